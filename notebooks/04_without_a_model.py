@@ -428,7 +428,7 @@ w.tree(branching, round=saved[0] if saved else 0)
 # those 8 (`round.top_p`), so we can rebuild that part of the drafter from the trace.
 
 # %%
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 from workbench.methods.tree_builders.template import Template
 
 tree16 = Template(nodes=16)

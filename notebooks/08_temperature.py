@@ -264,8 +264,7 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, residual
 from workbench.core.sampling import pick
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 
 
 # %%

@@ -10,8 +10,7 @@ from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, greedy_match, recursive_rejection
 from workbench.core.sampling import likeliest, pick
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 
 
 @dataclass(frozen=True)

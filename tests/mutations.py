@@ -308,7 +308,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "hidden-state-of-the-root-after-each-round",
         "decoders.draft_verify.round_state:RoundState.commit",
-        Force(5, "if-else", new=False),
+        DropStatement(6, "assign"),
         DRAFTS + "test_medusa_heads_read_the_newest_hidden_state",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",
     ),
@@ -505,6 +505,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         BoolOp(0, "and", "or"),
         "tests/decoders/test_overlapped.py::test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace",
         why="the target verifies drafts of a text that was not chosen",
+    ),
+    _m(
+        "a-sequence-is-closed-while-its-draft-is-made",
+        "decoders.overlapped.decoder:OverlappedDecoder.close",
+        DropStatement(0, "call"),
+        "tests/decoders/test_overlapped.py::test_a_sequence_that_fails_keeps_its_cache_until_its_draft_is_made",
+        why="the drafter writes into the KV cache of another sequence",
+    ),
+    _m(
+        "a-moved-sequence-loses-its-scratch-nodes",
+        "models.runner:Runner.close",
+        Argument(0, "max", 0, "0"),
+        "tests/decoders/test_beam_search.py::test_beams_move_with_their_sequence_when_another_one_ends",
+        why="when a run ends, a beam search next to it reads keys and values of other tokens",
+    ),
+    _m(
+        "a-bounded-method-continues-beyond-the-context",
+        "engine.changes:_change",
+        Force(8, "if", new=False),
+        "tests/decoders/test_streaming.py::test_a_bounded_method_ends_at_the_context",
+        why="after a change of method a run ends with an error, and the promised length is not reached",
     ),
     _m(
         "moved-keys-keep-their-old-positions",

@@ -25,9 +25,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Drafter, Verifier
+from workbench.decoders.draft_verify.parts import Drafter, Plan, Verification, Verifier
 from workbench.decoders.method import Method
 from workbench.engine import Models, Sequence
 from workbench.methods import registry

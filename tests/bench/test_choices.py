@@ -17,9 +17,7 @@ from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, Verification
 from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Models
 from workbench.engine.request import Sequence
@@ -49,13 +47,13 @@ def test_every_name_comes_first_and_each_setting_is_listed_once() -> None:
     }
     first = [choice for choice in choices if choice.rank == 0]
     assert choices[: len(first)] == first
-    told = {
+    declared = {
         (kind, choice.values.get(kind, str(choice.method.params[kind].default)))
         for choice in first
         for kind in KINDS
         if kind in choice.method.params
     }
-    assert told == offered
+    assert declared == offered
     keys = [board.choice_key(choice.configured) for choice in choices]
     assert len(set(keys)) == len(keys)
 

@@ -43,14 +43,14 @@ def made(bench: Workbench) -> Comparison:
 def test_lanes_run_one_at_a_time_in_rotating_order(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[str, str]] = []
     backend = bench._backend
-    told = backend._on_round
+    whole = backend.record_round
 
-    def on_round(run: Any, record: Any) -> None:
+    def record_round(run: Any, record: Any) -> None:
         if not order or order[-1] != (run.id, run.method):
             order.append((run.id, run.method))
-        told(run, record)
+        whole(run, record)
 
-    monkeypatch.setattr(backend, "_on_round", on_round)
+    monkeypatch.setattr(backend, "record_round", record_round)
     bench.compare(PROMPTS[0], ["draft-model", "prompt-lookup"], max_new_tokens=4, repeats=2)
     assert len({run for run, _ in order}) == len(order), "no run was interrupted by another"
     plain, draft, lookup = "autoregressive", "draft-model", "prompt-lookup"
@@ -165,18 +165,18 @@ def test_a_comparison_survives_serialisation(made: Comparison) -> None:
 
 def test_a_comparison_is_updated_after_each_run_with_token_counts(bench: Workbench) -> None:
     """The race appears as soon as plain decoding and another lane have a run; then every figure has its n."""
-    told, runs = [], list[tuple[int, int]]()
+    reported_steps, runs = [], list[tuple[int, int]]()
     for step in bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=40, repeats=2):
         wire = step.to_wire()
-        told.append((step.lane, step.tokens, step.limit))
+        reported_steps.append((step.lane, step.tokens, step.limit))
         made = wire["comparison"]
         if made is not None and not step.last:
             runs.append((made["lanes"][0]["figures"]["n"], made["lanes"][1]["figures"]["n"]))
             raced = [str(step.prompt) in lane["race"] for lane in made["lanes"]]
             assert raced == [any(p == step.prompt for p, _ in lane.samples) for lane in step.comparison.lanes]
     assert runs == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 3), (4, 4)]
-    assert {(lane, limit) for lane, _, limit in told} >= {("Autoregressive", 40), ("Draft model", 40)}
-    assert all(tokens <= limit for _, tokens, limit in told)
+    assert {(lane, limit) for lane, _, limit in reported_steps} >= {("Autoregressive", 40), ("Draft model", 40)}
+    assert all(tokens <= limit for _, tokens, limit in reported_steps)
 
 
 def test_a_run_in_progress_reports_its_number_of_tokens(bench: Workbench) -> None:

@@ -14,8 +14,7 @@ from workbench.bench.tiny_models import tiny_models
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.methods import registry
 from workbench.models.pretrained import load_tokenizer

@@ -19,20 +19,26 @@ SMALL: dict[str, Any] = {"contexts": (40, 80), "stores": (200,), "rounds": 3}
 
 def test_every_text_only_drafter_is_measured_once_and_a_stopped_suite_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostcosts, "WARM_UP_ROUNDS", 1)
-    tokenizer, kept, told = model_helpers.byte_tokenizer(), list[Any](), list[str]()
-    report = run_suite(tokenizer, None, lambda r: kept.append({**r, "rows": dict(r["rows"])}), told.append, **SMALL)
-    assert told == list(report["rows"]) == [*(f"{name} at {n}" for name in NAMES for n in (40, 80)), "rest in 200"]
-    assert len(kept) == len(told)
+    tokenizer, kept, progress_lines = model_helpers.byte_tokenizer(), list[Any](), list[str]()
+    report = run_suite(
+        tokenizer, None, lambda r: kept.append({**r, "rows": dict(r["rows"])}), progress_lines.append, **SMALL
+    )
+    assert (
+        progress_lines
+        == list(report["rows"])
+        == [*(f"{name} at {n}" for name in NAMES for n in (40, 80)), "rest in 200"]
+    )
+    assert len(kept) == len(progress_lines)
     for row in report["rows"].values():
         assert 0 < row["propose"] <= row["p95"]
         assert 0 < row["median"] <= row["p95"]
     broken = kept[4]  # stopped after five measurements
     again = list[str]()
     whole = run_suite(tokenizer, broken, progress=again.append, **SMALL)
-    assert again == told[5:]
-    assert {key: whole["rows"][key] for key in told[:5]} == broken["rows"]
-    run_suite(tokenizer, broken | {"machine": {}}, progress=(anew := list[str]()).append, **SMALL)
-    assert anew == told, "measurements of another machine are not reused"
+    assert again == progress_lines[5:]
+    assert {key: whole["rows"][key] for key in progress_lines[:5]} == broken["rows"]
+    run_suite(tokenizer, broken | {"machine": {}}, progress=(remeasured := list[str]()).append, **SMALL)
+    assert remeasured == progress_lines, "measurements of another machine are not reused"
 
 
 def test_the_suite_covers_the_drafters_without_model_or_layers() -> None:

@@ -99,16 +99,16 @@ def test_runs_are_interleaved_and_differ_only_in_the_method() -> None:
 def test_other_runs_have_priority_and_the_interrupted_pair_is_repeated() -> None:
     """The plain run of the second pair is interrupted: neither of that pair's runs counts."""
     device = Device(lambda method, n: 1.0 if method == "draft-model" else 2.0)
-    told: list[Pairs] = []
+    updates: list[Pairs] = []
     interrupted, last = False, Pairs()
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
         if len(news.ratios) == 1 and not interrupted:
             interrupted = True
             device.busy = [False, True, True, True, False]  # free, taken while it runs, waits twice, free again
-        told += [news] if news.waiting else []
+        updates += [news] if news.waiting else []
         last = news
-    assert told
-    assert told[0].text == "waits: another run has the device"
+    assert updates
+    assert updates[0].text == "waits: another run has the device"
     assert last.ratios == (2.0,) * len(last.ratios)
     plain = sum(method == "autoregressive" for method, _, _ in device.started)
     assert plain == len(last.ratios) + 2, "one run to warm up, one interrupted"
@@ -222,15 +222,15 @@ class ThrottledDevice(Device):
 
 def test_waiting_for_the_token_limit_does_not_count_and_is_not_retried_early(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
-    told = collect_pairs(device)
-    waits = [p.text for p in told if p.waiting]
+    updates = collect_pairs(device)
+    waits = [p.text for p in updates if p.waiting]
     assert set(waits) == {"waits: Tokens are owed."}
     assert len(waits) > 200, "the measurement can be stopped at any time"
     at, again = device.asked_at[2:4]
     assert 57 <= again - at < 58
     assert len(device.asked_at) == len(device.started) + 1
     assert clock.now > LONGEST_S
-    assert (told[-1].ended, len(told[-1].ratios)) == (f"{MAX_PAIRS} pairs", MAX_PAIRS)
+    assert (updates[-1].ended, len(updates[-1].ratios)) == (f"{MAX_PAIRS} pairs", MAX_PAIRS)
 
 
 def test_a_stop_takes_effect_while_waiting_for_the_limit(clock: Clock) -> None:
@@ -241,11 +241,11 @@ def test_a_stop_takes_effect_while_waiting_for_the_limit(clock: Clock) -> None:
 
 def test_a_run_that_starts_during_the_wait_has_priority(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
-    told: list[str] = []
+    updates: list[str] = []
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
-        if news.waiting and not device.busy and "another run has the device" not in told:
+        if news.waiting and not device.busy and "another run has the device" not in updates:
             device.busy = [True, True]
-        told += [news.text.removeprefix("waits: ")] if news.waiting else []
+        updates += [news.text.removeprefix("waits: ")] if news.waiting else []
         if "another run" in news.text:
             assert len(device.started) == 2, "no pair starts during the other run"
-    assert "another run has the device" in told
+    assert "another run has the device" in updates

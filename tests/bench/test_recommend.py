@@ -109,11 +109,11 @@ def test_runs_are_interleaved_in_changing_order(models: Models, clock: Clock) ->
 def test_a_stop_returns_the_measurements_so_far(at: int, how: str, models: Models, clock: Clock) -> None:
     """Stopped in the warm-up (1), before plain decoding's pass is complete (10), and later."""
 
-    def told(spent: float, done: int, what: str) -> None:
+    def on_progress(spent: float, done: int, what: str) -> None:
         if how == "ctrl-c" and done == at:
             raise KeyboardInterrupt
 
-    found = ask(models, clock, progress=told, stopped=lambda: how == "stopped" and len(clock.ran) >= at)
+    found = ask(models, clock, progress=on_progress, stopped=lambda: how == "stopped" and len(clock.ran) >= at)
     assert not found.complete
     assert len(clock.ran) == at
     measured = {name for name, *_ in clock.ran[2 * len(MS) :]} - {"autoregressive"}

@@ -67,10 +67,10 @@ def measured(contenders: Sequence[Scripted], n_prompts: int = 2) -> tuple[list[S
 def test_a_contender_that_crashes_is_dropped_with_its_samples(lost_at: int) -> None:
     """It crashes in the warm-up, or after a run that counted."""
     sides = [Scripted("autoregressive", 2.0), Scripted("llama.cpp", 1.0, lost_at=lost_at), Scripted("medusa", 1.0)]
-    told: list[str] = []
-    samples, complete = measure(sides, [[1]] * 2, 2, on_failure=lambda c, error: told.append(f"{c.name} {error}"))
+    failures: list[str] = []
+    samples, complete = measure(sides, [[1]] * 2, 2, on_failure=lambda c, error: failures.append(f"{c.name} {error}"))
     assert complete
-    assert told == ["llama.cpp ended by signal 11"]
+    assert failures == ["llama.cpp ended by signal 11"]
     assert len(sides[1].calls) == lost_at
     assert [r.method for r in build_rows(samples, sides, greedy=True)] == ["autoregressive", "medusa"]
     assert len(samples) == 2 * 4

@@ -20,7 +20,7 @@ from workbench.bench.verifier_suite import (
 )
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 
 pytestmark = pytest.mark.unchecked
 V, NODES = 40, 16

@@ -104,10 +104,10 @@ def test_a_failed_save_does_not_lose_the_text(
     assert result.json["text"]
     assert result.json["not_saved"] == ["The run cannot be kept: No space left on device. Free some."]
     assert (tmp_path / "run.jsonl").exists()
-    told = workbench(*words)
-    assert told.status == 1
-    assert result.json["text"] in told.out
-    assert "No space left on device" in told.err
+    plain_result = workbench(*words)
+    assert plain_result.status == 1
+    assert result.json["text"] in plain_result.out
+    assert "No space left on device" in plain_result.err
 
 
 def test_a_prompt_comes_from_a_file_or_from_standard_input(

@@ -47,9 +47,9 @@ def test_recommend_measures_the_users_prompts(workbench: Command, prompts: str) 
     assert found.json["prompts"] == ["mine", "prompt-2"]
     assert [choice["method"] for choice in found.json["ranking"]] == ["suffix"]
     assert found.json["command"].startswith("workbench generate --target text-target")
-    told = workbench("recommend", "--prompts", prompts, *SHORT).out
-    assert "| suffix policy=planned |" in told
-    assert "workbench generate --target text-target" in told
+    markdown = workbench("recommend", "--prompts", prompts, *SHORT).out
+    assert "| suffix policy=planned |" in markdown
+    assert "workbench generate --target text-target" in markdown
 
 
 @pytest.mark.usefixtures("models")
@@ -135,9 +135,9 @@ def test_workloads_are_saved_and_measurement_resumes(
     small = {kind: [BenchPrompt(f"{kind}-1", "ab", kind)] for kind in KINDS}
     monkeypatch.setattr("workbench.bench.datasets.load_suite", lambda *_: [p for each in small.values() for p in each])
     asked = ["recommend", "--kinds", "--report", "--method", "suffix", "--max-new-tokens", "4"]
-    told = workbench(*asked)
-    assert told.status == 0, told.err
-    assert "| `suffix` |" in told.out
+    result = workbench(*asked)
+    assert result.status == 0, result.err
+    assert "| `suffix` |" in result.out
     assert set(board.read("work")) == {f"{kind} on text-target" for kind in KINDS}
     assert (tmp_path / "work.md").read_text() == workload_board.markdown(workload_board.targets())
     saved = board.read("work")

@@ -244,11 +244,11 @@ def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
     }
     answers = run_commands([(*words, "--json") for words in commands], WORKBENCH_CONFIG=os.devnull)
     for words, (status, out, err, _) in zip(commands, answers, strict=True):
-        told: dict[str, Any] = json.loads(out)["error"]
-        assert set(told) == {"type", "message", "remedy", "option", "exit_code"}, words
-        assert (told["exit_code"], err) == (status, ""), words
-        assert told["type"].endswith("Error"), words
-        assert told["message"], words
+        json_error: dict[str, Any] = json.loads(out)["error"]
+        assert set(json_error) == {"type", "message", "remedy", "option", "exit_code"}, words
+        assert (json_error["exit_code"], err) == (status, ""), words
+        assert json_error["type"].endswith("Error"), words
+        assert json_error["message"], words
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_the_users_defaults_apply_and_the_command_line_overrides_them(
     rows = {row["name"]: row["available"] for row in workbench("methods", "--json").json}
     assert (rows["medusa"], rows["draft-model"]) == (True, False), "[methods] over [defaults] over what is built in"
     assert not workbench("methods", "medusa", "--target", "vision-target", "--json").json["available"]
-    told = workbench("config", "--json").json
-    assert (told["path"], told["exists"]) == (str(file), True)
-    found = {(row["command"], row["option"]): (row["value"], row["from"]) for row in told["settings"]}
+    settings = workbench("config", "--json").json
+    assert (settings["path"], settings["exists"]) == (str(file), True)
+    found = {(row["command"], row["option"]): (row["value"], row["from"]) for row in settings["settings"]}
     assert found["methods", "--target"] == ("text-target", "line 2, [methods]")
     assert found["generate", "--target"] == ("vision-target", "line 5, [defaults]")
     shown = workbench("config", "generate").out

@@ -24,8 +24,8 @@ class GrowingRun:
     def since(self, n: int) -> dict[str, Any]:
         self.n += 1
         rounds = [{"index": i} for i in range(n, self.n)]
-        told = {"state": "running", "message": "", "rounds": rounds, "seq": self.n, "header": {}, "footer": None}
-        return told | {"pace": self.pace}
+        news = {"state": "running", "message": "", "rounds": rounds, "seq": self.n, "header": {}, "footer": None}
+        return news | {"pace": self.pace}
 
 
 def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -39,11 +39,11 @@ def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(following, "asyncio", SimpleNamespace(sleep=sleep))
 
     async def messages() -> list[list[int]]:
-        told = []
+        sent_rounds = []
         async for news in following.follow(run):
-            told.append([each["index"] for each in news["rounds"]])
+            sent_rounds.append([each["index"] for each in news["rounds"]])
             if sum(slept) >= 1:
-                return told
+                return sent_rounds
         raise AssertionError("the run does not end")
 
     return asyncio.run(messages())
@@ -51,9 +51,9 @@ def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_fast_run_sends_at_most_ten_messages_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """More messages would slow the engine down, because server and browser use the same cores."""
-    told = messages_in_one_second(GrowingRun(), monkeypatch)
-    assert 10 <= len(told) <= 12
-    assert [i for rounds in told for i in rounds] == list(range(len(told)))
+    sent_rounds = messages_in_one_second(GrowingRun(), monkeypatch)
+    assert 10 <= len(sent_rounds) <= 12
+    assert [i for rounds in sent_rounds for i in rounds] == list(range(len(sent_rounds)))
 
 
 def test_a_slowed_run_sends_each_round_in_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,19 +218,19 @@ def test_an_error_keeps_its_class_message_and_remedy() -> None:
 
 
 def test_an_error_contains_no_folder_no_access_token_and_no_traceback() -> None:
-    told = wire.error_to_wire(
+    wire_error = wire.error_to_wire(
         ModelError(
             "Cannot read /home/me/.cache/huggingface/x.bin with hf_abcdefGHIJ123456", "See C:\\Users\\me\\x.txt."
         )
     )
-    assert told["message"] == "Cannot read … with …"
-    assert "Users" not in told["remedy"]
+    assert wire_error["message"] == "Cannot read … with …"
+    assert "Users" not in wire_error["remedy"]
     assert wire.error_to_wire(RuntimeError("secret"))["message"] == "An internal error occurred."
 
 
-@pytest.mark.parametrize("told", ["http://localhost:7860", "owner/name", "1/2", "and/or"])
-def test_addresses_and_names_are_not_folders(told: str) -> None:
-    assert wire.scrub(told) == told
+@pytest.mark.parametrize("text", ["http://localhost:7860", "owner/name", "1/2", "and/or"])
+def test_addresses_and_names_are_not_folders(text: str) -> None:
+    assert wire.scrub(text) == text
 
 
 def test_an_unpaired_surrogate_is_refused() -> None:

@@ -67,5 +67,7 @@ def test_a_folder_of_the_server_is_accepted_only_if_it_is_listed(
 
 
 def test_an_error_contains_no_path_and_no_secret() -> None:
-    told = wire.error_to_wire(ModelError("No /root/models/it/config.json for hf_abcdefghij.", "Look in C:\\it\\is"))
-    assert told == {"kind": "ModelError", "message": "No … for ….", "remedy": "Look in …"}
+    wire_error = wire.error_to_wire(
+        ModelError("No /root/models/it/config.json for hf_abcdefghij.", "Look in C:\\it\\is")
+    )
+    assert wire_error == {"kind": "ModelError", "message": "No … for ….", "remedy": "Look in …"}

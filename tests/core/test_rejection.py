@@ -22,14 +22,15 @@ from workbench.core import sibling_groups
 from workbench.core.rejection import (
     AcceptanceDecision,
     VerificationResult,
+    accept_chain,
     greedy_match,
     recursive_rejection,
     residual,
     walk,
 )
-from workbench.core.sampling import SamplingParams
+from workbench.core.sampling import SamplingParams, pick
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.methods.drafters.oracle import mixture
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -151,6 +152,24 @@ def test_golden_residual() -> None:
 
 
 distributions = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tree_rule_is_the_chain_rule_for_chains(seed: int) -> None:
+    n, vocabulary = 4, 5
+    random = torch.Generator().manual_seed(seed)
+    p, q = (torch.rand(k, vocabulary, generator=random, dtype=torch.float64) for k in (n + 1, n))
+    p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    tokens = torch.multinomial(q, 1, generator=random).squeeze(1)
+    u, u_next = (torch.rand(k, generator=random, dtype=torch.float64) for k in (n, n + 1))
+    rows = torch.tensor([*range(n), -1])
+    chain = DraftTree.chain(tokens.tolist())
+    tree = dataclasses.replace(chain, sampling=Sampling.CHAIN, q=q, child_q_rows=rows)
+    decision = recursive_rejection(tree, p, u_next)
+    found = walk(tree.parents.tolist(), decision.accept.tolist(), decision.bonus.tolist(), u.tolist())
+    accepted, next_probs = accept_chain(p, q, tokens, u)
+    assert len(found.path) == accepted
+    assert found.bonus == int(pick(next_probs[None], u_next[accepted : accepted + 1]))
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,8 +15,7 @@ from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.relaxed import threshold_rule_error
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.nearest import Nearest, Neighbours
 

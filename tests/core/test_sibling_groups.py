@@ -16,7 +16,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, to_probs
 from workbench.core.sibling_groups import iter_sibling_groups, normalise_rows, where_rows
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.kernels import compilation, rejection
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import EntropyState, GeneratorState

@@ -14,7 +14,8 @@ import torch
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.beam_search.beams import HEURISTIC, Beam, Search
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import ENDED
+from workbench.engine.request import ENDED, FINISHED
+from workbench.kernels.kv_cache import TreeCache
 from workbench.methods import registry
 from workbench.trace import export
 from workbench.trace.events import Trace, list_tentative_tokens
@@ -122,6 +123,29 @@ def test_sequences_side_by_side_and_changes_of_the_method(models: Models) -> Non
     assert out.trace is not None
     assert next(r for r in out.trace.rounds if r.changes).revoked, "tentative tokens are taken back"
     assert not models.target.slots
+
+
+def test_beams_move_with_their_sequence_when_another_one_ends(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache rows are kept dense: the last row, with its committed entries and its beams, takes the free place."""
+    scratch, moved, whole = list[int](), list[int](), TreeCache.move_row
+
+    def watched(self: TreeCache, row: int, to: int, n: int) -> None:
+        scratch.append(search.cache_slot.scratch)
+        moved.append(n - search.cache_slot.length)
+        whole(self, row, to, n)
+
+    engine = Engine(models)
+    short = engine.submit(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=6, stop_at_eos=False))
+    search = engine.submit(make_request(beams=4))
+    monkeypatch.setattr("workbench.models.runner.SCRATCH", 1)
+    monkeypatch.setattr(TreeCache, "move_row", watched)
+    while search.status not in ENDED:
+        engine.step()
+    assert short.status == FINISHED
+    assert scratch[0] > 1, "beams have scratch nodes"
+    assert moved[0] >= scratch[0]
+    assert search.trace is not None
+    assert search.trace.token_ids == hf_beams(models, PROMPT, N, beams=4)
 
 
 def test_a_full_cache_drops_candidates_and_not_the_run(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ import model_helpers
 import pytest
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.overlapped.decoder import DISCARDED, USED, OverlappedDecoder
+from workbench.decoders.draft_verify.drafter_lifetime import release_drafter
+from workbench.decoders.draft_verify.round_state import RoundState
+from workbench.decoders.overlapped.decoder import DISCARDED, USED, AheadDraft, OverlappedDecoder, draft_ahead
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
@@ -103,13 +105,13 @@ def test_text_does_not_depend_on_the_order_of_the_threads(
 
     undelayed = generate()
     delays, threads = random.Random(5), set[str]()
-    for name in ("_draft_ahead", "_verify"):
+    for name in ("_draft_ahead", "together"):
         whole = getattr(OverlappedDecoder, name)
 
-        def delayed(self: OverlappedDecoder, *args: Any, whole: Any = whole) -> None:
+        def delayed(self: OverlappedDecoder, *args: Any, whole: Any = whole, **named: Any) -> None:
             threads.add(threading.current_thread().name)
             time.sleep(delays.choice((0, 0, 0.002, 0.006)))
-            whole(self, *args)
+            whole(self, *args, **named)
             time.sleep(delays.choice((0, 0.002)))
 
         monkeypatch.setattr(OverlappedDecoder, name, delayed)
@@ -126,3 +128,36 @@ def test_a_drafter_that_fails_ahead_costs_only_its_draft(models: Models, monkeyp
     trace = Engine(models).generate(make_request(AMUSD))
     assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert total(trace, USED) == 0
+
+
+def test_a_sequence_that_fails_keeps_its_cache_until_its_draft_is_made(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, is_released = list[str](), threading.Event()
+
+    def slow(r: RoundState) -> AheadDraft:
+        is_released.wait(0.5)  # a close that does not wait comes first
+        events.append("drafted")
+        return draft_ahead(r)
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no forward")
+
+    def release(sequence: Any) -> None:
+        events.append("released")
+        is_released.set()
+        release_drafter(sequence)
+
+    engine = Engine(models)
+    sequence = engine.submit(make_request(AMUSD))
+    while sequence.n_new < 2:
+        engine.step()
+    monkeypatch.setattr("workbench.decoders.overlapped.decoder.draft_ahead", slow)
+    monkeypatch.setattr("workbench.decoders.draft_verify.decoder.run_target", fail)
+    monkeypatch.setattr("workbench.decoders.draft_verify.sequence_lifetime.release_drafter", release)
+    while sequence.status not in ENDED:
+        engine.step()
+    assert "no forward" in str(sequence.error)
+    assert events == ["drafted", "released"]
+    assert models.drafter is not None
+    assert not models.drafter.slots

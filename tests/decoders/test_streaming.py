@@ -148,6 +148,20 @@ def test_a_text_beyond_the_context_cannot_leave(models: Models) -> None:
     assert len(sequence.trace.token_ids) == context + 20
 
 
+def test_a_bounded_method_ends_at_the_context(models: Models) -> None:
+    engine, context = Engine(models), models.target.context
+    sequence = engine.submit(make_request(streaming(), n=context + 20))
+    while not engine.is_idle and sequence.n_new < 5:
+        engine.step()
+    room = context - len(PROMPT)
+    sequence.change(method=registry.get("draft-model"))
+    while sequence.status not in ENDED:
+        engine.step()
+    assert sequence.trace is not None
+    assert f"max_new_tokens was cut from {context + 20} to {room}: Draft model" in sequence.trace.footer.warnings[0]
+    assert (len(sequence.trace.token_ids), sequence.trace.footer.reason) == (room, "length")
+
+
 def test_models_whose_keys_cannot_be_moved_are_refused() -> None:
     gpt2 = model_helpers.make_models("gpt2", noise=None)
     with pytest.raises(MethodUnavailableError, match="cannot be moved"):

@@ -8,7 +8,7 @@ import model_helpers
 import numpy as np
 import pytest
 
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import FINISHED
 from workbench.methods import registry

@@ -16,7 +16,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.decoders import Method
-from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
+from workbench.decoders.draft_verify.parts import RoundFeedback, Verification
 from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.engine.request import ERROR
 from workbench.kernels import compilation

@@ -23,7 +23,7 @@ from workbench.core.errors import ModelError
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.decoders import ConfiguredMethod, Promise
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless

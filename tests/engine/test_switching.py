@@ -14,7 +14,6 @@ import pytest
 from workbench.core.errors import WorkbenchError
 from workbench.core.promise import Promise
 from workbench.decoders import Method
-from workbench.decoders.draft_verify.acceptance import Acceptance
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
@@ -137,8 +136,8 @@ def test_schedule_that_changes_the_text_is_detected(models: Models, monkeypatch:
 
     whole = RoundState.walk
 
-    def wrong_once(self: RoundState, found: Acceptance) -> None:
-        whole(self, found)
+    def wrong_once(self: RoundState) -> None:
+        whole(self)
         if self.verified_tree is not None and len(self.verified_tree.acceptance.tokens) > 4:
             object.__setattr__(self.verified_tree.result, "bonus", self.verified_tree.result.bonus ^ 1)
 

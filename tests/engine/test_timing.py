@@ -13,8 +13,7 @@ import torch
 
 from workbench.core.tree import DraftTree
 from workbench.decoders import Method
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED, Sequence
 from workbench.engine.round_timing import share_forwards

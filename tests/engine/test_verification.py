@@ -19,7 +19,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
+from workbench.decoders.draft_verify.parts import RoundFeedback, Verification
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry

@@ -19,9 +19,7 @@ from workbench.core.errors import ModelError
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tree_building import STOPPED, Step
 from workbench.engine import Engine, Models, Request, Sequence

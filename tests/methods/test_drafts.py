@@ -20,8 +20,7 @@ from torch import Tensor
 from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.acceptance import Acceptance
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.layers import subset
@@ -82,10 +81,10 @@ def drafts(
         )
         return rule(self, v)
 
-    def drawn(self: RoundState, record: bool) -> Acceptance:
-        acceptance = accept(self, record)
-        found[-1] = dataclasses.replace(found[-1], accept=acceptance.uniform)
-        return acceptance
+    def drawn(self: RoundState, record: bool) -> None:
+        accept(self, record)
+        assert self.acceptance is not None
+        found[-1] = dataclasses.replace(found[-1], accept=self.acceptance.uniform)
 
     engine, method = Engine(models), registry.get(name)
     asked = [

@@ -15,7 +15,7 @@ import torch
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, EntropyState, GeneratorState, bits

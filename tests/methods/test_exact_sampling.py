@@ -21,7 +21,7 @@ from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree
 from workbench.decoders import ConfiguredMethod, Method, Promise
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless

@@ -33,8 +33,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.sibling_groups import SelectedRows, SiblingGroups, iter_sibling_groups
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.kernels import compilation
 from workbench.methods import registry
 from workbench.methods.deviation import explain_unsound

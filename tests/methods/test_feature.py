@@ -387,10 +387,10 @@ def test_drafter_state_equals_a_fresh_prefill_after_every_round(models: Models, 
             break
         with torch.inference_mode():
             fresh = row.drafter.init_state(row, models)
-            known, anew = row.state.drafter.catch_up(), fresh.catch_up()
+            known, recomputed = row.state.drafter.catch_up(), fresh.catch_up()
         assert row.state.drafter.kv_cache.n_stable == fresh.kv_cache.n_stable
         assert row.state.drafter.position == fresh.position == len(row.committed) - 1
-        assert float((known - anew).abs().max()) < 1e-10
+        assert float((known - recomputed).abs().max()) < 1e-10
     assert len(row.trace.rounds) > 4
 
 

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from workbench.core.promise import Promise
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder, Verification, Verifier
 from workbench.methods import registry
 from workbench.methods.tree_builders.head_and_one import HeadAndOne
 from workbench.methods.verifiers.greedy_draft import GreedyDraft

@@ -48,8 +48,8 @@ def test_each_block_reads_the_tokens_before_its_label() -> None:
     answer[0, 3:8] = True
     asked: list[tuple[int, list[float], list[list[float]]]] = []
 
-    def seen(features: torch.Tensor, told: torch.Tensor, block: int) -> torch.Tensor:
-        asked.append((block, features[:, 0].tolist(), told.view(len(told), block + 1, D)[:, :, 0].tolist()))
+    def seen(features: torch.Tensor, embeddings: torch.Tensor, block: int) -> torch.Tensor:
+        asked.append((block, features[:, 0].tolist(), embeddings.view(len(embeddings), block + 1, D)[:, :, 0].tolist()))
         return features
 
     net.project = lambda embeds: embeds  # type: ignore[method-assign]
@@ -61,8 +61,8 @@ def test_each_block_reads_the_tokens_before_its_label() -> None:
     for block, (read, truth) in enumerate(found):
         assert read == [3, 4, 5, 6][: 4 - block], "positions with an answer token that far ahead"
         assert truth == [place + block + 1 for place in read], "the feature that decides it"
-    for block, places, told in asked:
-        assert told[: 4 - block] == [[place + 1 + j for j in range(block + 1)] for place in places[: 4 - block]]
+    for block, places, embeddings in asked:
+        assert embeddings[: 4 - block] == [[place + 1 + j for j in range(block + 1)] for place in places[: 4 - block]]
 
 
 def test_eagle_tree_is_the_same_in_every_round(tmp_path: Path) -> None:

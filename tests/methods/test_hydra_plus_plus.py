@@ -13,8 +13,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
-from workbench.training.family.head_training import find_training_module
 from workbench.training.family.hydra import guesses
+from workbench.training.family.options import find_kind_module
 
 D, C, BLOCKS, N = 12, 8, 3, 5
 PROMPT = model_helpers.random_prompt(9)
@@ -62,7 +62,7 @@ def test_layers_have_separate_weights() -> None:
 
 def test_gradients_reach_the_whole_text_and_labels_are_in_the_answer() -> None:
     """Predictions of an answer have gradients at features before it, and through each layer of the prefix attention."""
-    assert find_training_module(HydraPlusPlusHeads.kind) is not None
+    assert find_kind_module(HydraPlusPlusHeads.kind) is not None
     net, features, embedding = (
         net_of().float(),
         random_tensor(1, 8, D).float().requires_grad_(),

@@ -17,7 +17,7 @@ from workbench.core.rejection import AcceptanceDecision, greedy_match, recursive
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.judge import Judge, JudgeHead

@@ -92,7 +92,7 @@ METHOD = Method(
     claims=(Claim("mean accepted length", "anywhere", 1.0, 1.0, "a paper", lambda lab: lab.tau("Mine"),
                   home=VISION_TARGET),),
     suites={"vision": (Setting("Mine"),)}, recording=Recording(scene="four-shapes"),
-    head=Head(ScaledNet, "A layer of {ffn}, scaled.", recipe="vision-heads", settings={"noise": 0.0}),
+    head=Head(ScaledNet, "A layer of {ffn}, scaled.", recipe="vision-heads"),
 )
 '''
 

@@ -17,7 +17,7 @@ from workbench.core.rejection import recursive_rejection
 from workbench.core.sampling import SamplingParams, apply_logits_processors
 from workbench.core.tree import DraftTree, Sampling, tree_attention_mask
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.reflective import QUESTION, Reflective, second_reading

@@ -35,9 +35,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, apply_logits_processors, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders import ConfiguredMethod, Method, Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Part, Verifier
+from workbench.decoders.draft_verify.parts import Part, Plan, Verification, Verifier
 from workbench.engine import Models, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree

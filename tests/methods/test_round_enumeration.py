@@ -27,8 +27,7 @@ from workbench.core.rejection import AcceptanceDecision, VerificationResult
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.methods import registry
 from workbench.methods.tree_builders.best_first import most_promising, subtree
 from workbench.methods.tree_builders.chain import _chain_tree
@@ -517,13 +516,13 @@ def test_false_declaration_of_the_sampling_is_detected(
     drafts, size, depth = DRAFT_SCHEMES[way]
     w = random_tables("other", size, depth)
 
-    def told() -> Drafts:
+    def recorded_drafts() -> Drafts:
         for tree, chance in drafts(w):
             texts = texts_of(tree)
             tree = sampled(w, [text[-1] for text in texts[1:]], tree.parents.tolist(), said)
             yield (replace(tree, q=None, child_q_rows=None) if said is Sampling.DETERMINISTIC else tree), chance
 
-    apart = distance(output_distribution(w, told(), Lossless(), monkeypatch), w.joint()[()])
+    apart = distance(output_distribution(w, recorded_drafts(), Lossless(), monkeypatch), w.joint()[()])
     assert apart < EXACTLY if said is Sampling.DETERMINISTIC else apart > 1e-3
 
 

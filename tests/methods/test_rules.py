@@ -21,7 +21,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.engine.image_inputs import process_prompt
 from workbench.methods import registry

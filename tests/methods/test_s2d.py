@@ -28,8 +28,7 @@ from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.s2d import init_from_lm_head, train
+from workbench.training.family.s2d import Options, init_from_lm_head, train
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 
@@ -329,12 +328,12 @@ def test_all_waiting_inputs_pass_a_block_together(models: Models, monkeypatch: p
 
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
 def test_chunked_prefill_gives_the_same_drafts(grower: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> list[RecordedDraft]:
+    def recorded_drafts() -> list[RecordedDraft]:
         return drafts(models, "s2d", SamplingParams(), n=16, depth=4, grower=grower, **MIXED)
 
-    whole = told()
+    whole = recorded_drafts()
     monkeypatch.setattr(s2d, "CHUNK", 2)
-    for mine, theirs in zip(told(), whole, strict=True):
+    for mine, theirs in zip(recorded_drafts(), whole, strict=True):
         assert mine.committed == theirs.committed
         assert mine.tree.tokens.tolist() == theirs.tree.tokens.tolist()
         assert mine.tree.score is not None
@@ -405,9 +404,7 @@ class TrainingStub(TrainingSetup):
     def __init__(self, kept: list[int]) -> None:
         table = 3 * noise(V, D, seed=5).float()
         teacher = Teacher(table, table, torch.nn.Identity(), None, None, "tiny", "0" * 64)
-        options = ChatHeadOptions(
-            method="s2d", heads=2, ffn=16, cond=12, places=64, half=False, exits=(1, 2, 3), loss="ce_soft:1"
-        )
+        options = Options(heads=2, ffn=16, cond=12, places=64, half=False, exits=(1, 2, 3), loss="ce_soft:1")
         super().__init__(options, teacher, self, torch.tensor(kept), [0, 1], lambda line: None)  # type: ignore[arg-type]
 
     def dialogue(self, row: int) -> Dialogue:

@@ -15,8 +15,7 @@ from methods.test_tree_builders import DEPTH, V, table, texts_of
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry

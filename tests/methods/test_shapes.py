@@ -26,9 +26,7 @@ from workbench.core.random_stream import RandomStream
 from workbench.core.sampling import SamplingParams
 from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Plan, TreeBuilder, Verification
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine import Engine, Models, Request

@@ -21,8 +21,7 @@ from workbench.bench.goodness import chi_square
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.stand import Entry, Stand, Table

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters import suffix

@@ -17,7 +17,7 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry

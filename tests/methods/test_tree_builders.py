@@ -16,8 +16,7 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Policy, TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, Policy, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree, Step
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import Sequence

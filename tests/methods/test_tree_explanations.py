@@ -14,8 +14,7 @@ from methods.test_tree_builders import DEPTH, chance, table, texts_of
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree_explanation import TreeExplanation, path_products
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.tree_builders import sequoia

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.trigram import AdaptiveTrigram

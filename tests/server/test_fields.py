@@ -125,9 +125,9 @@ def test_fields_become_arguments_of_a_run(asked: dict[str, Any], n_tokens: int |
 
 def test_a_part_of_a_character_has_bytes_and_no_text() -> None:
     scores = [TokenLogprob(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
-    told = logprobs.CompletionLogprobs().more(scores)
-    assert told["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
-    assert told["text_offset"] == [0, 2, 2, 3]
+    logprob_fields = logprobs.CompletionLogprobs().more(scores)
+    assert logprob_fields["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
+    assert logprob_fields["text_offset"] == [0, 2, 2, 3]
     assert logprobs.of_chat(scores)["content"][1]["bytes"] == [0xE4, 0xB8]
 
 
@@ -214,9 +214,9 @@ def test_log_probabilities_equal_the_models(client: openai.OpenAI, plain: list[i
     answer = complete(client, logprobs=2, echo=True, stream=stream)
     parts = list(answer) if stream else [answer]
     text = "".join(part.choices[0].text for part in parts)
-    told = [part.choices[0].logprobs for part in parts if part.choices[0].logprobs]
+    logprob_fields = [part.choices[0].logprobs for part in parts if part.choices[0].logprobs]
     names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-    tokens, values, tops, offsets = ([x for one in told for x in getattr(one, name)] for name in names)
+    tokens, values, tops, offsets = ([x for one in logprob_fields for x in getattr(one, name)] for name in names)
     assert "".join(tokens) == text
     assert offsets == [len("".join(tokens[:i])) for i in range(len(tokens))]
     prompt = bench.generate(STORY, "autoregressive", max_new_tokens=1).header.prompt_tokens
@@ -280,8 +280,8 @@ def test_truncation_removes_the_beginning_of_the_prompt(client: openai.OpenAI) -
 
 
 def test_offsets_of_tokens_in_an_echoed_prompt() -> None:
-    told = [b"<s>", b" ab", b" ", b"\xc3", b"\xa4", b"<|end|>", b"c"]
-    assert logprobs.offsets_in("ab äc", told) == [0, 0, 2, 3, 3, 4, 4]
+    token_bytes = [b"<s>", b" ab", b" ", b"\xc3", b"\xa4", b"<|end|>", b"c"]
+    assert logprobs.offsets_in("ab äc", token_bytes) == [0, 0, 2, 3, 3, 4, 4]
     assert logprobs.offsets_in("<s> abab", [b"<s>", b" ab", b"ab"]) == [0, 3, 6]  # written by the user
     assert logprobs.offsets_in("\ufb01x y", [b"fi", b"x", b" y"]) == [0, 1, 2]  # a ligature that a tokenizer has split
 

@@ -186,8 +186,8 @@ def test_a_short_key_cannot_be_found_by_trying() -> None:
                  content=b"key=1234").cookies  # fmt: skip
     assert tries(front, "0000", MAX_WRONG_KEYS) == [401] * MAX_WRONG_KEYS
     assert tries(front, "1234") == [429], "a short key is not checked while its address is blocked"
-    told = ask(front, path="/health", peer="203.0.113.7", headers={"x-api-key": "1234"})
-    assert (told.status_code, told.json()) == (200, {"status": "ok"}), (
+    response = ask(front, path="/health", peer="203.0.113.7", headers={"x-api-key": "1234"})
+    assert (response.status_code, response.json()) == (200, {"status": "ok"}), (
         "the public health route does not reveal whether the key is right"
     )
     assert tries(front, "1234", peer="198.51.100.9") == [200]
@@ -283,9 +283,9 @@ def test_an_invalid_gradio_call_is_reported_and_logged_without_its_content(
     with httpx.Client(base_url=f"{app[0]}/gradio_api/call", headers=BEARER, timeout=30) as http:
         for data in ([secret, 5], [{"a": secret}]):
             event = http.post("/generate", json={"data": data}).json()["event_id"]
-            told = http.get(f"/generate/{event}").text
-            assert "The request is invalid." in told
-            assert " object at 0x" not in told
+            response = http.get(f"/generate/{event}").text
+            assert "The request is invalid." in response
+            assert " object at 0x" not in response
     assert secret not in "".join(capfd.readouterr()) + caplog.text
     assert "ValueError at blocks.py:" in caplog.text
 

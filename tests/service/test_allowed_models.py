@@ -52,7 +52,7 @@ def test_an_allowed_folder_is_used_by_its_short_name_and_its_path_stays_hidden(
         refused = asyncio.run(ask("POST", "/v1/completions", json=said | {"model": unknown}))
         assert refused.status_code == 404
 
-    def told(path: str) -> list[str]:
+    def errors_for(path: str) -> list[str]:
         """Return the error that a client gets for a path."""
         over = [asyncio.run(ask("POST", "/v1/completions", json=said | {"model": path}))]
         over.append(asyncio.run(ask("GET", f"/v1/models/{path}")))
@@ -61,9 +61,9 @@ def test_an_allowed_folder_is_used_by_its_short_name_and_its_path_stays_hidden(
         assert {answer.status_code for answer in over} == {404}
         return [text.replace(path[:80], "PATH") for text in (*(answer.text for answer in over), str(refused.value))]
 
-    nowhere = told(str(tmp_path / "models" / "none"))
-    assert told(str(one)) == nowhere, "the path given to --allow-model"
-    assert told(folders[0]) == nowhere, "the path given to --target"
+    nowhere = errors_for(str(tmp_path / "models" / "none"))
+    assert errors_for(str(one)) == nowhere, "the path given to --allow-model"
+    assert errors_for(folders[0]) == nowhere, "the path given to --target"
     assert str(tmp_path) not in "".join(answer.text for answer in answers) + str(bench.targets()) + str(headers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import CapacityError, MethodUnavailableError
-from workbench.decoders.draft_verify import switching
+from workbench.decoders.draft_verify import sequence_lifetime
 from workbench.methods import registry
 from workbench.service import Backend, Limits, run_control
 from workbench.service.fairlock import FairLock
@@ -79,10 +79,10 @@ def test_an_explanation_is_counted_and_cancelled_when_its_caller_leaves(
     run.request.image_inputs = {}
     event = threading.Event()
 
-    def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> Any:
-        told(0.5)
+    def explain(models: Any, request: Any, trace: Any, drafter: Any, on_progress: Callable[[float], None]) -> Any:
+        on_progress(0.5)
         event.set()
-        told(0.6)
+        on_progress(0.6)
         return {"done": True}
 
     monkeypatch.setattr(run_control, "explain", explain)
@@ -107,11 +107,11 @@ def test_an_explanation_uses_the_current_drafter_after_a_refused_switch(
     def refuse(*_: Any) -> None:
         raise MethodUnavailableError("It cannot be primed here.")
 
-    monkeypatch.setattr(switching, "init_drafter_state", refuse)
+    monkeypatch.setattr(sequence_lifetime, "init_drafter_state", refuse)
     monkeypatch.setattr(
         run_control,
         "explain",
-        lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter)),
+        lambda models, request, trace, drafter, on_progress: asked.append((models.drafter_name, drafter)),
     )
     run.change("draft-model", drafter=bench._names.drafter)
     run.step()

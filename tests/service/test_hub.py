@@ -162,15 +162,15 @@ def test_a_hub_that_never_answers_times_out(online: Callable[[str], None], monke
 
 def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
     """Threads of the Hub's library report the bytes; an exception in that callback ends the download."""
-    told: list[bool] = []
+    over_flags: list[bool] = []
 
     def is_over() -> bool:
-        told.append(len(told) > 1)  # started, some bytes, then an end
-        return told[-1]
+        over_flags.append(len(over_flags) > 1)  # started, some bytes, then an end
+        return over_flags[-1]
 
     with pytest.raises(LoadAbortedError, match="owner/good was aborted"):
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
-    assert told[:3] == [False, False, True]
+    assert over_flags[:3] == [False, False, True]
 
 
 def test_a_file_in_xet_is_downloaded_over_http_so_that_it_can_be_cancelled(
@@ -288,7 +288,7 @@ def test_errors_do_not_reveal_whether_a_folder_exists(
     online(f"http://127.0.0.1:{closed_port()}")
     bench = backend(folders=False)
 
-    def told(name: str) -> list[str]:
+    def errors_for(name: str) -> list[str]:
         def run(**asked: Any) -> Any:
             options = Generation.options(bench, {"prompt": PROMPT, "method": "draft-model", **asked})
             return bench.start(**options).wait(60)
@@ -308,10 +308,10 @@ def test_errors_do_not_reveal_whether_a_folder_exists(
         )
         return [answer_or_error(ask).replace(name, "NAME") for ask in asked]
 
-    assert told("owner/hers") == told("owner/none")
-    assert told("owner/words") == told("owner/none")
-    assert told("owner/x--y") == told("owner/z--y")
-    assert any("cannot be reached" in text for text in told("owner/hers"))
+    assert errors_for("owner/hers") == errors_for("owner/none")
+    assert errors_for("owner/words") == errors_for("owner/none")
+    assert errors_for("owner/x--y") == errors_for("owner/z--y")
+    assert any("cannot be reached" in text for text in errors_for("owner/hers"))
     assert backend().start(PROMPT, "autoregressive", target="owner/hers", max_new_tokens=2).wait(60).token_ids
 
 

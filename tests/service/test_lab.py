@@ -301,9 +301,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator
 
 def head_of(backend: Backend) -> str:
     """Return the name of eagle-3's head in the list of methods; methods without heads must not have one."""
-    told = {method["name"]: method["head"] for method in backend.methods()}
-    assert told["draft-model"] == ""
-    return told["eagle-3"]
+    head_by_method = {method["name"]: method["head"] for method in backend.methods()}
+    assert head_by_method["draft-model"] == ""
+    return head_by_method["eagle-3"]
 
 
 def test_a_promoted_head_drafts_in_a_run_in_progress_and_changes_no_token(lab: Lab, place: Place) -> None:
@@ -431,9 +431,9 @@ def test_an_unreadable_run_is_listed_as_such_and_can_be_deleted(lab: Lab, writte
     (good / "result.json").write_text("[" * 100_000)
     (good / "log.txt").write_text("x: 9 of 4, y\n")
     (bad / "run.json").write_text(written, errors="surrogateescape")
-    told = {run.id: run.details() for run in lab.runs()}
-    assert {name: run["state"] for name, run in told.items()} == {good.name: KILLED, bad.name: DAMAGED}
-    assert "cannot be read" in told[bad.name]["trouble"]["message"]
+    details_by_id = {run.id: run.details() for run in lab.runs()}
+    assert {name: run["state"] for name, run in details_by_id.items()} == {good.name: KILLED, bad.name: DAMAGED}
+    assert "cannot be read" in details_by_id[bad.name]["trouble"]["message"]
     with pytest.raises(WorkbenchError, match="cannot be read"):
         lab.resume(bad.name)
     lab.delete(bad.name)

@@ -10,7 +10,7 @@ from sizes import size_of
 
 from workbench.core.errors import UnknownNameError
 from workbench.service import Backend, Limits
-from workbench.service.runregister import round_bytes
+from workbench.service.run import round_bytes
 from workbench.trace.events import Round
 
 from .conftest import PROMPT, wait_until

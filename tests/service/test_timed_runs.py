@@ -16,13 +16,13 @@ from .conftest import PROMPT, rounds, wait_until
 def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Return the list of the run of every round, in the engine's order."""
     order: list[Run] = []
-    told = bench._on_round
+    whole = bench.record_round
 
-    def on_round(run: Run, record: Any) -> None:
+    def record_round(run: Run, record: Any) -> None:
         order.append(run)
-        told(run, record)
+        whole(run, record)
 
-    monkeypatch.setattr(bench, "_on_round", on_round)
+    monkeypatch.setattr(bench, "record_round", record_round)
     return order
 
 

@@ -99,9 +99,11 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_reports_progress(
     run.wait(60)
     seen: list[tuple[bool, float | None]] = []
 
-    def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> dict[str, Any]:
+    def explain(
+        models: Any, request: Any, trace: Any, drafter: Any, on_progress: Callable[[float], None]
+    ) -> dict[str, Any]:
         seen.append((timed.ended, run.explain_progress))
-        told(0.5)
+        on_progress(0.5)
         seen.append((timed.ended, run.explain_progress))
         return {}
 

@@ -7,28 +7,23 @@ It shows how to write a decoder without draft and verification: one file, no dra
 
 from __future__ import annotations
 
-import time
 from collections import abc
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-
-from workbench.core.errors import NumericalError, PromptError
+from workbench.core.errors import PromptError
 from workbench.core.params import param
 from workbench.core.random_stream import Purpose
-from workbench.core.sampling import likeliest, pick, to_probs
-from workbench.core.transfer import to_device, to_host
+from workbench.core.sampling import choose_tokens
+from workbench.core.transfer import to_device
 from workbench.decoders import Method, Promise, Source
 from workbench.decoders.decoder_params import DecoderParams
-from workbench.decoders.draft_verify.decoder import spans_of
+from workbench.decoders.one_pass import OnePassRound, record_placed
 from workbench.engine import Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import FINISHED
-from workbench.engine.round_timing import Drafting, Timing, Work, share_forwards
+from workbench.engine.round_timing import RoundTimer
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
-from workbench.engine.trace_recording import append_round, record_placed
 from workbench.kernels.segment import Segment
 from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
@@ -73,53 +68,72 @@ class MaskFillingDecoder(Decoder):
     def __init__(self, context: EngineContext) -> None:
         self.context = context
 
-    def open(self, row: Sequence) -> None:
+    def open(self, sequence: Sequence) -> None:
         """Start without guesses."""
-        row.state = Canvas()
+        sequence.state = Canvas()
 
-    def change(self, row: Sequence, settings: Settings) -> None:
+    def change(self, sequence: Sequence, settings: Settings) -> None:
         """Use other settings from the next round on; positions that are set stay until a guess changes."""
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
-        row.configured_method, row.models, row.sampling = settings.configured_method, settings.models, settings.sampling
+        sequence.configured_method, sequence.models = settings.configured_method, settings.models
+        sequence.sampling = settings.sampling
 
-    def revoke(self, row: Sequence) -> None:
+    def revoke(self, sequence: Sequence) -> None:
         """Keep everything: the canvas is dropped after the change has succeeded."""
 
-    def close(self, row: Sequence) -> None:
+    def close(self, sequence: Sequence) -> None:
         """Revoke the tokens of the canvas."""
-        row.report.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
-        row.state = None
+        sequence.report.revoked += [
+            len(sequence.committed) + i for i, stands in enumerate(sequence.state.stands) if stands
+        ]
+        sequence.state = None
 
-    def step(self, rows: abc.Sequence[Sequence]) -> bool:
+    def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run a round for each sequence, one after the other."""
-        for row in rows:
-            self.context.guard(row, lambda r=row: self._round(r))
-        return bool(rows)
+        for sequence in sequences:
+            self.context.guard(sequence, lambda s=sequence: self._round(s))
+        return bool(sequences)
 
-    def _round(self, row: Sequence) -> None:
-        begun, clock, target, canvas = time.perf_counter(), self.context.clock, self.context.models.target, row.state
-        rounds = row.configured_method.decoder_params
+    def _round(self, sequence: Sequence) -> None:
+        clock, target, canvas = self.context.clock, self.context.models.target, sequence.state
+        rounds = sequence.configured_method.decoder_params
         assert isinstance(rounds, MaskFilling)
-        n, base = min(rounds.places, row.remaining), len(row.committed)
-        spans_of([row])  # work between rounds
-        start = clock.mark()
+        n, base, r = min(rounds.places, sequence.remaining), len(sequence.committed), OnePassRound(sequence)
         # Guess and state of each position; a position without a guess reads as the last token.
         known = [*zip(canvas.guesses, canvas.stands, strict=True)]
-        old = (known + [(row.committed[-1], False)] * n)[:n]
+        old = (known + [(sequence.committed[-1], False)] * n)[:n]
         lost = [base + n + i for i, (_, stood) in enumerate(known[n:]) if stood]
-        row.cache_slot.scratch = 0
-        read = to_device([row.committed[-1], *(guess for guess, _ in old[:-1])], target.device)
-        out = target.forward([Segment(row.cache_slot, read)])
-        judge = clock.mark()
-        guesses, sure = self._guess(row, out.logits[0], base)
-        commit = clock.mark()
+        guesses, sure = list[int](), list[float]()
+
+        def read(phase: list[OnePassRound]) -> list[OnePassRound]:
+            sequence.cache_slot.scratch = 0
+            tokens = to_device([sequence.committed[-1], *(guess for guess, _ in old[:-1])], target.device)
+            out = target.forward([Segment(sequence.cache_slot, tokens)])
+            r.logits, r.hidden = out.logits[0], out.hidden[0]
+            return phase
+
+        def guess(phase: list[OnePassRound]) -> list[OnePassRound]:
+            """Choose the token at each position, given the guesses before it."""
+            assert r.logits is not None
+            stream = sequence.random_stream
+            found = choose_tokens(
+                r.logits, sequence.sampling, lambda i: float(stream.uniform(base + i, Purpose.BONUS, 1, level=1)[0])
+            )
+            guesses.extend(found[0])
+            sure.extend(found[1])
+            return phase
+
+        timer = RoundTimer(clock, [r])
+        timer.skip_drafting()
+        timer.run((read, guess), [r])
         right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
         final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
-        kept, reason, texts = apply_stop_conditions(row, guesses[:final], self.context.models)
-        target.commit(row.cache_slot, range(kept))
-        row.cache_slot.last_hidden = out.hidden[0, kept - 1]
-        row.committed.extend(guesses[:kept])
+        kept, reason, texts = apply_stop_conditions(sequence, guesses[:final], self.context.models)
+        target.commit(sequence.cache_slot, range(kept))
+        assert r.hidden is not None
+        sequence.cache_slot.last_hidden = r.hidden[kept - 1]
+        sequence.committed.extend(guesses[:kept])
 
         stays = [i >= kept and not reason and stood and right[i] for i, (_, stood) in enumerate(old)]
         stands = [i >= kept and not reason and (stays[i] or sure[i] >= rounds.sure) for i in range(n)]
@@ -132,29 +146,11 @@ class MaskFillingDecoder(Decoder):
             if stands[i] and not stays[i]
         ]
         emitted = [EmittedToken(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
-        row.state = Canvas(guesses[kept:], stands[kept:])
-        row.report.signals |= {"positions set": sum(stands), "positions revoked": len(revoked)}
-        spans = spans_of([row])
-        work = share_forwards(spans, [id(row)])[id(row)]
-        nothing = Drafting(start, start, (id(row),))
-        timing = Timing(start, start, judge, commit, nothing, Work(), work, work.seconds, 1)
-        append_round(row, record_placed(row, emitted, placed, revoked, timing, begun))
+        sequence.state = Canvas(guesses[kept:], stands[kept:])
+        sequence.report.signals |= {"positions set": sum(stands), "positions revoked": len(revoked)}
+        self.context.append_round(sequence, record_placed(sequence, emitted, placed, revoked, timer.timing_of(r)))
         if reason:
-            self.context.end(row, FINISHED, reason)
-
-    def _guess(self, row: Sequence, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
-        """Return the token at each position and its probability, given the guesses before it."""
-        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        if row.sampling.greedy:
-            p, found = logits.softmax(1), likeliest(logits)
-        else:
-            p = to_probs(logits, row.sampling)
-            u = [row.random_stream.uniform(base + i, Purpose.BONUS, 1, level=1) for i in range(len(logits))]
-            found = pick(p, torch.from_numpy(np.concatenate(u)))
-        guesses, sure = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])
-        if any(chance != chance for chance in sure):
-            raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
-        return guesses, sure
+            self.context.end(sequence, FINISHED, reason)
 
 
 METHOD = Method(

@@ -19,8 +19,7 @@ from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.decoders import Method, Promise, Source
-from workbench.decoders.draft_verify.feedback import TentativeDecision, Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import TentativeDecision, Verification, Verifier
 from workbench.engine import Models, Sequence
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed

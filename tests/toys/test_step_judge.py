@@ -14,7 +14,7 @@ from toys.test_mask_filling import check_trace
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.draft_verify import tentative_tokens
-from workbench.decoders.draft_verify.feedback import TentativeDecision
+from workbench.decoders.draft_verify.parts import TentativeDecision
 from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import CANCELLED, ENDED, FINISHED

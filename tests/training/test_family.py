@@ -38,6 +38,7 @@ from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, evaluation_settings, folders_of, with_chain_drafts
 from workbench.training.family.medusa import make_inputs_and_labels
+from workbench.training.family.options import chat_head_kinds, options_class
 from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, batches, make_readings
 from workbench.training.family.validation_drafts import OnPolicyEvaluator
 from workbench.training.family.vocabulary import select_draft_vocabulary
@@ -237,10 +238,14 @@ def test_a_draft_model_is_trained_and_drafts(
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """Generate with a drafter measured as a chain."""
-    by_shape = ("medusa", "hydra", "hydra-plus-plus", "clover", "chimera")
-    models = with_chain_drafts(models) if chain["method"] in by_shape else models
+    models = with_chain_drafts(models)
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
+
+
+def has_draft_vocabulary(kind: str) -> bool:
+    """Return whether heads of a kind can have a smaller vocabulary than the target."""
+    return options_class(kind)(method=kind, vocabulary=7).draft_vocabulary_size(9) == 7
 
 
 METHOD_OF = {"eagle": "eagle-2"}
@@ -251,10 +256,7 @@ METHOD_OF = {"eagle": "eagle-2"}
     "method",
     model_helpers.mark_on_demand_unless(
         ("eagle", "block-diffusion"),  # test_head_training.py tests the losses of most other kinds
-        [
-            *("eagle", "kangaroo", "medusa", "hydra", "hydra-plus-plus", "clover", "mtp", "pard"),
-            *("block-diffusion", "fspad", "chimera", "s2d", "falcon"),
-        ],
+        [kind for kind in chat_head_kinds() if has_draft_vocabulary(kind)],
     ),
 )
 def test_heads_are_trained_and_draft_from_their_vocabulary(
@@ -538,13 +540,13 @@ def test_eagle_3_started_from_an_eagle_layer_maps_fused_states_to_its_feature(
         feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion were exact
         read = net.attention_inputs(net.make_pairs(following, feature.mT)[None])[1]
         wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
-        told = net.combine_hidden_states(
+        combined = net.combine_hidden_states(
             fusing.load_fusion_batch(course, [course.readings.split_indices(held_out=True)[0]], (1, 3))
         )[0, 1:-1]
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(wanted, found, dim=-1).mean() > 0.95
     assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
-    assert cosine(told, feature.mT, dim=-1).mean() > 0.5, "the lower layers predict most of the feature"
+    assert cosine(combined, feature.mT, dim=-1).mean() > 0.5, "the lower layers predict most of the feature"
     for name in ("out", "gate_up", "down", "after"):
         assert torch.equal(net.get_submodule(name).weight, layer.get_submodule(name).weight)
 
@@ -572,37 +574,21 @@ def test_the_initial_fusion_is_a_ridge_regression_without_first_tokens(
 
 
 def test_each_kind_of_drafter_is_measured_with_its_declared_settings() -> None:
-    kinds = (
-        *("drafter", "s2d", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
-        *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "m2r2"),
-    )
+    """As a chain, so that each draft position is accepted or not, and as a tree if its method drafts trees."""
+    kinds = ["drafter", *chat_head_kinds()]
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
-    forms = {kind: [(row.method, row.name) for row in evaluation_settings(kind)] for kind in kinds}
-    assert forms == {
-        "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
-        "s2d": [("s2d", "chain"), ("s2d", "tree")],
-        "medusa": [("medusa", "chain"), ("medusa", "tree")],
-        "hydra": [("hydra", "chain"), ("hydra", "tree")],
-        "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],
-        "clover": [("clover", "chain"), ("clover", "tree")],
-        "chimera": [("chimera", "chain"), ("chimera", "tree")],
-        "ppd": [("ppd", "chain"), ("ppd", "tree")],
-        "hidden-transfer": [("hidden-transfer", "chain"), ("hidden-transfer", "tree")],
-        "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
-        "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
-        "mtp": [("mtp", "chain"), ("mtp", "tree")],
-        "fspad": [("fspad", "chain"), ("fspad", "tree")],
-        "falcon": [("falcon", "chain"), ("falcon", "tree")],
-        "pard": [("pard", "chain"), ("pard", "tree")],
-        "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
-        "kangaroo": [("kangaroo", "chain")],
-        "m2r2": [("m2r2", "chain")],
-    }
+    assert [(row.method, row.name) for row in evaluation_settings("drafter")] == [
+        ("draft-model", "chain"),
+        ("draft-tree", "tree"),
+    ]
+    for kind in kinds:
+        settings = {row.name: registry.get(row.method).with_params(**row.params) for row in evaluation_settings(kind)}
+        assert list(settings) in (["chain"], ["chain", "tree"]), kind
+        assert all(kind in method.needs for method in settings.values()), kind
+        assert ("tree" in settings) == any(method.tree_builder is not None for method in settings.values()), kind
     for method in registry.methods():
         for row in method.suites.get(SUITE, ()):
-            assert set(method.with_params(**row.params).needs) & set(forms), (
-                f"{method.name} does not draft with this head"
-            )
+            assert set(method.with_params(**row.params).needs) & set(kinds), f"{method.name} has no such head"
     assert [(row.method, dict(row.params)) for row in evaluation_settings("msd")] == [("msd", {})], (
         "no settings means defaults"
     )

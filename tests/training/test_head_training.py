@@ -28,36 +28,43 @@ from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import is_held_out, read_answers
-from workbench.training.family import eagle, evaluate, heads, pipeline, unrolled
-from workbench.training.family.drafter import Curve, stack_dialogues
+from workbench.training.family import eagle, evaluate, pipeline, unrolled
+from workbench.training.family.drafter import stack_dialogues
 from workbench.training.family.evaluate import read_held_out_prompts
 from workbench.training.family.head_training import TrainingSetup, answer_continues, get_training_module
 from workbench.training.family.readings import Readings, ReadingsOptions
 from workbench.training.family.vocabulary import count_tokens, coverage, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue
-from workbench.training.loop import RunResult
+from workbench.training.loop import RunOptions, RunResult
+from workbench.training.trainer import Curve
 
-from .training_setups import make_training_setup, quiet
+from .training_setups import make_head_options, make_training_setup, quiet
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 Losses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
 SIZES = {"heads": 4, "ffn": 32, "blocks": 3, "cond": 16, "places": 64, "half": False, "block": 4, "exit_layer": 3}
 
 
+def sized_options(kind: str, setup: TrainingSetup, **more: Any) -> Any:
+    """Return the options of a kind of head for a training setup, with small sizes and the kind's own loss."""
+    values = {name: value for name, value in vars(setup.options).items() if name not in ("method", "loss")}
+    options = make_head_options(kind, **(values | SIZES | {"taps": (1, 3)} | more))
+    return replace(options, loss=options.loss or "ce_soft:1")
+
+
 def training_parts(
     kind: str, options: ReadingsOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> Any:
     """Return (setup, net, losses, figures) of a kind, untrained, as `TrainingSetup.run` gets them."""
-    asked = replace(make_training_setup(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
-    asked = registry.heads()[kind].apply_settings(replace(asked, loss=""))
-    course = replace(make_training_setup(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
+    setup = make_training_setup(options, folder)
+    course = replace(setup, options=sized_options(kind, setup, **more))
     given: list[Any] = []
 
-    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.extend((net, losses, measure))
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(TrainingSetup, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", recording_run)
     get_training_module(kind).train(course)
     return course, *given
 
@@ -90,7 +97,7 @@ def test_total_loss_weighs_each_loss_as_the_paper_does(
     rows = course.readings.split_indices(held_out=False)
     _, named, total = losses(rows[:6], torch.Generator().manual_seed(0))
     found = torch.stack([loss.detach().float() for loss in named.values()])
-    wanted = {"eagle-3": course.options.ttt, "mtp": course.options.ttt, "pard": 6, "block-diffusion": 3}.get(kind)
+    wanted = {"eagle-3": 3, "mtp": 3, "pard": 6, "block-diffusion": 3}.get(kind)
     assert wanted in (None, len(found)), "the requested number of draft steps"
     assert len(found) > 1
     assert float(total.detach()) == pytest.approx(
@@ -117,11 +124,11 @@ def test_predictions_are_compared_as_target_token_ids(
     course = replace(course, draft_vocabulary=kept)
     given: list[Any] = []
 
-    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.append(measure)
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(TrainingSetup, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", recording_run)
     get_training_module(kind).train(course)
     table = course.teacher.lm_head[kept]
     pick = int((kept == most).nonzero())
@@ -187,13 +194,13 @@ def test_a_position_of_a_block_is_compared_with_the_state_that_predicts_its_toke
     found: list[Any] = []
     module = get_training_module("block-diffusion")
 
-    def told(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
         found.append(drafts)
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(module, "train_drafts", told)
+    monkeypatch.setattr(module, "train_drafts", recording_run)
     course = make_training_setup(options, tmp_path)
-    course = replace(course, options=replace(course.options, method="block-diffusion", loss="ce_soft:1", **SIZES))
+    course = replace(course, options=sized_options("block-diffusion", course))
     module.train(course)
     rows = course.readings.split_indices(held_out=False)[:4]
     ids, features, _, answer = unrolled.load_batch(course.readings, rows)
@@ -216,7 +223,7 @@ def test_the_first_token_of_an_answer_is_trained_on_too() -> None:
 
 
 def test_a_restarted_run_has_a_new_curve_and_a_repeated_run_no_point_twice(tmp_path: Path) -> None:
-    options = heads.ChatHeadOptions(checkpoint=tmp_path / "run.pt", resume=True)
+    options = RunOptions(checkpoint=tmp_path / "run.pt", resume=True)
     curve = Curve.of(options)
     for tokens, value in ((1, 0.1), (2, 0.2), (2, 0.25)):
         curve.add(tokens, value)
@@ -241,11 +248,11 @@ def test_positions_whose_token_is_outside_the_draft_vocabulary_are_not_trained_o
     asked: list[Tensor] = []
     usual = unrolled.WeightedLoss.__call__
 
-    def told(self: Any, places: Any) -> Any:
+    def recording_run(self: Any, places: Any) -> Any:
         asked.append(places.truth)
         return usual(self, places)
 
-    monkeypatch.setattr(unrolled.WeightedLoss, "__call__", told)
+    monkeypatch.setattr(unrolled.WeightedLoss, "__call__", recording_run)
     losses(course.readings.split_indices(held_out=False)[:6], torch.Generator().manual_seed(0))
     said = torch.cat([course.teacher.greedy_tokens(truth) for truth in asked])
     assert len(said)
@@ -276,7 +283,7 @@ def test_one_command_passes_its_options_to_all_steps(monkeypatch: pytest.MonkeyP
     class Enough(Exception):
         pass
 
-    def trains(options: Any, report: Any, has_head_settings: bool = False) -> Any:
+    def trains(options: Any, report: Any) -> Any:
         asked["head"] = options
         raise Enough
 

@@ -22,16 +22,18 @@ from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
 from workbench.training.heads.losses import LOSSES, LossInputs, WeightedLoss
+from workbench.training.heads.recipe import curriculum
 from workbench.training.heads.trainer import (
     HeadOptions,
     build_net,
-    curriculum,
     predict_answers,
     replace_with_predictions,
     train_net,
 )  # fmt: skip
 from workbench.training.scenes.packing import Packer
 from workbench.training.tokenizer import token_id
+
+from .training_setups import make_head_options
 
 V = 16
 """Tokens of the counting language: each is the one before plus the text's stride (1, 5 or 7), modulo V."""
@@ -82,9 +84,7 @@ def test_a_trained_drafter_counts_with_the_target(
 ) -> None:
     """With any off-by-one position in training or drafting, only the first token would be accepted."""
     source = dialogues.batches(12, 0, with_images=False)
-    options = HeadOptions(
-        method=method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False
-    )
+    options = make_head_options(method, ffn=32, heads=2, ahead=3, steps=150, loss="ce_soft:1", half=False)
     net, result = train_net(options, target, lambda *_: next(source), lambda line: None, [dialogues.dialogues[:16]])
     assert all(share > 0.97 for share in result.held.values()), result.held
     models = Models(Runner(target), model_helpers.letter_tokenizer(V), "counts")
@@ -267,7 +267,7 @@ def test_all_weights_of_the_drafter_are_trained_and_none_of_the_target(
     rows = [[("What is it?", "a red star on the left")], [("Where?", "two")]]
     read = read_dialogues(model, packer.pack(rows, [False] * 2, [True] * 2), images, reply)
     words = read_dialogues(model, packer.pack(rows, [False] * 2, [False] * 2), None, reply)
-    options = HeadOptions(method=method, ffn=32, heads=2, ahead=3, half=False)
+    options = make_head_options(method, ffn=32, heads=2, ahead=3, half=False)
     net = build_net(options, model)
     if method == "flash":
         torch.nn.init.normal_(net.later.weight, std=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
+from workbench.models.bundle import bundled
 from workbench.models.fingerprint import WEIGHTS
 from workbench.training import judge, swaps
 from workbench.training.acceptance import compute_logits_and_states
+from workbench.training.cards import TrainedModel, write_card
 from workbench.training.generators import Instance
 from workbench.training.heads.artefact import load_net
 from workbench.training.judge import (
@@ -26,6 +29,7 @@ from workbench.training.judge import (
     read_swaps,
     scores,
 )
+from workbench.training.recipe import finish
 from workbench.training.swaps import Swap, final_answer, find_swaps, problems
 
 LETTERS = "abcdef"
@@ -188,10 +192,18 @@ def test_a_trained_judge_separates_right_from_wrong_and_has_figures_and_card(mod
     assert config["draft_model"] == "text-drafter"
     assert (net.width, net.draft_width) == (models.target.hidden_size, models.drafter.hidden_size)
     assert len(config[WEIGHTS]) == 64
-    from workbench.training.recipe import finish
-
     finish(result, options.folder, {"options": {}, **facts})
-    judge.finish_card(options.folder)
+    write_card(options.folder, judge.card)
     text = (options.folder / "README.md").read_text(encoding="utf-8")
     for word in ("text-drafter", "At δ =", "harmless", "| copy |"):
         assert word in text
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(bundled()) if name.endswith("-judge")])
+def test_the_card_of_a_bundled_judge_has_the_figures_of_its_training(name: str) -> None:
+    """Judges of earlier versions have other figures: `by_kind` in place of `target_alone`."""
+    written = (bundled()[name] / "README.md").read_text(encoding="utf-8")
+    assert written == f"# {name}\n\n{judge.card(TrainedModel.load(bundled()[name])).rstrip()}\n"
+    figures = json.loads((bundled()[name] / "training.json").read_text())
+    assert f"{figures['held']['area under the curve']:.3f}" in written
+    assert f"{figures['steps']:,} steps" in written

@@ -30,7 +30,7 @@ from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read_answers, write_answers
 from workbench.training.family import drafter
 from workbench.training.family import training_texts as texts
-from workbench.training.family.head_training import starts_from_eagle
+from workbench.training.family.options import options_class
 from workbench.training.family.readings import Readings, ReadingsOptions, compute_hidden_states, make_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
@@ -123,7 +123,7 @@ def test_training_on_a_gpu_equals_training_on_the_cpu(kind: str, target: str, re
     same_on_both(kind, target, readings, tmp_path)
 
 
-@pytest.mark.parametrize("kind", filter(starts_from_eagle, KINDS))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if options_class(kind).starts_from_eagle])
 def test_training_from_a_finished_layer_on_a_gpu_equals_that_on_the_cpu(
     kind: str, target: str, readings: Path, tmp_path: Path
 ) -> None:
@@ -178,8 +178,8 @@ def test_a_base_model_continues_prompts_without_chat_template(target: str, tmp_p
     folder = Path(shutil.copytree(target, tmp_path / "base"))
     for file in folder.glob("chat_template*"):
         file.unlink()
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in told.items() if k != "chat_template"}))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "chat_template"}))
     options = AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 30, max_new_tokens=4, per_task=4,
                              rows=4, dtype="float32", threads=1)  # fmt: skip
     write_answers(options, quiet)

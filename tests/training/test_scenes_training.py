@@ -108,7 +108,7 @@ def _killed_and_resumed(run: Callable[..., object], options: TowerOptions | Visi
     seen: list[str] = []
 
     def kill(line: str) -> None:
-        if "held-out" in line or "written to" in line:
+        if "held-out" in line or "saved at step" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

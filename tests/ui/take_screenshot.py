@@ -16,8 +16,8 @@ from playwright.sync_api import sync_playwright
 OUT = Path(__file__).parents[2] / "assets" / "screenshot-live.webp"
 PICK = """() => {
   const parts = ['.wb-ghost.is-rejected', '.wb-token.is-corrected', '.wb-token.is-accepted'];
-  const told = [...document.querySelectorAll('.wb-round')].filter((e) => parts.every((s) => e.querySelector(s)));
-  return told[Math.floor(told.length * 0.7)]?.dataset.round ?? null;
+  const shown = [...document.querySelectorAll('.wb-round')].filter((e) => parts.every((s) => e.querySelector(s)));
+  return shown[Math.floor(shown.length * 0.7)]?.dataset.round ?? null;
 }"""
 
 

@@ -40,10 +40,10 @@ def test_an_endpoint_has_the_arguments_of_its_request(caplog: pytest.LogCaptureF
 
     me = gr.Request(client={"host": "203.0.113.7"}, headers={}, session_hash="me")  # type: ignore[arg-type]
 
-    async def told() -> list[str]:
+    async def read_answers() -> list[str]:
         return [message async for message in endpoint(["Once"], ["autoregressive"], me, seed=7)]
 
-    first, second, third = asyncio.run(told())
+    first, second, third = asyncio.run(read_answers())
     assert first == '{"by": "me", "prompts": ["Once"]}'
     assert second == '{"seed": 7, "repeats": 3}'
     assert "An internal error occurred." in third

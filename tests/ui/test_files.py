@@ -67,8 +67,8 @@ def test_the_modules_of_a_replay_are_one_file(view: str) -> None:
 
 def test_no_page_and_no_answer_reveals_the_folder() -> None:
     demo = build(FakeWorkbench())
-    told = json.dumps(demo.get_config_file(), default=str)
-    told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded_runs.load("draft-model")}), default=str)
-    assert "js/live/page.js" in told
-    assert str(ROOT) not in told
-    assert "site-packages" not in told
+    page_text = json.dumps(demo.get_config_file(), default=str)
+    page_text += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded_runs.load("draft-model")}), default=str)
+    assert "js/live/page.js" in page_text
+    assert str(ROOT) not in page_text
+    assert "site-packages" not in page_text

@@ -58,10 +58,10 @@ def test_pairs_are_sent_as_they_are_measured_and_stopped_by_their_job_id() -> No
 
     seen = asyncio.run(messages())
     assert {message["channel"] for message in seen} == {"p"}
-    told = [message["pairs"] for message in seen if "pairs" in message]
-    assert [len(pairs["ratios"]) for pairs in told][:4] == [1, 2, 3, 4]
-    assert told[0]["estimate"]["low"] is None
-    assert told[-1]["ended"] == "stopped"
+    pair_updates = [message["pairs"] for message in seen if "pairs" in message]
+    assert [len(pairs["ratios"]) for pairs in pair_updates][:4] == [1, 2, 3, 4]
+    assert pair_updates[0]["estimate"]["low"] is None
+    assert pair_updates[-1]["ended"] == "stopped"
 
 
 def test_an_invalid_trace_is_reported() -> None:
@@ -126,19 +126,19 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
 
     chosen("Verifier").select_option("k-seq")
     chosen("Drafter").select_option("Draft model, AMUSD")
-    told, button = board.locator(".wb-crosstold"), board.locator("tbody button:visible")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by k-seq"
-    assert "rsd-c" in told.inner_text()
-    assert "differs from p by TV" in told.inner_text()
+    pair_updates, button = board.locator(".wb-crosstold"), board.locator("tbody button:visible")
+    assert pair_updates.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by k-seq"
+    assert "rsd-c" in pair_updates.inner_text()
+    assert "differs from p by TV" in pair_updates.inner_text()
     assert button.count() == 1
     chosen("Tree builder").select_option("rsd-c")
     assert button.inner_text() == "✕", "the form disables this combination"
-    assert "disabled" in told.inner_text()
+    assert "disabled" in pair_updates.inner_text()
     for name in ("Verifier", "Drafter", "Tree builder"):
         chosen(name).select_option("")
     board.locator("tbody button[aria-pressed=true]").focus()
     page.keyboard.press("ArrowRight")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by optimal-two"
+    assert pair_updates.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by optimal-two"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
         "Draft model, AMUSD, optimal-two:"
     )

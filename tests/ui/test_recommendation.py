@@ -233,5 +233,5 @@ def test_the_table_of_kinds_marks_the_fastest_of_each(fake_app: str, open_page: 
         best = [name for name in target["best"].values() if name]
         assert page.locator(".wb-worktable .is-best").count() == len(best)
         titles = {m["method"]: m["title"] for m in target["methods"]}
-        told = page.locator(".wb-workbest dd").all_inner_texts()
-        assert [text for text in told if not text.startswith("plain")] == [titles[name] for name in best]
+        shown_titles = page.locator(".wb-workbest dd").all_inner_texts()
+        assert [text for text in shown_titles if not text.startswith("plain")] == [titles[name] for name in best]

@@ -17,8 +17,7 @@ from torch import Tensor
 from views.test_modules import ENV, needs_node
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic

@@ -356,8 +356,8 @@ def test_a_live_output_stores_the_rounds_so_far(run: FakeRun) -> None:
 
 def test_a_remote_run_has_its_backend() -> None:
     client: Any = FakeClient()
-    told = {"header": None, "rounds": [], "footer": None, "seq": 0}
-    first = {"run": "run-1", "state": "cancelled", "message": "", **told}
+    base_message = {"header": None, "rounds": [], "footer": None, "seq": 0}
+    first = {"run": "run-1", "state": "cancelled", "message": "", **base_message}
     live = w.live(RemoteRun(client, iter([first])))
     assert live._calls.client is client
 

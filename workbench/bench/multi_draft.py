@@ -15,8 +15,7 @@ from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless

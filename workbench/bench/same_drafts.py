@@ -12,8 +12,7 @@ from typing import Any
 
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless

@@ -17,7 +17,7 @@ import torch
 from workbench.core.probes import ProbeOutput
 from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.method import ConfiguredMethod
 from workbench.engine.request import Request, Sequence

@@ -25,8 +25,7 @@ from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import synchronise
 from workbench.kernels.distributions import top_and_entropy

@@ -1,4 +1,4 @@
-"""Command line: `workbench …`, also `python -m workbench …`."""
+"""Define the commands of the program `workbench`, which `python -m workbench` runs, too."""
 
 from workbench.cli.main import main
 

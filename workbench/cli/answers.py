@@ -1,4 +1,4 @@
-"""Suite `answers` of `workbench bench` without methods: right answers under each approximate verifier."""
+"""Run `workbench bench --suite answers` without methods: count right answers under each approximate verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`workbench bench`: measure methods against plain decoding, and the other suites of measurements."""
+"""`workbench bench`: measure methods against plain decoding, or run another suite of measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from workbench.service.checks import check_models, set_error_option
 
 
 class Against(str, Enum):
-    """Other engines to compare with."""
+    """Other engine to compare the workbench with."""
 
     hf = "hf"
     hf_stock = "hf-stock"
@@ -45,19 +45,19 @@ class Against(str, Enum):
 
 
 ACCEPTANCE = "acceptance"
-"""Suite of drafters with a forced acceptance rate, compared with Hugging Face."""
+"""Name of the suite of drafters with a forced acceptance rate, compared with Hugging Face."""
 VISION = "vision"
-"""Suite of images: acceptance of the vision drafters, saved on its own board."""
+"""Name of the suite of images: acceptance of the vision drafters, saved on a board of its own."""
 GPU = "gpu"
-"""Suite of targets of 1B and 8B shape, created on the GPU, compared with transformers' own generate."""
+"""Name of the suite of targets with the sizes of 1B and 8B models, created on the GPU, compared with transformers."""
 ANSWERS = "answers"
-"""Suite of problems with answers: for the named methods, else for the approximate verifiers."""
+"""Name of the suite of problems with answers, for the named methods, or else for the approximate verifiers."""
 VERIFIERS = "verifiers"
-"""Suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
+"""Name of the suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
 HOST = "host"
-"""Suite of drafters: host overhead of proposing and observing, by context length."""
+"""Name of the suite of host overheads: time of drafters outside model forwards, by context length."""
 WHATIF = "whatif"
-"""Suite of predictions: every what-if, compared with the run that it predicts."""
+"""Name of the suite of predictions: every prediction of `workbench whatif`, compared with the run that it predicts."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -102,7 +102,7 @@ def bench(
     drafter_dtype: Annotated[str, typer.Option(help="Number format of the drafter.")] = "auto",
     device: Device = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 128,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every method and prompt.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs of every method with every prompt.")] = 3,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -114,7 +114,7 @@ def bench(
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Suite `whatif`: only predictions of speed (keep the machine otherwise idle), or only the others.",
+            help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only the others.",
         ),
     ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -252,7 +252,14 @@ def bench(
 
 
 def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
-    """Write a report to files and print it; exit with status 130 if the run was stopped."""
+    """Write a report to files and print it. Exit with status 130 if the measurement was stopped.
+
+    Args:
+        report: report of a suite.
+        out: files to write; their suffixes decide the formats.
+        by_group: whether to also print a table for each group of prompts.
+        as_json: whether to print JSON.
+    """
     for path in out:
         _write(report, path)
     print(report.to_json() if as_json else report.to_markdown(by_group))
@@ -286,7 +293,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
 
 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
-    """Measure targets created on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
+    """Run the suite `gpu`: measure targets created on the GPU, and SmolLM2 if it is on this machine or in a package."""
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.models.loading import load_models
     from workbench.models.model_index import SMOLLM2, local_folder, packaged_file
@@ -307,7 +314,13 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 
 
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:
-    """Measure the vision drafters; each row is saved to `assets/boards/vision.json` as soon as it is measured."""
+    """Run the suite `vision`, and save each row to `assets/boards/vision.json` as soon as it is measured.
+
+    Args:
+        limit: number of scenes; 0: the suite's own number.
+        out: files to write.
+        as_json: whether to print JSON.
+    """
     from workbench.bench import vision_suite
     from workbench.trace.files import write_atomically
 
@@ -345,7 +358,13 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print the differences between two reports.
+    """Print the differences between two saved reports that exceed noise.
+
+    Args:
+        old: file of the earlier report.
+        new: file of the later report.
+        tolerance: smallest relative change to print.
+        as_json: whether to print JSON.
 
     Returns:
         1 if a figure has become worse, else 0.
@@ -367,7 +386,7 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
 
 
 def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the checked settings of each method, by its name."""
+    """Return the checked parameters of each method by the method's name, from the values of `--set`."""
     with set_error_option("method"):
         methods = [method_info.get(name) for name in names] if names else method_info.methods()
     used: set[str] = set()

@@ -38,10 +38,10 @@ def check(
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
     device: Device = "cpu",
-    runs: Annotated[int, typer.Option(min=100, help="Samples in each test of a sampled distribution.")] = 1000,
+    runs: Annotated[int, typer.Option(min=100, help="Number of samples in each test of a distribution.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Approximate time limit; a slow target is tested in part. 0: no limit.")
+        float, typer.Option(min=0, help="Approximate time limit in minutes; a slow target is tested in part. 0: none.")
     ] = MINUTES,
     report: Annotated[
         bool,
@@ -53,7 +53,7 @@ def check(
         bool, typer.Option(help="With --report or --families: check again what the board already has.")
     ] = False,
     families: Annotated[
-        bool, typer.Option(help="Instead, test every model family of transformers; resumes where its board ends.")
+        bool, typer.Option(help="Test every model family of transformers instead; resumes where its board ends.")
     ] = False,
     choices: Annotated[
         bool,
@@ -160,7 +160,13 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line for each kind of test that the whole run left out for lack of time."""
+    """Yield a line of text for each kind of test that was left out because the time was over.
+
+    Args:
+        findings: results of all tests.
+        late: names of the methods that were left out.
+        minutes: time limit in minutes.
+    """
     greedy = [f.figures for f in findings if f.kind == "greedy"]
     settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in f.figures for f in findings)
@@ -205,7 +211,11 @@ def _targets(*own: str) -> list[str]:
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
-    """Add a board row for each choice on each target that has none yet; return 1 if a promise is broken, else 0."""
+    """Check each verifier, tree builder and policy on each target, and add a row to the board for each.
+
+    Returns:
+        1 if a promise is broken, else 0.
+    """
     from workbench.bench import board
     from workbench.bench.choices import Choice, all_choices, check_choice
     from workbench.bench.finding import FAIL, Finding
@@ -269,7 +279,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
 
 
 def _families(fresh: bool, as_json: bool) -> int:
-    """Test every model family, print a line for each and save the board.
+    """Test every model family, print a line for each family and save the board.
 
     Returns:
         1 if the text of a family differs from that of its own `generate`, else 0.

@@ -1,4 +1,4 @@
-"""Checks of a command before slow imports, so that an invalid command fails within a second."""
+"""Check a command's options before slow imports, so that an invalid command fails within a second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_sampling(values: Mapping[str, Any]) -> None:
-    """Check the sampling parameters, which have options of their own.
+    """Check the values of sampling parameters, which have options of their own, by name.
 
     Raises:
         ParameterError: a value is out of range.
@@ -95,7 +95,12 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
 
 
 def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: Pair) -> list[str]:
-    """Check the lanes of `--lane`; without any, return the usual lanes that can run on these models.
+    """Return the checked lanes of `--lane`; without any, those of `defaults` that can run on these models.
+
+    Args:
+        requested: values of `--lane`; None: none were given.
+        defaults: lanes to use if none were given.
+        pair: names of the target and the draft model.
 
     Raises:
         WorkbenchError: a lane is malformed, or its method or parameter is unknown.
@@ -184,7 +189,11 @@ def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> Non
 
 
 def check_output_file(path: Path | None, option: str) -> None:
-    """Check before the work that an output file can be written; its content is not changed.
+    """Check, before long work, that an output file can be written. The file's content does not change.
+
+    Args:
+        path: the file; None: nothing is checked.
+        option: name of the option that the error refers to.
 
     Raises:
         WorkbenchError: the file cannot be written.
@@ -199,7 +208,11 @@ def check_output_file(path: Path | None, option: str) -> None:
 
 
 def check_output_folder(path: Path | None, option: str) -> None:
-    """Check before the work that an output folder exists or can be created, and is writable.
+    """Check, before long work, that an output folder exists or can be created, and is writable.
+
+    Args:
+        path: the folder; None: nothing is checked.
+        option: name of the option that the error refers to.
 
     Raises:
         WorkbenchError: the path is a file, or not writable.

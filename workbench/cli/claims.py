@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
-"""Keys of each method's claims, written by `workbench docs`: an unknown key is refused without importing PyTorch."""
+"""File with the keys of each method's claims, so that an unknown key is refused without importing PyTorch.
+`workbench docs` writes it."""
 
 
 def claims(
@@ -32,7 +33,8 @@ def claims(
     timed: Annotated[
         bool | None,
         typer.Option(
-            "--timed/--untimed", help="Only claims about time (keep the machine otherwise idle), or only the others."
+            "--timed/--untimed",
+            help="Measure only claims about time (on an otherwise idle machine), or only the others.",
         ),
     ] = None,
     target: Annotated[
@@ -56,8 +58,8 @@ def claims(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=8, help="Length limit of every generation, in tokens.")
     ] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs per prompt.")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Sampled runs per prompt.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Number of timed runs per prompt.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Number of sampled runs per prompt.")] = None,
     report: Annotated[bool, typer.Option(help="Save the measurements on the claims board.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -142,7 +144,7 @@ def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:
 
 
 def text() -> str:
-    """Return the current content for the file of claim keys."""
+    """Return the content that the file of claim keys should have now."""
     from workbench.bench import claims as known
 
     keys_by_method: dict[str, list[str]] = {}
@@ -152,7 +154,7 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims_of`."""
+    """Refuse a key that no claim of a method has. Methods that the file lacks are checked later, by `claims_of`."""
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return

@@ -1,4 +1,4 @@
-"""Options of every command: `-q` and `-v`, accepted before or after the command's name."""
+"""Define the options of every command, `-q` and `-v`, which may precede or follow the command's name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print each 
 
 
 class InterruptError(WorkbenchError):
-    """Raised for Ctrl-C, as an error of this program: typer would exit on KeyboardInterrupt without a message."""
+    """Raised for Ctrl-C instead of KeyboardInterrupt, on which typer would exit without a message."""
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--quiet` and `--verbose` to the options of a command."""
+    """Decorate a command's function: add the options `--quiet` and `--verbose`, and convert Ctrl-C to an error."""
     signature = inspect.signature(function, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     extra = [

@@ -62,7 +62,7 @@ def compare(
         list[str] | None, typer.Option(help="A question about the image, in addition to the prompts; repeatable.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Use only the first N prompts; 0: all.")] = 0,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every lane and prompt.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs of every lane with every prompt.")] = 3,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
@@ -175,7 +175,12 @@ def to_markdown(comparison: Any) -> str:
 
 
 def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return a note on how the text of a lane compares with the reference text."""
+    """Return a note on how the text of a lane compares with the reference text.
+
+    Args:
+        lane: result of one lane, as JSON data.
+        data: the whole comparison, as JSON data.
+    """
     exact = lane["exact"]
     if exact is None or exact["kind"] == "reference":
         return "reference" if exact else "–"

@@ -1,4 +1,4 @@
-"""Shell completion of option values, from files alone: a key press must not import PyTorch."""
+"""Complete values of options in a shell, from files alone: a key press must not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from workbench.models.names import known_targets
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete method names, with their titles."""
+    """Complete names of methods, and yield them with their titles."""
     return ((m.name, m.title) for m in method_info.methods() if m.name.startswith(incomplete))
 
 
 def targets(incomplete: str) -> Iterator[str]:
-    """Complete bundled and published targets; the shell completes folders and files."""
+    """Complete names of bundled and published targets. The shell itself completes folders and files."""
     return _beginning(
         incomplete, (*(name for name, _, config in known_targets() if not trained_for(config)), *MODEL_INDEX)
     )
 
 
 def drafters(incomplete: str) -> Iterator[str]:
-    """Complete bundled draft models."""
+    """Complete names of bundled draft models."""
     return _beginning(
         incomplete, ("auto", "none", *(name for name, _, config in known_targets() if trained_for(config)))
     )
 
 
 def dtypes(incomplete: str) -> Iterator[str]:
-    """Complete number formats."""
+    """Complete names of number formats."""
     return _beginning(incomplete, ("auto", *devices.DTYPES))
 
 
 def device_names(incomplete: str) -> Iterator[str]:
-    """Complete device names."""
+    """Complete names of devices."""
     return _beginning(incomplete, ("auto", *devices.available_device_types()))
 
 
 def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the parameters of the command line's method as `NAME=`, and after that the values of a choice."""
+    """Complete a value of `--set` for the method on the command line: `NAME=`, then the values of a choice."""
     for spec in _specs(context.params.get("method")):
         name, equals, prefix = incomplete.partition("=")
         if equals and name == spec.name:
@@ -62,14 +62,14 @@ def _specs(method: Any) -> list[ParamSpec]:
 
 
 def groups(incomplete: str) -> Iterator[str]:
-    """Complete groups of the bundled prompts."""
+    """Complete names of groups of bundled prompts."""
     from workbench.bench.prompts import groups_of, load_prompts
 
     return _beginning(incomplete, groups_of(load_prompts()))
 
 
 def recordings(incomplete: str) -> Iterator[str]:
-    """Complete the names of bundled recordings."""
+    """Complete names of bundled recordings."""
     from workbench.views import recorded_runs
 
     return _beginning(incomplete, recorded_runs.names())

@@ -28,7 +28,7 @@ SHARED = "defaults"
 ENVIRONMENT = ("WORKBENCH_CONFIG", "WORKBENCH_MODELS", "WORKBENCH_METHODS", "WORKBENCH_RUNS", "WORKBENCH_BOARDS",
                "WORKBENCH_DATASTORE", "WORKBENCH_LAB", "WORKBENCH_CACHE", "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
 LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
-"""Options that the file cannot set."""
+"""Options that the file of defaults cannot set."""
 
 
 class ConfigError(WorkbenchError):
@@ -36,14 +36,17 @@ class ConfigError(WorkbenchError):
 
 
 def path() -> Path:
-    """Return the path of the file, whether it exists or not: WORKBENCH_CONFIG, else in the XDG configuration folder."""
+    """Return the path of the file of defaults: WORKBENCH_CONFIG, else in the XDG configuration folder.
+
+    The file need not exist.
+    """
     variable = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(variable or Path(home) / "workbench" / "config.toml").expanduser()
 
 
 def read() -> tuple[dict[str, Any], str]:
-    """Return the parsed file and its text; both are empty if there is no file.
+    """Return the parsed file of defaults, and its text; both are empty if there is no file.
 
     Raises:
         ConfigError: the file cannot be read, or is not TOML.
@@ -76,8 +79,8 @@ def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, A
 
     Args:
         group: the program's command group.
-        parsed: the parsed file.
-        text: the file's text, for line numbers.
+        parsed: the parsed file of defaults.
+        text: text of the file, for line numbers in errors.
 
     Raises:
         ConfigError: a table, key or value is unknown or invalid; the message names file and line.
@@ -104,7 +107,7 @@ def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, A
 
 
 def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the tables by command name ([runs.list] as "runs list"), the shared table first."""
+    """Yield (command name, table) for each table of the file ([runs.list] as "runs list"), the shared table first."""
     flat: dict[str, dict[str, Any]] = {}
     for table, entries in parsed.items():
         if not isinstance(entries, dict):
@@ -131,7 +134,7 @@ def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """Return the options of a command by their names without the dashes."""
+    """Return the options of a command by name, without the leading dashes."""
     options = {}
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.name not in LEFT_OUT:
@@ -163,7 +166,7 @@ def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None
 
 
 def _line_of(text: str, table: str, key: str | None) -> int:
-    """Return the number, from 1, of the line with a key of a table; of the table's header if there is no key."""
+    """Return the number, from 1, of the line with a key of a table; without a key, that of the table's header."""
     header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
     is_in_table, header_line = False, 1
     for number, line in enumerate(text.splitlines(), 1):

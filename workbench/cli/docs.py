@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.methods.method_info import MethodInfo
 
 SPEED = "speed.md"
-"""Board with reports of `workbench bench`."""
+"""File name of the board with reports of `workbench bench`."""
 KINDS = {
     "": "with nothing but the target",
     "drafter": "with a draft model",
@@ -30,7 +30,7 @@ KINDS = {
     MASKED_LM: "for masked-diffusion models",
     "simulation": "to study acceptance, not speed",
 }
-"""Descriptions of the needs of a method in addition to the target."""
+"""Text by requirement of a method, in addition to a target."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -100,7 +100,7 @@ def docs(
 
 
 def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
-    """Return the text of each page that is generated completely, by its file name in the folder of boards."""
+    """Return the text of each page that is generated as a whole, by its file name in the folder of boards."""
     from workbench.methods.method_info import PROMISES
 
     return {
@@ -110,7 +110,7 @@ def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
 
 
 def differences(methods: Sequence[MethodInfo]) -> str:
-    """Return a Markdown list for each method that differs from its paper."""
+    """Return, for each method that differs from its paper, a Markdown list of the differences."""
     lines = ["## What differs from the papers"]
     for method in methods:
         if method.differs:

@@ -53,9 +53,9 @@ def doctor(
 ) -> None:
     """Compare greedy runs with plain decoding, token by token, and tell rounding differences from bugs.
 
-    Where plain decoding would have chosen another token, the prefix is decoded again in other ways. If one of them
-    chooses the run's token too, the cause is numerics, and the difference of the logits is shown. If none does, it is a
-    bug. Exit code 1 if there is a bug.
+    Where plain decoding would have chosen another token, the prefix is decoded again in other ways. If one of them also
+    chooses the run's token, the cause is rounding, and the difference of the logits is shown. If none does, the cause
+    is a bug, and the exit code is 1.
 
     Example: workbench doctor draft-tree --dtype bfloat16
     """

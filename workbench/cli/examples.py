@@ -1,6 +1,7 @@
-"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement. They are results of real runs.
+"""Record the examples that the Compare and Sweep tabs show before the first measurement.
 
-They use the initial settings of the tabs, so that the button Measure repeats them on the user's machine.
+The examples are results of real runs. They use the initial settings of the tabs, so that the button Measure repeats
+them on the user's machine.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import Any
 
 Progress = Callable[[int, int, str], None]
 LANES, PRESETS, REPEATS, TOKENS = ("draft-model", "draft-tree", "prompt-lookup"), 2, 5, 64
-"""The initial settings of `views/js/compare/choice.js`, with more repeats for tighter intervals."""
+"""Settings of the example comparison: the initial ones of `views/js/compare/choice.js`, with more repeats."""
 AXES = {"depth": (1, 2, 4, 6), "temperature": (0.0, 0.7)}
 SWEEP: dict[str, Any] = {"group": "stories", "limit": 4, "repeats": 3, "max_new_tokens": 48}
-"""The initial settings of `views/js/sweep/choice.js`, with more prompts and repeats."""
+"""Settings of the example sweep: the initial ones of `views/js/sweep/choice.js`, with more prompts and repeats."""
 
 
 def compare(target: str, report: Progress) -> dict[str, Any]:
-    """Measure the example comparison and return it in the page's wire format."""
+    """Measure the example comparison, and return it as JSON data in the format of the page."""
     from workbench.bench.prompts import BenchPrompt
     from workbench.client import Workbench
     from workbench.service.presets import message_in

@@ -119,7 +119,7 @@ def generate(
     not_saved: list[WorkbenchError] = []
 
     def save(work: Callable[[], object]) -> None:
-        """Save something. With --json, collect its error for the field `not_saved`: the text must still be printed."""
+        """Call `work`, which saves a file. With --json its error goes into the field `not_saved`, after the text."""
         try:
             work()
         except WorkbenchError as error:
@@ -261,7 +261,7 @@ def approximation_note(trace: Trace) -> str:
 
 
 def to_object(trace: Trace) -> dict[str, Any]:
-    """Return a generation as the JSON object of `--json`."""
+    """Return a generation as the JSON object that `--json` prints."""
     header = trace.header
     return {
         "text": trace.text,
@@ -283,7 +283,7 @@ def to_object(trace: Trace) -> dict[str, Any]:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Write a trace as JSON Lines (`workbench.trace.export`)."""
+    """Write a trace to a file as JSON Lines (`workbench.trace.export`)."""
     from workbench.trace.export import to_json_lines  # imports Polars
 
     write_file(path, to_json_lines(trace))
@@ -310,7 +310,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
-    """Print the prompt and then the tokens; call it after loading, when the progress line is erased."""
+    """Print the prompt and then the run's tokens. Call it after loading, when the progress line is erased."""
     if not output.is_quiet():
         printer.echo(prompt)
     for round_ in run:

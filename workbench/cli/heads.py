@@ -1,4 +1,4 @@
-"""`workbench heads`: inspect trained heads, export ours to other engines, quantize them, compare those of a target."""
+"""`workbench heads`: inspect trained heads, export them to other engines, quantise them, compare those of a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNS = {True: "✓", False: "✕", None: "·"}
 
 app = typer.Typer(
     name="heads",
-    help="Inspect trained heads of any layout (EAGLE, Medusa, Hydra, speculators), export ours, compare them.",
+    help="Inspect trained heads of any layout (EAGLE, Medusa, Hydra, speculators), export them, compare them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -79,7 +79,7 @@ _LONG = ("draft_vocabulary", "head_accuracy", "ranked")
 
 
 def description(report: dict[str, Any]) -> list[str]:
-    """Return a line for each fact about heads."""
+    """Return a line of text for each fact in the report about heads."""
     lines = [f"layout: {report['layout']}", f"heads: {report['architecture']}"]
     if report.get("verifier"):
         lines.append(f"trained for: {report['verifier']}")
@@ -131,7 +131,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[
         str,
-        typer.Option(help="speculators (EAGLE layers), or vllm (Medusa heads, EAGLE layer in its authors' layout)."),
+        typer.Option(help="Layout: speculators (EAGLE layers), or vllm (Medusa heads, SafeAILab's EAGLE layer)."),
     ] = "speculators",
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     as_json: Json = False,
@@ -179,7 +179,7 @@ def compare(
     target: Annotated[
         str, typer.Option(help="Target whose heads are measured.", autocompletion=complete.targets)
     ] = "text-target",
-    per_group: Annotated[int, typer.Option(min=1, help="Bundled prompts of each group.")] = 3,
+    per_group: Annotated[int, typer.Option(min=1, help="Number of bundled prompts of each group.")] = 3,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
     report: Annotated[bool, typer.Option(help="Save the table on the board.")] = False,
     as_json: Json = False,

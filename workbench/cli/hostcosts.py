@@ -15,7 +15,9 @@ KINDS = (".json", ".md", ".svg")
 
 
 def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all drafters; continue from an existing JSON file of `out`.
+    """Measure the host overhead of all drafters, print a table and write it to files.
+
+    A JSON file among `out` is saved after each measurement; if it exists, its measurements are not repeated.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.

@@ -17,13 +17,13 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
 QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly"]
-"""Turn off JupyterLab's checks for updates and extensions: nothing may use the network unless the user asks for it."""
+"""Options that turn off JupyterLab's checks for updates and extensions, which would use the network unasked."""
 
 
 def lab(
     notebook: Annotated[str, typer.Argument(help="Notebook to open: 02, or 02_rejection_sampling.")] = "",
     folder: Annotated[Path, typer.Option(help="Another folder of notebooks.")] = NOTEBOOKS,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 8888,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     debug: Debug = False,
 ) -> None:
@@ -36,7 +36,7 @@ def lab(
 
 
 def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
-    """Return the command line of the server.
+    """Return the command line that starts JupyterLab's server.
 
     Raises:
         WorkbenchError: the folder has no notebooks, or none of that name.

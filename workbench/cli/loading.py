@@ -28,8 +28,8 @@ class LoadingProgress:
     and a last line gives the duration. Without a terminal, and with -q, nothing is printed.
 
     Args:
-        what: name of the thing that is loaded, "text-target + text-drafter, 55.9 MB".
-        now: function that returns the current stage; it is called every 0.2 s. None or empty: no stage is known.
+        what: models that are loaded, as text: "text-target + text-drafter, 55.9 MB".
+        now: function that returns the current stage as text; it is called every 0.2 s. None or "": no stage is known.
     """
 
     def __init__(self, what: str, now: Callable[[], str | None] = lambda: None) -> None:
@@ -71,7 +71,7 @@ class LoadingProgress:
 
 
 def describe_models(target: str, drafter: str | None) -> str:
-    """Return the names of the models and the total size of their files here: "text-target + text-drafter, 55.9 MB"."""
+    """Return the models' names and the size of their files on this machine: "text-target + text-drafter, 55.9 MB"."""
     drafter_name = bundled_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
     names = [target, *([drafter_name] if drafter_name else [])]
     n_bytes = sum(map(weight_bytes, names))
@@ -89,7 +89,16 @@ def silence_transformers() -> None:
 def open_workbench(
     connect: str | None, target: str, drafter: str, device: str, dtype: str, api_key: str | None = None
 ) -> Any:
-    """Return the backend of a command: one in this process, or with `--connect` that of a running app."""
+    """Return the backend of a command: one in this process, or with `--connect` that of a running app.
+
+    Args:
+        connect: URL of the app; None: create a backend in this process.
+        target: name of the target.
+        drafter: name of the draft model.
+        device: name of the device.
+        dtype: number format of the target.
+        api_key: key of the app.
+    """
     if connect is not None:
         return connect_to_app(connect, api_key)
     from workbench.client import Workbench
@@ -104,7 +113,7 @@ def connect_to_app(url: str, api_key: str | None = None) -> Any:
 
     Args:
         url: URL of the app, or the name of a Space.
-        api_key: the app's key; None: see `workbench.client.keys.key_for`.
+        api_key: key of the app; None: the one that `workbench.client.keys.key_for` finds.
     """
     from workbench.client import Workbench
 
@@ -123,7 +132,12 @@ def loading_progress(bench: Any, target: str, drafter: str) -> LoadingProgress:
 
 
 def wait_for_models(run: Any, what: str) -> None:
-    """Wait until the models of a run are loaded; the run itself reports errors."""
+    """Wait until the models of a run are loaded, and show a progress line. The run itself reports errors.
+
+    Args:
+        run: the run.
+        what: names of the models, as from `describe_models`.
+    """
 
     def stage() -> str | None:
         return run.since(0)["message"].partition(": ")[2] if run.state == "loading" else None
@@ -134,7 +148,7 @@ def wait_for_models(run: Any, what: str) -> None:
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Models:
-    """Call `load_models` with a progress line, which includes the download or conversion of the target."""
+    """Load models by `load_models` with a progress line; this includes the download or conversion of the target."""
     progress, fetches = Progress(target), target in MODEL_INDEX or is_gguf(target)
     with LoadingProgress(
         describe_models(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None

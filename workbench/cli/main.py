@@ -1,4 +1,4 @@
-"""Commands, error messages and exit statuses of the program `workbench`."""
+"""Define the program `workbench`: its commands, error messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
-    """Return the user's defaults per command; None for `workbench config`, which reads and checks the file itself."""
+    """Return the user's own defaults by command; None for `workbench config`, which reads the file itself."""
     if not args or args[0] == "config" or "_WORKBENCH_COMPLETE" in os.environ:
         return None
     tables, text = config.read()
@@ -134,7 +134,7 @@ def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _classify(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
-    """Return an exception as a `WorkbenchError`, and the exit status for it."""
+    """Convert an exception to a `WorkbenchError`, and return it with the exit status."""
     if isinstance(error, WorkbenchError):
         is_wrong_use = error.option or isinstance(error, (UnknownNameError, ParameterError, PromptError))
         return error, WRONG_USE if is_wrong_use else FAILED
@@ -166,7 +166,7 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
 
 
 def _is_usage_error(error: Any) -> bool:
-    """Recognise Typer's usage errors by their attributes: their module differs between Typer's versions."""
+    """Return whether an error is a usage error of Typer, by its attributes: its module depends on Typer's version."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 

@@ -71,7 +71,7 @@ def methods(
 def describe_methods(
     target: str, drafter: str, connect: str | None, api_key: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the API's descriptions of the methods: from local files, or from the server at `connect`."""
+    """Return the API's descriptions of all methods, from local files or from the server at `connect`."""
     if connect is not None:
         from workbench.cli.loading import connect_to_app
 
@@ -125,7 +125,7 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:
-    """Print one method in full: idea, verifier, promise, paper, needs, differences from the paper, and parameters."""
+    """Print all facts about a method: idea, verifier, promise, paper, requirements, differences, parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {

@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that parse and check their values."""
+"""Define the options that several commands share, and parse and check their values."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "auto"
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
-    """Split `name=value` pairs. The method registry checks names and values, with the same errors for every interface.
+    """Split the values of `--set`, NAME=VALUE, into names and values.
+
+    The method registry checks names and values later, with the same errors for every interface.
 
     Example:
         >>> parse_settings(["depth=4"])
@@ -107,7 +109,13 @@ def check_key(connect: str | None, api_key: str | None) -> None:
 
 
 def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
-    """Use the user's own heads in this process; refuse at once those that do not fit the target."""
+    """Use the heads of `--head` in this process, and refuse those that do not fit the target.
+
+    Args:
+        heads: folders of heads.
+        target: name of the target.
+        connect: value of `--connect`; with a server, `--head` is refused.
+    """
     from workbench.models.checkpoints import user_heads
     from workbench.models.names import folder_of
     from workbench.service.checks import set_error_option
@@ -121,7 +129,7 @@ def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = No
 
 
 def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
-    """Refuse the user's own heads that none of these methods uses: they would be ignored silently.
+    """Refuse heads of `--head` that none of the run's methods uses, because they would be ignored silently.
 
     Heads of a verifier or policy (kinds `judge` and `acceptance`) belong to no single method and are accepted.
     """
@@ -141,12 +149,17 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
 
 
 def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> None:
-    """Refuse options that a connected server sets for itself. `options`: name → (value, default)."""
+    """Refuse options that a connected server sets for itself, if their values are not the defaults.
+
+    Args:
+        connect: value of `--connect`; None: no server, and nothing is refused.
+        options: (value, default) by name of the option.
+    """
     for name, (value, default) in options.items():
         if connect is not None and value != default:
             raise typer.BadParameter(f"the server at {connect} sets it", param_hint=f"--{name}")
 
 
 def drafter_or_none(name: str) -> str | None:
-    """Return the name of a draft model; None for `none` on the command line."""
+    """Return the value of `--drafter`, with None in place of "none"."""
     return None if name.lower() == "none" else name

@@ -1,4 +1,4 @@
-"""Notes and details on standard error, according to -q and -v."""
+"""Print notes and details on standard error, according to -q and -v."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _level: ContextVar[int] = ContextVar("workbench_cli_level", default=USUAL)
 
 
 def set_level(quiet: bool, verbose: bool) -> None:
-    """Set the level from -q and -v, which may precede or follow the command; without either, do not change it."""
+    """Set the level of output from -q and -v, which may precede or follow the command; without both, keep the level."""
     if quiet or verbose:
         _level.set(QUIET if quiet else VERBOSE)
 
 
 def reset() -> None:
-    """Restore the usual level, for a process that runs more than one command."""
+    """Restore the usual level of output, in a process that runs more than one command."""
     _level.set(USUAL)
 
 

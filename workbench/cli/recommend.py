@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.bench.recommend import Recommendation
 
 TOKENS = 64
-"""Length limit of a run, in tokens."""
+"""Maximum length of a run in tokens by default."""
 
 
 def recommend(
@@ -43,9 +43,9 @@ def recommend(
     ] = None,
     kinds: Annotated[
         bool,
-        typer.Option("--kinds", help="Instead, measure the training-free methods on each workload of `bench --suite`."),
+        typer.Option("--kinds", help="Measure the training-free methods on each workload of `bench --suite` instead."),
     ] = False,
-    per_kind: Annotated[int, typer.Option(min=1, help="With --kinds: prompts per workload.")] = 3,
+    per_kind: Annotated[int, typer.Option(min=1, help="With --kinds: number of prompts per workload.")] = 3,
     report: Annotated[
         bool,
         typer.Option(help="With --kinds: save each workload on the board; resumes where it stopped."),

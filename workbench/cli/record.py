@@ -1,4 +1,4 @@
-"""`workbench record`: produce the recordings that the pages show without a model, one for each method.
+"""`workbench record`: record the runs that the pages show without a model, one for each method.
 
 Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
 """
@@ -28,21 +28,29 @@ if TYPE_CHECKING:
 
 TOKENS = 56
 SEEDS = 12
-"""Seeds to try for a sampled recording."""
+"""Number of seeds to try for a sampled recording."""
 
 
 RACE, PAIRS = Recording(("story",)), 9
 """The recording "race" (`draft-tree`, greedy), and the number of measured pairs with plain decoding. The page opens
 with it, so its text must equal that of plain decoding."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""The recording "switch": it starts with `draft-model` and changes to `prompt-lookup` after three rounds."""
+"""Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
 OTHERS = ("race", "switch")
 """Names of the recordings that are not named after a method."""
 QUESTION = "Describe every object, left to right."
 
 
 def record_run(name: str, recording: Recording, models: Models, preset: str, seed: int) -> Trace:
-    """Run one recording alone and return its trace."""
+    """Record one run, without other runs in the batch, and return its trace.
+
+    Args:
+        name: name of the method, or "switch".
+        recording: settings of the recording.
+        models: loaded models.
+        preset: name of the example prompt.
+        seed: seed of the run.
+    """
     from workbench.engine import Engine, Request
     from workbench.methods import registry
     from workbench.service.params import split_params
@@ -117,7 +125,16 @@ def on_this_machine(trace: Trace) -> Trace:
 
 
 def record_best(name: str, recording: Recording, models: Models, others: Mapping[str, Trace]) -> Trace:
-    """Return the first try that supports the exercises of the guided tour, or the first try if none does."""
+    """Record a method with several prompts and seeds, and return one of the runs.
+
+    It is the first run that supports the exercises of the guided tour, or the first run if none does.
+
+    Args:
+        name: name of the method, or "switch".
+        recording: settings of the recording.
+        models: loaded models.
+        others: traces of the recordings made so far, by name.
+    """
     if recording.scene is not None:
         return record_image(name, recording)
     seeds = range(SEEDS) if recording.params.get("temperature") else range(1)
@@ -127,7 +144,12 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
 
 
 def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
-    """Return whether the recording supports every tour step that shows it."""
+    """Return whether the recording supports every tour step that shows it.
+
+    Args:
+        name: name of the recording.
+        recorded: traces of all recordings made so far, by name.
+    """
     from workbench.views import tour
 
     try:

@@ -22,7 +22,7 @@ Folder = Annotated[
     Path | None,
     typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or a folder in your user data."),
 ]
-Ids = Annotated[list[str], typer.Argument(help="Ids of runs, or ends of ids that fit only one run.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids of runs, or ends of ids that only one run has.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; repeatable.")]
 Text = Annotated[str | None, typer.Option(help="Only runs with these words in prompt, text or note.")]
 Where = Annotated[
@@ -205,7 +205,7 @@ def bench(
 
 
 def _address(*runs: str) -> str:
-    """Return the app's address of one run, or of two side by side, with the host and port that app.py would use."""
+    """Return the address at which the app shows one run, or two side by side, with the host and port of `app.py`."""
     host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
     root = os.environ.get("GRADIO_ROOT_PATH", "").rstrip("/")
     base = root if root.startswith("http") else f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}{root}"
@@ -219,7 +219,7 @@ def _open(folder: Path | None) -> RunStore:
 
 
 def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
-    """Complete the ends of ids to whole ids.
+    """Return the whole ids of runs, each given by its end.
 
     Raises:
         WorkbenchError: no run, or more than one, ends in this way.

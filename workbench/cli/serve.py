@@ -36,11 +36,11 @@ def serve(
     max_rows: Annotated[
         int, typer.Option(min=1, help="Maximum number of sequences in a batch; more requests wait.")
     ] = 16,
-    limit_runs: Annotated[int, typer.Option(min=1, help="Running and waiting runs of all users.")] = 64,
+    limit_runs: Annotated[int, typer.Option(min=1, help="Maximum number of running and waiting runs.")] = 64,
     limit_runs_per_user: Annotated[
         int | None, typer.Option(min=1, help="Running and waiting runs of one client address; by default --limit-runs.")
     ] = None,
-    limit_new_tokens: Annotated[int, typer.Option(min=1, help="New tokens per run.")] = 4096,
+    limit_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens per run.")] = 4096,
     limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 4096,
     limit_requests_per_minute: Annotated[
         int | None, typer.Option(min=1, help="Requests per minute of one client address.")
@@ -50,14 +50,16 @@ def serve(
     ] = None,
     request_timeout: Annotated[float | None, typer.Option(min=0.1, help="Time limit of a run, in seconds.")] = None,
     allow_model: Annotated[
-        list[str] | None, typer.Option(help="Another model that requests may name; repeatable.")
+        list[str] | None, typer.Option(help="Further model that requests may name; repeatable.")
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(help="Proxy whose X-Forwarded-For header is trusted; repeatable.")
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar=KEY, show_envvar=True, help="Require this API key; safer in the variable."),
+        typer.Option(
+            envvar=KEY, show_envvar=True, help="Require this API key of clients; the variable is safer than the option."
+        ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Another host name of this server; repeatable.")

@@ -1,4 +1,4 @@
-"""Print generated text in a terminal; colours, styles or characters mark accepted, corrected and bonus tokens."""
+"""Print generated text in a terminal, with accepted, corrected and bonus tokens marked."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ STYLES = {
     CORRECTED: Style(color="#1F2328", bgcolor="#F0ECDB", bold=True),
     BONUS: Style(color="#1F2328", bgcolor="#E6DEE8", italic=True),
 }
-"""The project's palette: dark text on the status colour, plus a text style for readers who cannot see colours."""
+"""Terminal style of tokens by kind: a background colour, and a text style for readers who cannot see colours."""
 SIGNS = {ACCEPTED: "_", CORRECTED: "*", BONUS: "/"}
-"""Characters around a token without colour or style, as in plain-text mail: _underlined_, *bold*, /italic/."""
+"""Character around a token by kind, where there are no colours and styles: _underlined_, *bold*, /italic/."""
 WORDS = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal interprets instead of showing: escape sequences, the C1 set, changes of direction."""
+"""Pattern of characters that a terminal interprets instead of showing: escape sequences, C1, changes of direction."""
 
 
 class Marks(str, Enum):
-    """Way of marking tokens."""
+    """Way of marking tokens in a terminal."""
 
     auto = "auto"
     colour = "colour"
@@ -113,7 +113,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """Put the signs of a kind around a token's text; blanks at its ends stay outside unless the text is all blank."""
+    """Put the character of a kind around a token's text; blanks at the ends stay outside, unless all of it is blank."""
     core = text.strip() or text
     head, _, tail = text.partition(core)
     return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

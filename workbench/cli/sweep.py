@@ -46,9 +46,9 @@ def sweep(
     method: Method = None,
     settings: Settings = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Instead, bundled prompts of this group; repeatable.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Use bundled prompts of this group; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of prompts of each group.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of each prompt in a cell.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs of each prompt in a cell.")] = 2,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
     seed: Seed = 0,
     target: Target = DEFAULT_TARGET,
@@ -140,7 +140,7 @@ def create_workers(
 
 
 def write(update: Any, path: Path) -> None:
-    """Write a table with a row per cell, in the format of the file's suffix."""
+    """Write a table of a sweep with a row per cell, in the format of the file's suffix."""
     if path.suffix == ".json":
         from workbench.cli.generate import write_file
 
@@ -152,7 +152,7 @@ def write(update: Any, path: Path) -> None:
 
 
 def to_markdown(update: Any, out: Path | None = None) -> str:
-    """Return grids of speed-up and τ (rows: first axis, columns: second) and the errors, as Markdown.
+    """Return the results of a sweep as Markdown: grids of speed-up and τ (first axis downward), and errors.
 
     The last line is the command that measures the remaining cells, into the folder `out` if there is one.
     """

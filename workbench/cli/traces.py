@@ -1,4 +1,4 @@
-"""Read traces from files; error messages name the file."""
+"""Read traces from files, with error messages that name the file."""
 
 from __future__ import annotations
 

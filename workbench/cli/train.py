@@ -76,7 +76,7 @@ def train(
 
 
 def _explain(recipe: dict[str, Any]) -> str:
-    """Return the description of a recipe: its options with defaults, types and explanations."""
+    """Return the text of `--options`: each option of a recipe with its default, type and explanation."""
     lines = [f"{recipe['name']}: {recipe['help']}"]
     for name, value in recipe["options"].items():
         doc = textwrap.wrap(recipe["docs"].get(name, ""), 100)

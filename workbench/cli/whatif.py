@@ -139,7 +139,14 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _error(console: Console, report: dict[str, Any], name: str, key: str) -> None:
-    """Print the measured error of a prediction, if it is known."""
+    """Print the measured error of a prediction, if it was measured.
+
+    Args:
+        console: console to print to.
+        report: output of `workbench.trace.whatif.analyse`.
+        name: text that describes the prediction.
+        key: key of the prediction in the report.
+    """
     if error := report["errors"].get(key):
         console.print(f"  {name}: {error}", markup=False)
 

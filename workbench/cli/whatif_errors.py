@@ -1,4 +1,4 @@
-"""`workbench bench --suite whatif`: compare every what-if with the run that it predicts."""
+"""`workbench bench --suite whatif`: compare every prediction of `workbench whatif` with the run that it predicts."""
 
 from __future__ import annotations
 

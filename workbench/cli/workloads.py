@@ -30,7 +30,7 @@ def measure(
         target: name of the target.
         device: device of the target.
         dtype: number format of the target.
-        methods: method names; empty: all methods that need nothing but the target.
+        methods: names of methods; empty: all methods that need no model besides the target.
         per_kind: number of prompts per workload.
         max_new_tokens: length limit of every run, in tokens; None: the board's.
         report: whether to save each workload on the board as soon as it is measured, and reuse those that the board

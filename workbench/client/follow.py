@@ -21,7 +21,9 @@ KEEP_ALIVE_S = 0.5
 
 
 async def follow(run: RunHandle, *, n_rounds_seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield updates of a run while it runs. The engine never waits for this; it polls the recorded rounds.
+    """Yield updates of a run while it runs, for the token strip of a page and other viewers.
+
+    This polls `Run.since` for the recorded rounds, at the viewer's rate. The engine never waits for it.
 
     Args:
         run: run to follow.

@@ -1,1 +1,1 @@
-"""Pure functions and plain types: draft trees, sampling, acceptance rules. Nothing here depends on a model."""
+"""Draft trees, sampling and acceptance rules, as pure functions and plain types that need no model."""

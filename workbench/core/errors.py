@@ -1,4 +1,4 @@
-"""User-facing errors: each message names the problem, the value and the next step."""
+"""Errors that users see: each message names the problem, the value and the next step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,13 @@ class UnknownNameError(WorkbenchError):
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-        """Return the error for an unknown name, with up to three similar known names as a suggestion."""
+        """Return the error for an unknown name, with up to three similar known names as a suggestion.
+
+        Args:
+            kind: kind of the name, for the message: "method", "target".
+            name: the unknown name.
+            known: all known names.
+        """
         names = sorted(known)
         similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(map(repr, similar))}?" if similar else ""
@@ -93,7 +99,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def to_workbench_error(error: Exception) -> WorkbenchError:
-    """Return the user-facing form of an error: itself if it is a `WorkbenchError`, else a request to report a bug."""
+    """Convert any error to a `WorkbenchError` for users; that of an unknown error asks for a bug report."""
     if isinstance(error, WorkbenchError):
         return error
     if is_out_of_memory(error):

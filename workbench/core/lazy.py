@@ -1,4 +1,4 @@
-"""Lazy sequences: numbers that are computed when they are read.
+"""Sequences and values that are computed when they are first read.
 
 The walk over a tree ends at one position, so the tokens to emit at other positions are never read. Lazy sequences
 are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.
@@ -36,7 +36,7 @@ class LazySequence(Sequence[T], Generic[T]):
         self._n, self._make, self._cache = n, make, dict[int, T]()
 
     def take(self, at: Sequence[int]) -> list[T]:
-        """Return the numbers at these indices; compute the missing ones in one call."""
+        """Return the numbers at some indices. Those that are not cached yet are computed in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
             self._cache.update(zip(new, to_list(self._make(torch.tensor(new))), strict=True))

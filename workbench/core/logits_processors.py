@@ -1,4 +1,4 @@
-"""Logits processors that depend on the generated text; see `core.sampling`.
+"""Logits processors of requests: penalties for repeated tokens, logit biases and a minimum length.
 
 They are part of the target's distribution, not of a verifier. Each node of a draft tree is processed with its own
 history, so a method that is lossless without them stays lossless with them. Drafters apply them too if they have access
@@ -29,7 +29,10 @@ class Penalties:
     frequency: float
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Return the processed logits after the tokens `ids`, prompt included."""
+        """Return the logits `scores`, lowered for tokens that occur in `ids` after the prompt.
+
+        `ids` are all tokens so far, prompt included.
+        """
         new = ids[:, self.prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones_like(new, dtype=scores.dtype))
         return scores - self.frequency * counts - self.presence * (counts > 0).to(scores.dtype)
@@ -43,7 +46,7 @@ class LogitBias:
     values: tuple[float, ...]
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Return the biased logits; `ids` is not used."""
+        """Return the logits `scores` with the biases added; `ids` is not used."""
         at = to_device(self.tokens, scores.device)
         return scores.index_add(1, at, to_device(self.values, scores.device, scores.dtype).expand(len(scores), -1))
 
@@ -57,7 +60,10 @@ class MinNewTokens:
     tokens: tuple[int, ...]
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Return the masked logits after the tokens `ids`, prompt included."""
+        """Return the logits `scores`, with −inf for `tokens` if too few tokens have been generated.
+
+        `ids` are all tokens so far, prompt included.
+        """
         if ids.shape[1] - self.prompt_length >= self.min_tokens:
             return scores
         return scores.index_fill(1, to_device(self.tokens, scores.device), -math.inf)

@@ -1,4 +1,4 @@
-"""Parameters of methods: dataclass fields with a range, a default and a help sentence.
+"""Declare parameters of methods as dataclass fields with a range, a default and a help sentence.
 
 The app's sliders, the command-line options, the catalogue's rows and the test cases are generated from the
 declarations.
@@ -42,7 +42,7 @@ class ParamSpec:
     when: str = ""
 
     def has_effect(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameter has an effect with these values of the other parameters; see `when`.
+        """Return whether the parameter has an effect, according to `when`, if the other parameters have these values.
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})
@@ -100,7 +100,7 @@ class ParamSpec:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Return the declaration from the output of `to_wire`; ignore unknown keys, use defaults for None."""
+        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None stands for the default."""
         values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         values["choices"] = tuple(values.get("choices", ()))
         return cls(**values)
@@ -119,14 +119,23 @@ def param(
     doc: str,
     when: str = "",
 ) -> Any:
-    """Declare a parameter as a dataclass field. Its kind is "choice" if `choices` is given, else the default's type."""
+    """Declare a parameter as a field of a dataclass.
+
+    Args:
+        default: default value.
+        ge: smallest allowed value; None: no limit.
+        le: largest allowed value; None: no limit.
+        choices: allowed values of a parameter of kind "choice"; (): the kind is the type of `default`.
+        doc: help in one sentence, with the unit.
+        when: condition under which the parameter has an effect (`ParamSpec.when`).
+    """
     kind = "choice" if choices else {bool: "bool", int: "int", float: "float"}[type(default)]
     spec = ParamSpec("", kind, default, ge, le, choices, doc, when)
     return dataclasses.field(default=default, metadata={_KEY: spec})
 
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
-    """Return the parameters that a part declares, by name; `default` is the value in this instance."""
+    """Return the parameters that a dataclass instance declares, by name. `default` is the instance's own value."""
     specs: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)

@@ -92,7 +92,7 @@ class ProbeOutput:
 
 
 def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
-    """Concatenate several components' probes into one block; attention stays within each component's probes.
+    """Concatenate the probes of several components. No probe attends to another component's probes.
 
     With more than one component, `states`, `layer_input` and `source` are dropped.
 

@@ -1,4 +1,4 @@
-"""Address-based random numbers: each depends on seed, position and purpose, not on the order of calls.
+"""Draw random numbers that depend on seed, position and purpose, not on the order of calls.
 
 A run is therefore the same alone and in a batch, on every device, and after a draft is drawn again because another
 sequence of the batch failed.
@@ -11,9 +11,10 @@ from enum import IntEnum
 import numpy as np
 
 _STREAM = 221117192
-"""Second key word of the generator: separates our numbers from other programs' numbers with the same seed."""
+"""Second key word of the generator, so that other programs with the same seed draw other numbers."""
 _BLOCK = 4
-"""Numbers per Philox call. A state with `buffer_pos` at this value generates new numbers at the next request."""
+"""Number of random numbers per Philox call. A state with `buffer_pos` at this value generates new numbers at the next
+request."""
 
 
 class Purpose(IntEnum):
@@ -67,5 +68,10 @@ class RandomStream:
 
 
 def seeded_uniforms(seed: int, n: int) -> np.ndarray:
-    """Return `n` numbers in [0, 1), float64 [n], that depend only on the seed."""
+    """Return uniform random numbers in [0, 1), float64 [n], that depend only on the seed.
+
+    Args:
+        seed: the seed.
+        n: number of results.
+    """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

@@ -23,12 +23,12 @@ from workbench.core.sibling_groups import SiblingGroups, normalise_rows, verify_
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that are drawn without replacement."""
+"""Ways of choosing siblings that draw them without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Rules by which nodes are tested, and their inputs, still on the device.
+    """Rules that test the nodes of a tree, and the rules' inputs, still on the device.
 
     Attributes:
         rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
@@ -48,10 +48,10 @@ class AcceptanceDecision:
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
-        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
-            `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
-            It is lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk
-            is sampled.
+        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). The tokens
+            are sampled with `pick`, in any number of calls, and no other field may depend on them. The sequence is lazy
+            only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk is
+            sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
             the path.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.
@@ -70,20 +70,20 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy with `distribution_error` set to 0, for a rule that is generally approximate but exact here."""
+        """Return a copy with `distribution_error` set to 0, for an approximate rule that is exact for this draft."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """Verification result of a tree.
+    """Result of verifying a draft tree: the accepted path and the token after it.
 
     Attributes:
         path: accepted nodes, from the root down.
-        bonus: token that the target adds.
+        bonus: token that the target adds after the path.
         corrected: whether `bonus` replaces a rejected token.
-        tested: tested nodes in order, with the outcome.
-        uniform: uniform random number of each tested node's test; empty for deterministic rules.
+        tested: tested nodes in order, each with whether it was accepted.
+        uniform: uniform random number of each test in `tested`; empty for deterministic rules.
     """
 
     path: tuple[int, ...]
@@ -116,8 +116,39 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
     return torch.where(total > 0, excess / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
+def accept_chain(
+    p: Float[Tensor, "N_plus_1 V"], q: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], u: Float[Tensor, " N"]
+) -> tuple[int, Float[Tensor, " V"]]:
+    """Return how many tokens of a chain are accepted, and the distribution from which the next token is drawn.
+
+    Token x is accepted with probability min(1, p(x) / q(x)). After the first rejection the next token follows the
+    residual distribution; after N accepted tokens it follows p. `recursive_rejection` is the same rule for trees.
+
+    Args:
+        p: target distributions at the root (row 0) and after each token (row i+1).
+        q: draft distributions from which the tokens were drawn.
+        tokens: draft tokens.
+        u: uniform random numbers.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 and §2.3.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[1.0, 0.0]])
+        >>> accept_chain(p, q, torch.tensor([0]), torch.tensor([0.6]))
+        (0, tensor([0., 1.]))
+    """
+    ratio = p[:-1].gather(1, tokens[:, None]) / q.gather(1, tokens[:, None])
+    n = int((u < ratio.squeeze(1)).long().cumprod(0).sum())
+    return n, p[n] if n == len(tokens) else residual(p[n], q[n])
+
+
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
-    """Accept a node if and only if it is the target's most likely token after its parent."""
+    """Accept a node if and only if it is the target's most likely token after its parent.
+
+    Args:
+        tree: the draft.
+        best: the target's most likely token at the root (entry 0) and after each node (entry i+1).
+    """
     if not len(tree):
         return AcceptanceDecision(accept=tree.logq, bonus=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
@@ -126,7 +157,9 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
+"""A `PositionVerifier` with three columns: the acceptance probability; r, the token's probability in the residual
+distribution after its earlier siblings; and q′, its draft probability after removing them. r and q′ are 0 for the first
+sibling."""
 
 
 def recursive_rejection(
@@ -138,10 +171,10 @@ def recursive_rejection(
 ) -> AcceptanceDecision:
     """Test siblings one after the other, each against the residual distribution after its earlier siblings.
 
-    For a chain of sampled tokens this is speculative sampling, for siblings drawn without replacement recursive
-    rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule becomes "sample
-    from the target and accept the child with that token". In a mixed tree each sibling has its own distribution and is
-    tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
+    For a chain of sampled tokens this is speculative sampling (`accept_chain`), for siblings drawn without replacement
+    recursive rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule
+    becomes "sample from the target and accept the child with that token". In a mixed tree each sibling has its own
+    distribution and is tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
 
     Args:
         tree: siblings in the order they were drawn.
@@ -170,10 +203,15 @@ def recursive_rejection(
 def _tested(
     tree: DraftTree, fans: SiblingGroups, ends: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return acceptance probability, r and q′ of the siblings at some positions, and the residual weights at the end.
+    """Return the columns of `Tests` for the siblings at some positions, and the residual weights after all siblings.
 
-    r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
-    because each further read of a distribution is expensive.
+    The residual and q stay unnormalised, with their sums in `total` and `mass`, because each further read of a
+    distribution is expensive.
+
+    Args:
+        tree: the draft.
+        fans: the positions and their children.
+        ends: whether the residual weights are needed.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -245,7 +283,14 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
 ) -> AcceptanceDecision:
-    """Test deterministic siblings; see `match_sampled_token`."""
+    """Verify deterministic proposals: sample from p at each position, and accept the child with that token.
+
+    Args:
+        tree: the draft.
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        u_stop: uniform random number for the emitted token at each position.
+        late: whether tokens to emit may be sampled lazily.
+    """
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:
@@ -279,7 +324,9 @@ def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:
 def walk(
     parents: Sequence[int], accept: Sequence[float], bonus: Sequence[int], uniform: Sequence[float] | None
 ) -> VerificationResult:
-    """Follow accepted nodes from the root; if no child is accepted, emit the token of that position.
+    """Test children in order from the root, and continue below the first accepted one until no child is accepted.
+
+    The token of that last position is emitted.
 
     Args:
         parents: parent of each node, on the host.

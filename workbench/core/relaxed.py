@@ -1,4 +1,4 @@
-"""Relaxed recursive rejection: test drafts against a raised distribution, to accept more at the cost of exactness.
+"""Verify drafts by relaxed recursive rejection: test them against a raised distribution, to accept more but inexactly.
 
 Each sibling is tested as in `recursive_rejection`, but against `lift` applied to the residual distribution after its
 earlier siblings. If `lift` changes nothing, both rules are the same for every way of choosing siblings.
@@ -28,8 +28,8 @@ from workbench.core.sibling_groups import (
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
-_ANEW = ("deterministic", "chain", "sampled")
-"""Kinds of siblings that are chosen independently of earlier siblings."""
+_INDEPENDENT = ("deterministic", "chain", "sampled")
+"""Ways of choosing siblings in which a sibling does not depend on earlier ones."""
 
 
 class Lift(NamedTuple):
@@ -69,8 +69,8 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` with a third argument. Its columns are acceptance probability, r, q, q′ and raised probability;
-and, if the third argument is true, the total variation distance."""
+"""A `PositionVerifier` with a third argument: whether to compute the total variation distance. Its columns are the
+fields `accept`, `residual`, `q`, `q_left` and `lifted` of `RelaxedResult`, and `total_variation` if requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,15 @@ def _tested(
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
 
-    If `priced`, the last column is the total variation distance. If `ends`, the weights are those after all siblings.
+    Args:
+        tree: the draft.
+        lift: function that raises the residual distribution.
+        fans: the positions and their children.
+        ends: whether the residual weights after all siblings are needed.
+        priced: whether to compute the total variation distance, as the last column.
     """
     weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
-    free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
+    free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _INDEPENDENT else None
     per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(weights) if priced else None
     for k in range(tree.fanout):
         has, node, x = fans.has_child[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
@@ -208,7 +213,7 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add the next child of each position, if there is one.
+        """Add the contribution of testing the next child of each position that has one.
 
         Args:
             has: whether the position has this child.
@@ -233,7 +238,10 @@ class _Excess:
         over: Float[Tensor, "R 1"],
         left: Float[Tensor, "R V"],
     ) -> None:
-        """Add the token emitted after the last rejection: sampled from `rest` if it is not empty, else from `left`."""
+        """Add the contribution of the token emitted after the last rejection at each position.
+
+        The token is sampled from `rest` if that has a positive sum, else from `left`.
+        """
         assert self._sum is not None
         tiny = torch.finfo(over.dtype).tiny
         self._sum.addcmul_(rest, torch.where(goes_on, self._reach / over.clamp_min(tiny), 0.0))
@@ -241,7 +249,7 @@ class _Excess:
             self._sum.addcmul_(left, torch.where(goes_on, 0.0, self._reach))
 
     def apart(self) -> Float[Tensor, "R 1"]:
-        """Return the total variation distance; overwrites the sum."""
+        """Return the total variation distance at each position. The stored sum is overwritten."""
         assert self._sum is not None
         return self._sum.abs_().sum(1, keepdim=True) / 2
 
@@ -249,7 +257,14 @@ class _Excess:
 def _draft_probs(
     tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
 ) -> Float[Tensor, "R V"]:
-    """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
+    """Return the draft distribution of each position's next child, earlier siblings included; a point mass if none.
+
+    Args:
+        tree: the draft.
+        fans: the positions and their children.
+        node: index of the child.
+        x: token of the child.
+    """
     of, probs = None, fans.q
     if tree.q is not None and tree.node_q_rows is not None:
         of = tree.node_q_rows[node]
@@ -266,7 +281,7 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
     if tree.sampling is Sampling.MIXED and tree.without_replacement is not None:
         return tree.without_replacement[node]
-    is_without = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
+    is_without = tree.sampling.value not in (*_INDEPENDENT, Sampling.MIXED.value)
     return torch.full((len(node),), is_without, device=node.device)
 
 

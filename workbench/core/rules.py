@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EXCESS, OTHERS, ALL = "excess", "others", "all"
-"""Distribution after a rejection, from the distribution r that the draft was tested against.
+"""Values of `Rule.leaves`: the distribution after a rejection. r is the distribution that the draft was tested against.
 
 EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
 """
@@ -53,7 +53,7 @@ class Rule:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Sources of the values that the formula reads; see `places`."""
+        """Sources of all values in the formula: trace columns, inputs of the rule and parameters of the method."""
         return frozenset(self.places.values())
 
     def to_wire(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def match_sampled_token(
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
-    Reads p twice for any number of siblings. A child's acceptance probability is its p divided by the mass
+    p is read twice, whatever the number of siblings. A child's acceptance probability is its p divided by the mass
     of p outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and
     its later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
 
@@ -46,7 +46,12 @@ def match_sampled_token(
 def child_acceptance(
     fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
-    """Return the first two results of `match_sampled_token`: acceptance probability and remaining mass of each child.
+    """Return each child's acceptance probability and the mass outside its earlier siblings (`match_sampled_token`).
+
+    Args:
+        fans: the positions and their children.
+        p_x: probability of each child's token.
+        others: total probability of all tokens that no child has.
 
     Args:
         fans: the positions and their children.

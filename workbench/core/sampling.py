@@ -12,11 +12,13 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from workbench.core.errors import NumericalError
 from workbench.core.params import param
-from workbench.core.transfer import from_numpy, on_host
+from workbench.core.transfer import from_numpy, on_host, to_host
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
-"""Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
+"""Type of a logits processor, with Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) →
+scores."""
 
 
 WHEN_SAMPLING = "temperature > 0"
@@ -25,7 +27,7 @@ MIN_TEMPERATURE = 1e-6
 divisor a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
-"""Number of columns from which rows of a distribution are processed in blocks, and the columns of a block."""
+"""Minimum width of distributions that are processed in blocks of columns, and the number of columns of a block."""
 TINY = torch.finfo(torch.float64).tiny
 CHUNK_ENTRIES = 1 << 20
 """Number of entries of wide distributions that are processed at a time, so that they stay in the processor's caches."""
@@ -81,6 +83,11 @@ def penalise_repetition(
 ) -> Float[Tensor, "B V"]:
     """Divide positive and multiply negative logits of the tokens in `history` by `penalty`.
 
+    Args:
+        history: token ids of the text before each row's position, prompt included.
+        scores: logits; they are not changed in place.
+        penalty: the repetition penalty; 1 changes nothing.
+
     Source: Keskar et al. 2019, CTRL, arXiv:1909.05858, §4.1.
     """
     values = scores.gather(1, history)
@@ -91,7 +98,13 @@ def penalise_repetition(
 def apply_logits_processors(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " _"]]
 ) -> Float[Tensor, "n V"]:
-    """Apply the repetition penalty and the processors to each row with its own history, of any length."""
+    """Apply the repetition penalty and the processors to each row with its own history, of any length.
+
+    Args:
+        logits: logits of n positions.
+        sampling: sampling parameters with the penalty and the processors.
+        histories: token ids before each position, one tensor per row, of any lengths.
+    """
     if not sampling.needs_history:
         return logits
     rows = list[Tensor]()
@@ -136,7 +149,7 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
 
 
 def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
-    """Return logits divided by the temperature, −inf for tokens that top-k, top-p or min-p removes."""
+    """Return logits divided by the temperature, with −inf for tokens that top-k, top-p or min-p removes."""
     scores = logits if sampling.temperature == 1.0 else logits / sampling.effective_temperature
     if 0 < sampling.top_k < scores.shape[1]:
         threshold = scores.topk(sampling.top_k, dim=1).values[:, -1:]
@@ -153,7 +166,14 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of rows to process at a time: a few wide rows on the host, else all. Yields at least one slice."""
+    """Yield slices of the rows of distributions that are processed at a time; at least one slice.
+
+    Args:
+        n_rows: number of rows.
+        width: number of columns.
+        device: device of the distributions. On the host, wide rows are processed a few at a time; otherwise all at
+            once.
+    """
     at_once = max(1, CHUNK_ENTRIES // width) if on_host(device) and width >= WIDE else max(1, n_rows)
     for first in range(0, max(1, n_rows), at_once):
         yield slice(first, min(n_rows, first + at_once))
@@ -243,8 +263,41 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     return (block * BLOCK + offset).squeeze(1)
 
 
+def choose_tokens(
+    logits: Float[Tensor, "n V"], sampling: SamplingParams, draw: Callable[[int], float], plain_probs: bool = False
+) -> tuple[list[int], list[float]]:
+    """Return a token for each row of logits, the most probable or a sampled one, and its probability.
+
+    Args:
+        logits: logits after penalties and processors; at least one row.
+        sampling: sampling parameters.
+        draw: function of a row's index: its uniform random number in [0, 1). Not called in greedy decoding.
+        plain_probs: return probabilities of the plain softmax also when sampling, not of the sampled distribution.
+
+    Raises:
+        NumericalError: a chosen token's probability is NaN.
+    """
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    if sampling.greedy:
+        p, tokens = logits.softmax(1), likeliest(logits)
+    else:
+        p = to_probs(logits, sampling)
+        u = torch.tensor([draw(row) for row in range(len(logits))], dtype=torch.float64)
+        tokens = pick(p, u.to(p.device, non_blocking=True))
+        p = logits.softmax(1) if plain_probs else p
+    chosen, probs = to_host([tokens, p.gather(1, tokens.unsqueeze(1)).squeeze(1)])
+    if any(value != value for value in probs):
+        raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+    return chosen, probs
+
+
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
-    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches."""
+    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches.
+
+    Args:
+        p: non-negative weights.
+        u: uniform random number in [0, 1).
+    """
     blocks = _blocks(p)
     if blocks is None:
         return _invert_one(p[0].double().numpy(), u)[0]
@@ -255,7 +308,7 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
-    """Invert one row as `_invert` does, from weights [m] instead of cumulative sums."""
+    """Return the two results of `_invert` for one row, given its weights [m] instead of their cumulative sums."""
     cumulative = weights.cumsum()
     goal = u * float(cumulative[-1])
     index = min(int(np.searchsorted(cumulative, goal, "right")), int(cumulative.argmax()))

@@ -1,7 +1,8 @@
-"""Positions of a draft tree (root or node) and their children, one tensor row each, verified independently.
+"""Group the nodes of a draft tree by parent: each position (root or node) and its children form one tensor row.
 
-Wide distributions are therefore processed in pieces that fit the processor's caches, and no buffer as large as all
-distributions is allocated: on a CPU a fresh allocation costs more than the computation in it (1 µs per 4 KiB).
+Positions are verified independently. Wide distributions are therefore processed in pieces that fit the processor's
+caches, and no buffer as large as all distributions is allocated: on a CPU a fresh allocation costs more than the
+computation in it (1 µs per 4 KiB).
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
 def where_rows(
     mask: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return rows of `one` where `mask` is true, else rows of `other`. On the host `one` is overwritten."""
+    """Return rows of `one` where `mask` is true, else rows of `other`.
+
+    Args:
+        mask: whether to take each row from `one`.
+        one: rows that are taken where `mask` is true; overwritten on the host.
+        other: rows that are taken elsewhere.
+    """
     if not on_host(one.device):
         return torch.where(mask.unsqueeze(1), one, other)
     if mask.all():
@@ -103,7 +110,7 @@ class SiblingGroups:
     def emitted_probs(
         self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the distribution of the token emitted at each position, given the drafts there.
+        """Return the distribution of the emitted token at each position, given the drafted children.
 
         Args:
             accept_probs: probability that the verifier accepts this child [R, F]; 0 where there is none.
@@ -136,7 +143,7 @@ class Layout(NamedTuple):
         return cls(child[:, :-1], _rows_of_q(tree))
 
     def is_inner(self, place: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
-        """Return whether each of these positions has children."""
+        """Return whether each tree position (0: root; i + 1: node i) has children."""
         return self.child[place, 0] < len(self.child) - 1
 
 
@@ -177,14 +184,17 @@ def iter_sibling_groups(
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
-    """Return the row of `q` for each position; −1: none. In a mixed tree, the row of one of the position's children."""
+    """Return the row of `q` for each position (−1: none); None if the tree has no draft distributions.
+
+    In a mixed tree, it is the row of one of the position's children.
+    """
     if tree.q is None or tree.child_q_rows is not None or tree.node_q_rows is None:
         return tree.child_q_rows
     return tree.node_q_rows.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.node_q_rows, "amax")
 
 
 def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Return at least one row of a table; on the host consecutive rows are returned as a view."""
+    """Return selected rows of a table, at least one. On the host, consecutive rows are returned as a view."""
     if on_host(distributions.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):
@@ -193,7 +203,7 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Verification of some positions: (positions, whether weights are needed) → (columns, weights).
+"""Type of a function that verifies some positions: (positions, whether weights are needed) → (columns, weights).
 
 Columns are values per child [R, F], any number of them. Weights [R, V], with a positive sum, are those of the token
 that is emitted if the walk ends at the position; if they are not needed, the second result is ignored."""
@@ -207,7 +217,7 @@ def verify_positions(
     lazy: bool = False,
     in_one_piece: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
-    """Return `verify`'s values of each node of a tree with at least one node, and the token to emit at each position.
+    """Verify all positions of a tree with at least one node.
 
     Args:
         tree: the draft.
@@ -217,6 +227,9 @@ def verify_positions(
         verify: verification of some positions; see `PositionVerifier`.
         lazy: whether tokens to emit may be sampled lazily.
         in_one_piece: whether `verify` allocates nothing of width V, so that it gets all positions in one piece.
+
+    Returns:
+        The columns of `verify`, each with one entry per node; and the token to emit at each position.
     """
     layout = Layout.from_tree(tree)
     tables: list[Tensor] = []
@@ -256,7 +269,12 @@ def verify_positions(
 
 
 def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
-    """Return whether lazy evaluation pays off: only on the host, where one wide distribution costs more than a call."""
+    """Return whether to compute results lazily. This pays off only on the host, if distributions are wide.
+
+    Args:
+        p: distributions that the computation reads.
+        lazy: whether the caller allows lazy results.
+    """
     return lazy and on_host(p.device) and p.shape[1] >= WIDE
 
 
@@ -277,7 +295,13 @@ def compute_node_errors(
 def sample_bonus_tokens(
     p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> Int[Tensor, " N_plus_1"] | LazySequence[int]:
-    """Sample a token from p at each position, lazily if `lazy` allows it and it pays off."""
+    """Sample a token from p at each position; the result is lazy if `should_be_lazy`.
+
+    Args:
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        u_bonus: uniform random number for each position.
+        lazy: whether the caller allows lazy results.
+    """
     if should_be_lazy(p, lazy):
         return LazySequence[int](len(p), lambda at: pick(select_rows(p, at), u_bonus[at]))
     return pick(p, u_bonus)

@@ -20,16 +20,16 @@ _MISMATCH = {
     Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
     "distribution for all",
 }
-"""Description of each kind of siblings, and the error of a rule that does not support them."""
+"""Text by way of choosing siblings: how they are chosen, and the error of a rule that does not support it."""
 _NUMBER_NOT_FIXED = (
     "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
     "is fixed beforehand"
 )
-"""Description and error for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
+"""The same text for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
-    """Return why the output does not follow the target's distribution when sampling; "" if it does.
+    """Return why sampled output of a drafter and a verifier does not follow the target's distribution; "" if it does.
 
     Args:
         drafter: registry name of the drafter, for the message.

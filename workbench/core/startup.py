@@ -1,4 +1,4 @@
-"""Start faster: switch garbage collection off while hundreds of modules are imported."""
+"""Speed up the start of a program by switching garbage collection off while hundreds of modules are imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pause_gc() -> Generator[None]:
 
 
 def import_name(module: str, name: str) -> Any:
-    """Return a name of a module of this package, for example of "models.loading"; import the module if necessary."""
+    """Return an attribute of a module of this package, such as "models.loading"; import the module if necessary."""
     with pause_gc():
         return getattr(importlib.import_module(f"workbench.{module}"), name)
 

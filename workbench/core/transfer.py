@@ -16,9 +16,14 @@ def on_host(device: torch.device) -> bool:
 
 
 def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
-    """Copy host numbers to a tensor on a device without waiting for it, unlike `torch.tensor(…, device=…)`.
+    """Copy host numbers to a new tensor on a device without waiting for the copy, unlike `torch.tensor(…, device=…)`.
 
     The copy is only queued: the driver reads small pageable memory before the call returns.
+
+    Args:
+        values: numbers, possibly nested.
+        device: target device.
+        dtype: dtype of the tensor; None: the default for the numbers.
     """
     tensor = torch.tensor(values, dtype=dtype)
     return tensor if on_host(torch.device(device)) else tensor.to(device, non_blocking=True)

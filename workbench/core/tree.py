@@ -88,12 +88,18 @@ class DraftTree:
 
     @classmethod
     def empty(cls, source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a tree without nodes: the round is plain decoding. Cached; do not modify."""
+        """Return a tree without nodes, for a round of plain decoding. The tree is cached; do not modify it."""
         return _empty(source, torch.device(device))
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a deterministic chain of the given tokens."""
+        """Return a deterministic chain of the given tokens.
+
+        Args:
+            tokens: token ids in order.
+            source: name of the drafter that proposed them.
+            device: device of the tree.
+        """
         n, device = len(tokens), torch.device(device)
         ids = to_device(tokens, device, torch.long)
         certain = _certain(n, device)
@@ -109,6 +115,13 @@ class DraftTree:
         score: Sequence[float] | None = None,
     ) -> DraftTree:
         """Return a deterministic tree from lists of tokens and parents.
+
+        Args:
+            tokens: token id of each node.
+            parents: index of each node's parent; −1: the last committed token.
+            source: name of the drafter that proposed the nodes.
+            device: device of the tree.
+            score: confidence of the drafter in each node, for display; None: not given.
 
         Raises:
             WorkbenchError: a parent does not come before its child, or the lists differ in length.
@@ -131,13 +144,13 @@ class DraftTree:
 
 @lru_cache(maxsize=256)
 def chain_parents(n: int, device: torch.device) -> Int[Tensor, " N"]:
-    """Return the parents of a chain of n nodes: −1, 0, 1, …. Cached; do not modify."""
+    """Return the parents of a chain of n nodes: −1, 0, 1, …. The tensor is cached; do not modify it."""
     return torch.arange(-1, n - 1, device=device)
 
 
 @lru_cache(maxsize=256)
 def _certain(n: int, device: torch.device) -> Float[Tensor, " N"]:
-    """Return the log-probabilities of n deterministic proposals: zeros. Cached; do not modify."""
+    """Return the log-probabilities of n deterministic proposals: zeros. The tensor is cached; do not modify it."""
     return torch.zeros(n, device=device)
 
 

@@ -39,7 +39,8 @@ class TreeBuilderRule:
 
 
 RankProbs = Sequence[Sequence[float]]
-"""Probability by level and by rank among siblings; the last level also serves all deeper ones."""
+"""Type of acceptance probabilities by level and by rank among siblings. The last level also stands for all deeper
+ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,10 @@ class TreeExplanation:
 
 def path_products(rank_probs: RankProbs, parents: Sequence[int]) -> list[float]:
     """Return the product of `rank_probs` along each node's path; 0 for a rank that `rank_probs` does not list.
+
+    Args:
+        rank_probs: probability by level and by rank among siblings.
+        parents: parent of each node.
 
     Example:
         >>> path_products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
@@ -279,9 +279,6 @@ class Head:
         net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
-        settings: values of the recipe's options that differ from its defaults for this head.
-        options: options of that recipe that apply to this kind and few others. `workbench train KIND --target MODEL`
-            accepts these options too.
         folder_suffix: last part of its folder's name, after the target's name; empty: its kind.
         agreement: text for its model card: definition of agreement at a position of held-out text. The learning curve
             shows the share of positions with agreement.
@@ -294,8 +291,6 @@ class Head:
     net: type[Any]
     idea: str
     recipe: str = FOR_ANY_TARGET
-    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    options: tuple[str, ...] = ()
     folder_suffix: str = ""
     agreement: str = DEFAULT_AGREEMENT
     train: Callable[..., Any] | None = None
@@ -313,15 +308,6 @@ class Head:
     def folder(self, target: str) -> str:
         """Return the name of the head's folder: "vision-msd" for the target "vision-target"."""
         return f"{target.removesuffix('-target')}-{self.folder_suffix or self.kind}"
-
-    def apply_settings(self, options: Any) -> Any:
-        """Return a recipe's options with this head's `settings`. Options that differ from the recipe's defaults stay.
-
-        Args:
-            options: dataclass of the recipe's options.
-        """
-        defaults = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
-        return replace(options, **{name: self.settings[name] for name in defaults})
 
     def build(self, width: int, options: Mapping[str, Any]) -> Any:
         """Create an untrained net.

@@ -6,30 +6,26 @@ batches the forwards, isolates errors, and records tokens, times and tentative t
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import NumericalError, PromptError
+from workbench.core.errors import PromptError
 from workbench.core.random_stream import Purpose
-from workbench.core.sampling import likeliest, pick, to_probs
-from workbench.core.transfer import to_host
-from workbench.decoders.draft_verify.decoder import spans_of
-from workbench.engine.decoder import Decoder, EngineContext
-from workbench.engine.request import FINISHED, Sequence
-from workbench.engine.round_timing import Drafting, Timing, Work, share_forwards
+from workbench.core.sampling import choose_tokens
+from workbench.engine.decoder import EngineContext, RoundDecoder
+from workbench.engine.request import Sequence
+from workbench.engine.round_timing import Drafting, RoundTimer, Timing, common_round_fields
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
-from workbench.engine.trace_recording import append_round, record_placed
 from workbench.kernels.segment import Segment
 from workbench.models.backbone import Backbone
+from workbench.trace.events import Round
+from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 
@@ -61,13 +57,67 @@ class Step:
     signals: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-class OnePassDecoder(Decoder, ABC):
+@dataclass(slots=True)
+class OnePassRound:
+    """One sequence in one round, with the result of each phase.
+
+    Attributes:
+        sequence: the sequence.
+        drafting: None: nothing is drafted.
+        segment: tokens that the target's forward reads.
+        scratch: number of scratch positions in the KV cache before the forward.
+        logits: target logits at the segment's tokens, [n, V].
+        hidden: the LM head's input there, [n, D].
+        step: what the round adds to the text.
+    """
+
+    sequence: Sequence
+    drafting: Drafting | None = None
+    segment: Segment | None = None
+    scratch: int = 0
+    logits: Tensor | None = None
+    hidden: Tensor | None = None
+    step: Step | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why the text ends; "" if it continues."""
+        return "" if self.step is None else self.step.reason
+
+    def to_record(self, timing: Timing, context: EngineContext) -> Round:
+        """Return the round, with the changes of the tentative tokens, for the trace."""
+        sequence, step = self.sequence, self.step
+        assert step is not None
+        old, new = sequence.state.tentative, {} if step.reason else step.tentative
+        final = {token.position: token.token for token in step.emitted}
+        revoked = [i for i, token in old.items() if i not in new and final.get(i) != token]
+        changed = [i for i, (token, _) in new.items() if old.get(i) != token]
+        revoked += [i for i in changed if i in old]
+        placed = [TentativeTokenRecord(new[i][0], context.token_text(new[i][0]), i, new[i][1]) for i in sorted(changed)]
+        sequence.state.tentative = {i: token for i, (token, _) in new.items()}
+        sequence.report.signals |= step.signals
+        return record_placed(sequence, step.emitted, placed, sorted(revoked), timing)
+
+
+def record_placed(
+    sequence: Sequence,
+    emitted: list[EmittedToken],
+    placed: list[TentativeTokenRecord],
+    revoked: list[int],
+    timing: Timing,
+) -> Round:
+    """Return the trace record of a round without a draft tree, whose tokens may be tentative (`Round.placed`)."""
+    fields = common_round_fields(sequence, timing)
+    fields["revoked"] += revoked
+    fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]
+    return Round(**fields, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
+
+
+class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
     """Decoder whose rounds are one target forward per sequence."""
 
-    isolates_errors: ClassVar[bool] = True
-
     def __init__(self, context: EngineContext) -> None:
-        self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
+        super().__init__(context)
         self.target: Backbone = context.models.target
 
     @abstractmethod
@@ -111,52 +161,40 @@ class OnePassDecoder(Decoder, ABC):
         sequence.cache_slot.scratch, sequence.state = 0, None
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round of each sequence. Return whether there was any sequence."""
-        t_round = time.perf_counter()
-        spans_of(sequences)  # discard the times of forwards between rounds
-        start = self.clock.mark()
-        outputs = self._forward(sequences)
-        accept, steps = self.clock.mark(), list[tuple[Sequence, Step]]()
-        for sequence, logits, hidden in outputs:
-            self._guard(sequence, lambda s=sequence, x=logits, h=hidden: steps.append((s, self.advance(s, x, h))))
-        commit, spans = self.clock.mark(), spans_of(sequences)
-        shares = share_forwards(spans, [id(sequence) for sequence in sequences])
-        forwards_s = sum(span.seconds for span in spans)
-        for sequence, step in steps:
-            drafting = Drafting(start, start, (id(sequence),))
-            work = shares[id(sequence)]
-            timing = Timing(start, start, accept, commit, drafting, Work(), work, forwards_s, len(steps))
-            self._guard(sequence, lambda s=sequence, o=step, t=timing: self._record(s, o, t, t_round))
-        return bool(sequences)
+        """Run one round. Return whether any sequence had one."""
+        rounds = [OnePassRound(sequence) for sequence in sequences]
+        timer = RoundTimer(self.clock, rounds)
+        timer.skip_drafting()
+        self.record(timer.run((self.forward, self.choose), rounds), timer)
+        return bool(rounds)
 
-    def _forward(self, sequences: abc.Sequence[Sequence]) -> list[tuple[Sequence, Tensor, Tensor]]:
-        """Run the target for all sequences, in one forward if possible.
+    def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
+        """Run the target for all sequences, in one forward."""
 
-        Returns:
-            (sequence, logits [n, V], hidden states [n, D]) of each sequence whose forward did not fail.
-        """
-        entries: list[tuple[Sequence, Segment]] = []
-        for sequence in sequences:
-            self._guard(sequence, lambda s=sequence: entries.append((s, self.segment(s))))
-        entries.sort(key=lambda entry: entry[1].slot.index)
-        if not entries:
-            return []
-        before = [segment.slot.scratch for _, segment in entries]
-        try:
-            return self._outputs(entries)
-        except Exception:  # find the sequence that fails; keep the others
-            outputs = list[tuple[Sequence, Tensor, Tensor]]()
-            for entry, scratch in zip(entries, before, strict=True):
-                entry[1].slot.scratch = scratch
-                self._guard(entry[0], lambda e=entry: outputs.extend(self._outputs([e])))
-            return outputs
+        def build(r: OnePassRound) -> None:
+            r.segment = self.segment(r.sequence)
+            r.scratch = r.segment.slot.scratch
 
-    def _outputs(self, entries: list[tuple[Sequence, Segment]]) -> list[tuple[Sequence, Tensor, Tensor]]:
-        out = self.target.forward([segment for _, segment in entries])
-        return [
-            (sequence, out.logits[i, : len(segment.tokens)], out.hidden[i, : len(segment.tokens)])
-            for i, (sequence, segment) in enumerate(entries)
-        ]
+        def run(group: list[OnePassRound]) -> None:
+            segments = [segment for r in group if (segment := r.segment) is not None]
+            for r, segment in zip(group, segments, strict=True):
+                segment.slot.scratch = r.scratch  # after a failed forward, as before it
+            out = self.target.forward(segments)
+            for i, (r, segment) in enumerate(zip(group, segments, strict=True)):
+                r.logits, r.hidden = out.logits[i, : len(segment.tokens)], out.hidden[i, : len(segment.tokens)]
+
+        self.together(sorted(self.each(rounds, build), key=lambda r: r.sequence.cache_slot.index), run)
+        return [r for r in rounds if r.logits is not None]
+
+    def choose(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
+        """Choose and commit tokens."""
+
+        def advance(r: OnePassRound) -> None:
+            assert r.logits is not None
+            assert r.hidden is not None
+            r.step = self.advance(r.sequence, r.logits, r.hidden)
+
+        return self.each(rounds, advance)
 
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
@@ -177,22 +215,6 @@ class OnePassDecoder(Decoder, ABC):
         emitted = [EmittedToken(tokens[i], *texts[i], PLAIN, None, base + i, probs[i]) for i in range(n)]
         return emitted, reason
 
-    def _record(self, sequence: Sequence, step: Step, timing: Timing, t_round: float) -> None:
-        """Append a round with the changes of tentative tokens to the trace, and end the sequence if its text ends."""
-        old, new = sequence.state.tentative, {} if step.reason else step.tentative
-        final = {token.position: token.token for token in step.emitted}
-        revoked = [i for i, token in old.items() if i not in new and final.get(i) != token]
-        changed = [i for i, (token, _) in new.items() if old.get(i) != token]
-        revoked += [i for i in changed if i in old]
-        placed = [
-            TentativeTokenRecord(new[i][0], self.context.token_text(new[i][0]), i, new[i][1]) for i in sorted(changed)
-        ]
-        sequence.state.tentative = {i: token for i, (token, _) in new.items()}
-        sequence.report.signals |= step.signals
-        append_round(sequence, record_placed(sequence, step.emitted, placed, sorted(revoked), timing, t_round))
-        if step.reason:
-            self.context.end(sequence, FINISHED, step.reason)
-
 
 def choose_token(sequence: Sequence, logits: Float[Tensor, "n V"]) -> tuple[int, float]:
     """Choose the next token of a sequence from the logits at its last position.
@@ -206,14 +228,8 @@ def choose_token(sequence: Sequence, logits: Float[Tensor, "n V"]) -> tuple[int,
     Raises:
         NumericalError: the logits are NaN.
     """
-    last = logits[-1:].float() if logits.dtype in (torch.bfloat16, torch.float16) else logits[-1:]
-    if sequence.sampling.greedy:
-        p, found = last.softmax(1), likeliest(last)
-    else:
-        p = to_probs(last, sequence.sampling)
-        u = sequence.random_stream.uniform(len(sequence.committed), Purpose.BONUS, 1)
-        found = pick(p, torch.from_numpy(u).to(p.device))
-    tokens, probs = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])
-    if probs[0] != probs[0]:
-        raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+    stream, position = sequence.random_stream, len(sequence.committed)
+    tokens, probs = choose_tokens(
+        logits[-1:], sequence.sampling, lambda row: float(stream.uniform(position, Purpose.BONUS, 1)[row])
+    )
     return tokens[0], probs[0]

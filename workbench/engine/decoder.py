@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
+from workbench.core.panics import convert_panics
 from workbench.engine.prefill import prefill_chunk
+from workbench.engine.request import FINISHED
+from workbench.engine.round_timing import RoundTimer, TimedRound, Timing
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.engine.settings import Settings
     from workbench.kernels.device_clock import Clock
     from workbench.models.loading import Models
+    from workbench.trace.events import Round
 
 Guard = Callable[["Sequence", Callable[[], object]], bool]
 """Run a function for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
@@ -34,6 +39,7 @@ class EngineContext:
         token_text: text of tokens, for the trace.
         record: whether the trace stores top tokens and entropy at every position.
         guard: see `Guard`.
+        append_round: function that appends a finished round to a sequence's trace.
         end: function that ends a sequence: (sequence, status, reason).
     """
 
@@ -42,6 +48,7 @@ class EngineContext:
     token_text: TokenText
     record: bool
     guard: Guard
+    append_round: Callable[[Sequence, Round], None]
     end: Callable[[Sequence, str, str], None]
 
 
@@ -109,3 +116,66 @@ class Decoder(Protocol):
         showing them.
         """
         ...
+
+
+@runtime_checkable
+class SequenceRound(TimedRound, Protocol):
+    """One sequence in one round of a `RoundDecoder`. `reason` says why the text ends; "" if it continues."""
+
+    @property
+    def reason(self) -> str: ...
+
+    def to_record(self, timing: Timing, context: EngineContext) -> Round:
+        """Return the round for the trace."""
+        ...
+
+
+R = TypeVar("R", bound=SequenceRound)
+
+
+class RoundDecoder(Decoder, Generic[R]):
+    """Base of decoders whose rounds run the same phases for all sequences.
+
+    A phase is a function from rounds to rounds. This class isolates errors: a phase returns the rounds of the sequences
+    that had none in it.
+    """
+
+    isolates_errors: ClassVar[bool] = True
+
+    def __init__(self, context: EngineContext) -> None:
+        self.context, self.models, self.clock = context, context.models, context.clock
+
+    def each(self, rounds: abc.Iterable[R], act: Callable[[R], object]) -> list[R]:
+        """Run a function for one round after the other; return the rounds without an error."""
+        guard = self.context.guard
+        return [r for r in rounds if guard(r.sequence, partial(act, r))]
+
+    def together(
+        self, group: list[R], act: Callable[[list[R]], object], again: Callable[[list[R]], object] | None = None
+    ) -> None:
+        """Run a function for several rounds at once. If it fails, run it for each alone, so that only one may end.
+
+        Args:
+            group: at least one round.
+            act: function of the group.
+            again: function for the second attempt; by default `act`.
+        """
+        if len(group) > 1:
+            try:
+                with convert_panics():
+                    act(group)
+                return
+            except Exception:
+                act = again or act
+        for r in group:
+            self.context.guard(r.sequence, partial(act, [r]))
+
+    def record(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
+        """Append the rounds to the traces, and end the sequences whose text is complete."""
+
+        def append(r: R) -> None:
+            self.context.append_round(r.sequence, r.to_record(timer.timing_of(r), self.context))
+            if r.reason:
+                self.context.end(r.sequence, FINISHED, r.reason)
+
+        self.each(rounds, append)

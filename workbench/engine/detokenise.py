@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -104,6 +105,24 @@ def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None)
     """Return the detokeniser for a tokenizer."""
     pieces = pieces or Pieces(tokenizer)
     return (ByteDetokeniser if pieces.is_byte_level else Detokeniser)(tokenizer, prompt, pieces)
+
+
+@dataclass(slots=True)
+class TextOutput:
+    """Text that a sequence writes.
+
+    Attributes:
+        detokeniser: its detokeniser; None before prefill.
+        cut_at: number of characters after which a stop condition cuts the text; None: it does not.
+    """
+
+    detokeniser: Detokeniser | None = None
+    cut_at: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Text so far."""
+        return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 
 def _shown(text: str) -> str:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from workbench.core.random_stream import RandomStream
 from workbench.core.sampling import SamplingParams
-from workbench.engine.detokenise import Detokeniser
+from workbench.engine.detokenise import TextOutput
 from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodProtocol
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import RequestOptions, TokenLogprob
-from workbench.engine.settings import ImageChange, Settings, SettingsChange
+from workbench.engine.settings import SAMPLING_NAMES, ImageChange, Settings, SettingsChange
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.segment import Slot
 from workbench.trace.events import Change, Round, Trace
@@ -49,7 +49,8 @@ class Request:
         image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
             targets; `prompt` is then for drafters that process the images themselves.
         pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.process_prompt`.
-        on_round: callback after every round, in the engine's thread; must return at once.
+        on_round: callback after every round, in the engine's thread; must return at once. A backend counts the round
+            and wakes waiting threads (`Run.record`); viewers, such as the token strip, poll `Run.since`.
         paused: start paused, after prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
         options: further options of server APIs.
@@ -110,88 +111,28 @@ class RoundReport:
     image_changes: list[ImageChange] = field(default_factory=list[ImageChange])
 
 
-class Sequence:
-    """A running request. Only the engine's thread uses it, except for the controls below."""
+class SequenceControls:
+    """Controls of a sequence, from any thread; they act between rounds.
 
-    def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
-        self.request = request
-        self.models = models
-        self.configured_method = request.configured_method()
-        eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
-        self.sampling = request.options.add_processors(request.sampling, len(prompt), eos)
-        self.random_stream = RandomStream(request.seed)
-        self.prompt_length = len(prompt)
-        self.committed: list[int] = prompt
-        self.max_new_tokens = request.max_new_tokens
-        self.slot: Slot | None = None
-        self.image_inputs = request.image_inputs  # the target's image inputs
-        self.pil_images = request.pil_images  # images shown to the drafter
-        self.state: Any = None  # the decoder's own, from `Decoder.open` on
-        self.report = RoundReport()
+    Attributes:
+        status: one of `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, and those of `ENDED`.
+        is_open: whether the decoder has a state for the sequence.
+        is_suspended: whether it waits because another sequence uses the device exclusively.
+        pace: delays of its rounds.
+        pending_actions: actions between two rounds.
+        ended: event of the end.
+    """
+
+    def __init__(self, paused: bool, pace: float) -> None:
         self.status = QUEUED
-        self.is_open = False
-        self.trace: Trace | None = None
-        self.detokeniser: Detokeniser | None = None
-        self.origin: Mark | None = None
-        self.cut_text_at: int | None = None
-        self.prefill_start = 0.0
-        self.origin_s: float | None = None
-        self.error: BaseException | None = None
+        self.is_open = self.is_suspended = False
+        self.pace = Pace(pace)
+        self.pending_actions = PendingActions()
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[SettingsChange] = []
-        self.pending_actions = PendingActions()
-        self.final_drafter_state: FinishedState | None = None  # drafter state saved at the end of the sequence
         self._cancelled = False
-        self._steps = 0
-        self._paused = request.paused
-        self.pace = Pace(request.pace)
-        self.is_suspended = False  # whether it waits because another sequence uses the device exclusively
-
-    @property
-    def cache_slot(self) -> Slot:
-        """Slot in the target's KV cache, from prefill to the end of the sequence."""
-        assert self.slot is not None
-        return self.slot
-
-    @property
-    def drafter(self) -> Any:
-        """`Drafter` in use."""
-        return self.configured_method.drafter
-
-    @property
-    def verifier(self) -> Any:
-        """`Verifier` in use."""
-        return self.configured_method.verifier
-
-    @property
-    def policy(self) -> Any:
-        """`Policy` in use."""
-        return self.configured_method.policy
-
-    @property
-    def n_new(self) -> int:
-        """Tokens generated so far."""
-        return len(self.committed) - self.prompt_length
-
-    @property
-    def remaining(self) -> int:
-        """Tokens that may still be generated."""
-        return self.max_new_tokens - self.n_new
-
-    def add_warning(self, note: str) -> None:
-        """Add a warning to the next round's record, and once to the run's record."""
-        assert self.trace is not None
-        self.report.notes.append(note)
-        if not self.has_warning(note):
-            self.trace.footer.warnings.append(note)
-
-    def has_warning(self, note: str) -> bool:
-        """Whether the run's record has this warning."""
-        assert self.trace is not None
-        return note in self.trace.footer.warnings
-
-    # -- controls, from any thread; they act between rounds ------------------------------------------------------
+        self._paused, self._steps = paused, 0
 
     def change(
         self,
@@ -256,6 +197,107 @@ class Sequence:
         with self._lock:
             changes, self._changes = self._changes, []
         return changes
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """Times of a run: begin of prefill, and the origin of its rounds on the host's and on the device's clock."""
+
+    prefill_start: float = 0.0
+    origin_s: float | None = None
+    origin: Mark | None = None
+
+
+class Sequence(SequenceControls):
+    """A running request. Only the engine's thread uses it, except for its controls.
+
+    Attributes:
+        request: the request.
+        models: models in use.
+        configured_method: method in use, with its parameters.
+        sampling: sampling parameters in use.
+        random_stream: random numbers, addressed by position and purpose.
+        max_new_tokens: largest number of generated tokens.
+        committed: tokens, prompt included.
+        prompt_length: number of tokens of the prompt.
+        output: text of the generated tokens.
+        slot: slot in the target's KV cache; None before prefill and after the end.
+        image_inputs: the target's image inputs.
+        pil_images: images shown to the drafter.
+        state: the decoder's own state, from `Decoder.open` on.
+        report: data for the next round's record.
+        trace: trace of the run.
+        times: times of the run.
+        error: error that ended the sequence.
+        final_drafter_state: drafter state saved at the end of the sequence.
+    """
+
+    def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
+        super().__init__(request.paused, request.pace)
+        self.request, self.models = request, models
+        self.configured_method = request.configured_method()
+        eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
+        self.sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        self.random_stream = RandomStream(request.seed)
+        self.max_new_tokens = request.max_new_tokens
+        self.committed, self.prompt_length = prompt, len(prompt)
+        self.output = TextOutput()
+        self.slot: Slot | None = None
+        self.image_inputs, self.pil_images = request.image_inputs, request.pil_images
+        self.state: Any = None
+        self.report = RoundReport()
+        self.trace: Trace | None = None
+        self.times = RunTimes()
+        self.error: BaseException | None = None
+        self.final_drafter_state: FinishedState | None = None
+
+    @property
+    def cache_slot(self) -> Slot:
+        """Slot in the target's KV cache, from prefill to the end of the sequence."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
+    def drafter(self) -> Any:
+        """`Drafter` in use."""
+        return self.configured_method.drafter
+
+    @property
+    def verifier(self) -> Any:
+        """`Verifier` in use."""
+        return self.configured_method.verifier
+
+    @property
+    def policy(self) -> Any:
+        """`Policy` in use."""
+        return self.configured_method.policy
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Current parameters of method and sampling, for the trace."""
+        return {**self.configured_method.values, **{name: getattr(self.sampling, name) for name in SAMPLING_NAMES}}
+
+    @property
+    def n_new(self) -> int:
+        """Tokens generated so far."""
+        return len(self.committed) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be generated."""
+        return self.max_new_tokens - self.n_new
+
+    def add_warning(self, note: str) -> None:
+        """Add a warning to the next round's record, and once to the run's record."""
+        assert self.trace is not None
+        self.report.notes.append(note)
+        if not self.has_warning(note):
+            self.trace.footer.warnings.append(note)
+
+    def has_warning(self, note: str) -> bool:
+        """Whether the run's record has this warning."""
+        assert self.trace is not None
+        return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:
         """Return the settings with all changes requested so far."""

@@ -21,13 +21,13 @@ from workbench.engine.image_inputs import check_end, check_text
 from workbench.engine.image_trace import record_images
 from workbench.engine.method_protocols import ConfiguredMethodProtocol
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
-from workbench.engine.trace_recording import current_params
+from workbench.engine.run_checks import warnings_for
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
-from workbench.trace.events import Footer, Header, Trace
+from workbench.trace.events import Footer, Header, Round, Trace
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,9 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
+        self._context = EngineContext(
+            models, self.clock, self.token_text, record, self._guard, self._append_round, self._end
+        )
         self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -80,20 +82,20 @@ class Engine:
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
         request.image_changes, request.logprobs, request.prompt_logprobs = [], [], []  # clear results of an earlier run
-        row = Sequence(request, prompt, models)
-        if reason := configured.unsupported_reason(row, models, row.sampling):
+        sequence = Sequence(request, prompt, models)
+        if reason := configured.unsupported_reason(sequence, models, sequence.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.make_ready(models)
         room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
-        if row.max_new_tokens > room and not configured.is_unbounded:
-            notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
-            row.max_new_tokens = room
+        if sequence.max_new_tokens > room and not configured.is_unbounded:
+            notes.append(f"max_new_tokens was cut from {sequence.max_new_tokens} to {room}: {why}.")
+            sequence.max_new_tokens = room
         notes += [notice] if (notice := configured.notice()) else []
         notes += [note for picture in request.pil_images if (note := picture.info.get("note"))]
-        row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
-        self.waiting.append(row)
-        return row
+        sequence.trace = Trace(self._header(sequence), footer=Footer(warnings=notes))
+        self.waiting.append(sequence)
+        return sequence
 
     def generate(self, request: Request) -> Trace:
         """Run one request to its end.
@@ -109,12 +111,12 @@ class Engine:
         Raises:
             WorkbenchError: a request is wrong, or a run failed.
         """
-        rows = [self.submit(request) for request in requests]
-        while any(row.status not in ENDED for row in rows):
+        sequences = [self.submit(request) for request in requests]
+        while any(s.status not in ENDED for s in sequences):
             self.step()
-        if error := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
+        if error := next((s.trace.footer.error for s in sequences if s.status == ERROR and s.trace), ""):
             raise WorkbenchError(error)
-        return [row.trace for row in rows if row.trace]
+        return [s.trace for s in sequences if s.trace]
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if request.image_inputs is not None:
@@ -152,7 +154,7 @@ class Engine:
             target=models.target_name,
             drafter=models.draft_model_name,
             method=sequence.configured_method.name,
-            params=current_params(sequence),
+            params=sequence.params,
             promise=sequence.configured_method.promise.value,
             simulation=sequence.configured_method.simulates,
             seed=request.seed,
@@ -182,16 +184,16 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Admit a request, prefill a chunk, run one round. Return whether anything was done (not if all are paused)."""
-        for row in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
-            self._end(row, CANCELLED, "cancelled")
+        for sequence in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
+            self._end(sequence, CANCELLED, "cancelled")
         worked = self._admit()
-        for row in self.running:
-            if row.is_open and not row.is_suspended:
-                row.pending_actions.run(row)
-        rows = [row for row in self.running if row.is_open and row.may_run()]
+        for sequence in self.running:
+            if sequence.is_open and not sequence.is_suspended:
+                sequence.pending_actions.run(sequence)
         groups: dict[int, list[Sequence]] = {}
-        for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
-            groups.setdefault(id(self._decoder(row.configured_method)), []).append(row)
+        for sequence in [s for s in self.running if s.is_open and s.may_run()]:
+            if self._guard(sequence, lambda s=sequence: self._change(s)):
+                groups.setdefault(id(self._decoder(sequence.configured_method)), []).append(sequence)
         stepped = [self._step(self._decoder(group[0].configured_method), group) for group in groups.values()]
         return any(stepped) or worked
 
@@ -203,8 +205,8 @@ class Engine:
             with convert_panics():
                 return decoder.step(sequences)
         except Exception as error:
-            for row in [row for row in sequences if row.status not in ENDED]:
-                self._fail(row, to_workbench_error(error), error)
+            for sequence in [s for s in sequences if s.status not in ENDED]:
+                self._fail(sequence, to_workbench_error(error), error)
             return True
 
     def _decoder(self, configured: ConfiguredMethodProtocol) -> Decoder:
@@ -228,6 +230,19 @@ class Engine:
             self._fail(sequence, to_workbench_error(error), error)
         return sequence.status not in ENDED
 
+    def _append_round(self, sequence: Sequence, record: Round) -> None:
+        """Append a finished round to the trace, and pass it to the request's callback (`Run.record`)."""
+        assert sequence.trace is not None
+        sequence.trace.rounds.append(record)
+        sequence.report.revoked, sequence.report.other_work = [], []
+        sequence.pace.end_round(len(record.emitted))
+        for warning in warnings_for(sequence, sequence.models):
+            if warning not in sequence.trace.footer.warnings:
+                sequence.trace.footer.warnings.append(warning)
+                record.notes.append(warning)
+        if sequence.request.on_round is not None:
+            sequence.request.on_round(record)
+
     def _fail(self, sequence: Sequence, error: WorkbenchError, cause: BaseException) -> None:
         assert sequence.trace is not None
         sequence.trace.footer.error = str(error)
@@ -237,21 +252,21 @@ class Engine:
     def _admit(self) -> bool:
         """Open one waiting sequence, and prefill one chunk of one sequence."""
         if self.waiting and len(self.running) < self.max_sequences:
-            row = self.waiting.popleft()
-            self.running.append(row)
-            row.status = PREFILL
-            self._guard(row, lambda: self._open(row))
-        for row in self.running:
-            if not row.is_open and not row.is_suspended:
-                self._guard(row, lambda r=row: self._prefill(r))
+            sequence = self.waiting.popleft()
+            self.running.append(sequence)
+            sequence.status = PREFILL
+            self._guard(sequence, lambda: self._open(sequence))
+        for sequence in self.running:
+            if not sequence.is_open and not sequence.is_suspended:
+                self._guard(sequence, lambda s=sequence: self._prefill(s))
                 return True
         return False
 
     def _open(self, sequence: Sequence) -> None:
         sequence.slot = self.models.target.open(id(sequence))
-        sequence.detokeniser = detokeniser(self.models.tokenizer, sequence.committed, self.token_text.pieces)
+        sequence.output.detokeniser = detokeniser(self.models.tokenizer, sequence.committed, self.token_text.pieces)
         sequence.slot.prefill_states = PrefillHiddenStates(sequence.configured_method.captures(sequence.models))
-        sequence.prefill_start = time.perf_counter()
+        sequence.times.prefill_start = time.perf_counter()
 
     def _prefill(self, sequence: Sequence) -> None:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which prepares the drafter."""
@@ -263,9 +278,9 @@ class Engine:
         decoder.open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
         sequence.is_open = True  # from here on `_end` must release its resources
-        sequence.trace.header.prefill_s = time.perf_counter() - sequence.prefill_start
-        sequence.origin = self.clock.mark()
-        sequence.origin_s = time.perf_counter()
+        sequence.trace.header.prefill_s = time.perf_counter() - sequence.times.prefill_start
+        sequence.times.origin = self.clock.mark()
+        sequence.times.origin_s = time.perf_counter()
 
     def _end(self, sequence: Sequence, status: str, reason: str) -> None:
         """Close a sequence after any kind of end; its trace stays available."""
@@ -284,16 +299,14 @@ class Engine:
             sequence.slot = None
         footer = sequence.trace.footer if sequence.trace is not None else Footer()
         footer.reason = reason
-        if sequence.detokeniser is not None:
+        if sequence.output.detokeniser is not None:
             try:
                 with convert_panics():
-                    sequence.detokeniser.flush()
+                    sequence.output.detokeniser.flush()
             except Exception:  # the tokenizer itself may have failed: keep the text so far
                 log.exception("the stop conditions of a text could not be checked")
-            footer.text = sequence.detokeniser.text
-            if sequence.cut_text_at is not None:
-                footer.text = footer.text[: sequence.cut_text_at]
-        if sequence.origin_s is not None:
-            footer.seconds = t_end - sequence.origin_s - sequence.pace.paused_s
+            footer.text = sequence.output.text
+        if sequence.times.origin_s is not None:
+            footer.seconds = t_end - sequence.times.origin_s - sequence.pace.paused_s
         sequence.status = status
         sequence.ended.set()

@@ -28,21 +28,21 @@ def apply_stop_conditions(
     sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
     """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `find_end`."""
-    assert sequence.detokeniser is not None
-    spans, request = [], sequence.request
+    output, request, spans = sequence.output, sequence.request, list[tuple[str, int, int]]()
+    assert output.detokeniser is not None
     base = len(sequence.committed) if base is None else base
     n_before = base - sequence.prompt_length
     for i, token in enumerate(tokens):
-        spans.append(sequence.detokeniser.add(token))
+        spans.append(output.detokeniser.add(token))
         if reason := _reason(sequence, tokens, i, models, base):
-            sequence.cut_text_at = spans[-1][1] if reason == "stop-token" else None
+            output.cut_at = spans[-1][1] if reason == "stop-token" else None
             return i + 1, reason, spans
         if request.stop and spans[-1][0] and n_before + i >= request.options.min_tokens:
-            text, begin = sequence.detokeniser.text, spans[-1][1]
+            text, begin = output.detokeniser.text, spans[-1][1]
             starts = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
             # Use the stop string that begins earliest in the text, not the first in the list.
-            sequence.cut_text_at = min((at for at in starts if at >= 0), default=None)
-            if sequence.cut_text_at is not None:
+            output.cut_at = min((at for at in starts if at >= 0), default=None)
+            if output.cut_at is not None:
                 return i + 1, "stop-string", spans
         if n_before + i + 1 >= sequence.max_new_tokens:
             return i + 1, "length", spans

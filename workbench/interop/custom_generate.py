@@ -102,7 +102,7 @@ def speculative(
 
 
 class Speculative:
-    """Decoding loop, created by `speculative`. Only the traces of the last call are stored.
+    """Decoding loop for `custom_generate`, created by `speculative`. Only the traces of the last call are stored.
 
     Attributes:
         traces: traces of the last call, one per sequence.
@@ -142,7 +142,7 @@ class Speculative:
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Int[Tensor, "B L_plus_new"] | SpeculativeOutput:
-        """Generate; called by `generate` in place of its own loop.
+        """Generate text for a batch of prompts. `generate` calls this in place of its own loop, with its own arguments.
 
         Raises:
             WorkbenchError: an option is not supported, which the message names; or the run failed.
@@ -197,7 +197,7 @@ class Speculative:
     def _models(
         self, model: PreTrainedModel, assistant: PreTrainedModel | None, tokenizer: Any, length: int, n_rows: int
     ) -> Models:
-        """Return the user's models for the engine, with KV caches for this call only."""
+        """Wrap the user's models for the engine, with KV caches for this call only."""
         models = Models(Runner(model, length, n_rows, past_trained=True), tokenizer, _name_of(model))
         _admit(models.target, models.target_name)
         if models.target.context < length:
@@ -265,7 +265,7 @@ def _argument_of_generate(name: str) -> Any:
 
 @contextmanager
 def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
-    """Remove the hooks that the block registers on the user's models."""
+    """On exit, remove the hooks that were registered on the user's models within this context."""
     modules = [m for model in models if model is not None for m in model.modules()]
     hooks = [registered for m in modules for registered in (m._forward_hooks, m._forward_pre_hooks)]
     snapshots = [set(registered) for registered in hooks]
@@ -298,20 +298,20 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: 
 
 
 def _name_of(model: PreTrainedModel) -> str:
-    """Return the model's name; for a bundled model, the name by which its heads are found."""
+    """Return the name of a model; for a bundled model, it is the one by which its heads are found."""
     return short_name(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
     """Raised if a method needs the tokenizer and none was given.
 
-    It is an AttributeError, too, for `getattr` with a default.
+    It is also an AttributeError, so that `getattr` with a default works on the substitute for the tokenizer.
     """
 
 
 @dataclass(frozen=True)
 class _Ids:
-    """Substitute for a missing tokenizer: traces show token ids, any other use raises an error."""
+    """Substitute for a missing tokenizer: traces show token ids, and any other use raises an error."""
 
     method: str
     all_special_ids: tuple[int, ...] = field(default=())

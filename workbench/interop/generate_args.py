@@ -27,12 +27,12 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import DISCARDED
 
 PER_SEQUENCE = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
-"""Name prefixes of transformers' own processors that have state for each sequence of the batch."""
+"""Prefixes of the class names of transformers' processors that have a state for each sequence of the batch."""
 
 
 @dataclass(frozen=True)
 class History:
-    """Tokens of a sequence in the format of `generate`'s own loop, with prompts padded on the left to one length.
+    """Tokens of a sequence as `generate`'s own loop has them, with all prompts padded on the left to one length.
 
     Attributes:
         prompts: padded prompts of the whole batch.
@@ -59,10 +59,10 @@ class History:
 
 @dataclass(frozen=True)
 class Processor:
-    """Logits processor of transformers, applied to one sequence.
+    """Logits processor of transformers, applied to one sequence of a batch.
 
-    A processor that may have state for each sequence gets the whole batch: this sequence up to the evaluated position,
-    the others as far as they are generated, then padding.
+    If the processor may have a state for each sequence, it gets the whole batch: this sequence up to the evaluated
+    position, and the others as far as they are generated, padded on the right.
     """
 
     processor: Any
@@ -84,7 +84,14 @@ class Processor:
 def with_texts(
     prompts: Int[Tensor, "B L"], texts: Sequence[Sequence[int]], n: int, pad: int
 ) -> Int[Tensor, "B L_plus_n"]:
-    """Return prompts and n new tokens of each sequence; shorter texts are padded on the right."""
+    """Return all prompts, each followed by n of its new tokens; shorter texts are padded on the right with `pad`.
+
+    Args:
+        prompts: prompts of all sequences, padded on the left.
+        texts: new tokens of each sequence.
+        n: number of new tokens to include.
+        pad: padding token.
+    """
     new = [[*text, *[pad] * (n - len(text))] for text in texts]
     tail = torch.tensor(new, dtype=prompts.dtype, device=prompts.device).view(len(prompts), n)
     return torch.cat([prompts, tail], dim=1)
@@ -97,6 +104,10 @@ def _needs_batch(processor: Any) -> bool:
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
     """Return a history for each sequence of the batch.
+
+    Args:
+        prompts: prompts of all sequences, padded on the left.
+        mask: attention mask [B, L] of the prompts; None: no padding.
 
     Raises:
         ParameterError: a prompt has padding elsewhere than on the left.
@@ -114,10 +125,15 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
 
 
 def sampling(processors: LogitsProcessorList, config: GenerationConfig, history: History) -> SamplingParams:
-    """Return the sampling parameters of the configuration.
+    """Convert a generation's configuration and processors to the engine's sampling parameters.
 
     The usual filters at the end of the list become the engine's own, which drafters share. Processors before them, and
     filters in any other order, are applied unchanged.
+
+    Args:
+        processors: logits processors that `generate` has prepared.
+        config: configuration of the generation.
+        history: tokens of the sequence.
     """
     remaining = [p for p in processors if not isinstance(p, LogitNormalization)]
     values: dict[str, Any] = {"temperature": 1.0 if config.do_sample else 0.0}
@@ -139,7 +155,10 @@ def pad_of(config: GenerationConfig) -> int | None:
 
 
 def _of_row(processor: Any, row: int) -> Any:
-    """Return the processor; if it calls a function with a sequence's index in the batch, fix that index to `row`."""
+    """Return a processor for sequence `row` alone.
+
+    If the processor calls a function with a sequence's index in the batch, that index is fixed to `row`.
+    """
     if not isinstance(processor, PrefixConstrainedLogitsProcessor):
         return processor
     allowed = processor._prefix_allowed_tokens_fn
@@ -191,7 +210,11 @@ class BatchStop:
         self.is_needed = bool(self._others) and len(prompts) > 1
 
     def decide(self, texts: Sequence[Sequence[int]]) -> None:
-        """Decide all steps that every active sequence has reached. `texts`: new tokens of each sequence so far."""
+        """Decide, for all steps that every active sequence has reached, which sequences end there.
+
+        Args:
+            texts: new tokens of each sequence so far.
+        """
         ends = self._found
         while any(end is None for end in ends):
             step = self._step + 1
@@ -237,7 +260,7 @@ def first_tokens(trace: Trace, n: int) -> None:
 
 
 def _first_of(record: Round, n: int) -> Round:
-    """Return a round that ends with the n-th of its tokens: the rest of its draft counts as discarded."""
+    """Return a round cut after its n-th token; the rest of its draft counts as discarded."""
     if n >= len(record.emitted):
         return record
     path, nodes = record.path[:n], record.nodes

@@ -153,7 +153,7 @@ def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
 
 
 def _splitter(pre_tokenizer: dict[str, Any], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for a pre-tokenizer; None if it has none."""
+    """Return llama.cpp's name for a pre-tokenizer of `tokenizers`; None if llama.cpp has no name for it."""
     expressions: list[str] = []
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     for part in parts:

@@ -55,7 +55,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Checkpoint to write."""
+    """Contents of an exported checkpoint: layout, configuration, weights by name, and notes for the user."""
 
     layout: str
     config: dict[str, Any]
@@ -156,7 +156,7 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
 
 
 def _eagle_to_speculators(ours: Ours) -> Written:
-    """Convert an EAGLE layer to type `mtp` (all four norms) or to type `eagle` (no norm on the feature)."""
+    """Convert an EAGLE layer to speculators' type `mtp` (all four norms) or `eagle` (no norm on the feature)."""
     norms = tuple(ours.config["net"].get("norms", NORMS))
     layouts = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
     if norms not in layouts:
@@ -193,7 +193,10 @@ def _eagle_to_speculators(ours: Ours) -> Written:
 
 
 def _eagle_to_vllm(ours: Ours) -> Written:
-    """Convert to SafeAILab's layout, which vLLM's method `eagle` reads: no norms, and no bias in the fusion."""
+    """Convert an EAGLE layer to SafeAILab's layout, which vLLM's method `eagle` reads.
+
+    The layout has no norms, and no bias in the fusion of feature and embedding.
+    """
     norms = ours.config["net"].get("norms", NORMS)
     if norms:
         raise ModelError(
@@ -250,7 +253,7 @@ def _speculators(ours: Ours, kind: str) -> dict[str, Any]:
 
 
 def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
-    """Return our tensors by a layout's names, with fused tensors (qkv, gate and up) split."""
+    """Return the heads' tensors by their names in a layout, with fused tensors (qkv, gate and up) split."""
     weights = dict(ours.weights)
     for kind in ("weight", "bias"):
         if (fused := weights.pop(f"qkv.{kind}", None)) is not None:
@@ -275,7 +278,11 @@ def _maps(ours: Ours) -> dict[str, Tensor]:
 
 
 def _medusa_to_vllm(ours: Ours) -> Written:
-    """Convert to vLLM's own layout: blocks, and the rows of the target's LM head that they share, or own LM heads."""
+    """Convert Medusa heads to vLLM's own layout.
+
+    It consists of residual blocks and LM heads: either rows of the target's LM head, which the heads share, or own
+    ones.
+    """
     import torch
 
     heads, layers = ours.config["n_heads"], ours.config.get("n_layers", 1)

@@ -1,4 +1,4 @@
-"""Refuse options of `generate` that speculative decoding does not support, by name."""
+"""Refuse options of transformers' `generate` that speculative decoding does not support."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from transformers.generation.logits_process import LogitsProcessorList
 from workbench.core.errors import ParameterError
 
 KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the names of processors whose state changes at each call and would therefore include rejected drafts."""
+"""Parts of the class names of processors whose state changes at each call, and would therefore include rejected
+drafts."""
 MODES = ("greedy_search", "sample", "assisted_generation")
 OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
-"""Arguments of forward that `generate` prepares; the engine has its own cache, positions and masks."""
+"""Names of arguments of the model's forward method that `generate` prepares and the engine ignores: it has its own
+cache, positions and masks."""
 
 
 def refuse(
@@ -49,12 +51,12 @@ def refuse(
     if refused:
         raise ParameterError(
             f"speculative() does not support: {', '.join(refused)}.",
-            "Leave it out, or call generate without custom_generate.",
+            "Leave this out, or call generate without custom_generate.",
         )
 
 
 def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
-    """Return whether the given position ids differ from those that `generate` would compute, ignoring padding."""
+    """Return whether position ids from the user differ from those that `generate` would compute, ignoring padding."""
     positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
     if positions is None:
         return False

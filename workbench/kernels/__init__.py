@@ -1,1 +1,1 @@
-"""Forward passes: KV cache, masks and positions of draft trees, and faster implementations."""
+"""Forward passes: KV cache, masks and positions of draft trees, and fast implementations of decoder layers."""

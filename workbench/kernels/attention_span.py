@@ -1,4 +1,4 @@
-"""Measure the earlier positions that each layer attends to, from the attention masks of the model's own forward.
+"""Measure which earlier positions each layer attends to, from the attention masks of the model's own forward.
 
 The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
 and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
@@ -51,7 +51,7 @@ class AttentionSpans:
 
     @property
     def limited(self) -> bool:
-        """Whether some layer does not attend to the whole context."""
+        """Whether at least one layer does not attend to the whole context."""
         return any(span != AttentionSpan() for span in self.spans.values())
 
     @classmethod
@@ -87,7 +87,10 @@ class _AllLayersReached(Exception):
 
 
 class _LayerTypes(dict[str, Tensor]):
-    """Masks by layer type; a missing key gets a new copy of one mask when the model looks it up."""
+    """Dict of masks by layer type, for a model whose layer types are unknown.
+
+    When the model looks up a missing key, the dict adds a new copy of one mask under that key.
+    """
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
@@ -126,7 +129,7 @@ class _Measurement:
         return AttentionSpans(span_by_type, bool(kinds))
 
     def _span(self, layer: int, start: int) -> AttentionSpan:
-        """Return the span of a layer that attends from key `start` at the last position.
+        """Return the span of a layer whose last position attends to keys from `start` on.
 
         The start of a sliding window moves with every position; the start of a chunk stays until the chunk ends.
         """
@@ -141,7 +144,7 @@ class _Measurement:
         return AttentionSpan(last - start + 1)
 
     def _layer_types(self) -> list[str]:
-        """Return the layer type whose mask each layer receives; an empty list if the model takes no dict of masks."""
+        """Return the layer type whose mask each layer receives; [] if the model takes no dict of masks."""
         masks = _LayerTypes(torch.zeros(1, 1, 1, self._reach, device=self._device))
         try:
             self._call(self._reach - 1, masks)
@@ -156,7 +159,12 @@ class _Measurement:
         return [_start(mask, position) for mask in self._given]
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
-        """Call the model with one token and record the masks of its layers."""
+        """Call the model with one token and record the masks of its layers.
+
+        Args:
+            position: position of the token.
+            masks: dict of masks by layer type to pass to the model; None: the model creates its own mask.
+        """
         positions = torch.full((1, 1), position, device=self._device)
         self._cache.window = Window(slice(0, 1), position, None, position + 1)
         for model, is_last in zip(self._models, (False, True), strict=True):
@@ -195,7 +203,11 @@ def _is_mask(value: object) -> bool:
 
 
 def _start(mask: Tensor | None, position: int) -> int:
-    """Return the first key that a mask allows; without a mask, key 0.
+    """Return the index of the first key that a mask allows; 0 without a mask.
+
+    Args:
+        mask: attention mask of one token; None: no mask.
+        position: position of the token.
 
     Raises:
         ValueError: the mask allows keys before a masked one.

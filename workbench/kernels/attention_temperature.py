@@ -1,4 +1,4 @@
-"""Llama 4: scale the queries of layers without rotary embedding by the position of each token.
+"""Scale the queries of Llama 4's layers without rotary embedding by the position of each token.
 
 These layers multiply queries by 1 + a · ln(1 + ⌊(position + 1) / f⌋) (Nakanishi 2025, Scalable-softmax,
 arXiv:2501.19399). Transformers derives that position from the cache's length, which is wrong for a token of a draft
@@ -19,7 +19,7 @@ ATTENTION = "Llama4TextAttention"
 
 
 def scale_by_position(model: nn.Module) -> None:
-    """Install the hooks on all layers that need them; models of other families get none."""
+    """Install hooks that scale queries on all layers that need them, in place; other models stay unchanged."""
     for layer in model.modules():
         attention: Any = dict(layer.named_children()).get("self_attn")
         if type(attention).__name__ == ATTENTION and attention.attn_temperature_tuning and not attention.use_rope:
@@ -27,7 +27,10 @@ def scale_by_position(model: nn.Module) -> None:
 
 
 class _Temperature:
-    """The hooks of one layer. Several runners of a model may each install hooks; only one set acts per forward."""
+    """Hooks that scale the queries of one layer.
+
+    Several runners of a model may each install hooks; only one set acts per forward.
+    """
 
     def __init__(self, layer: nn.Module, attention: Any) -> None:
         self._attention = attention

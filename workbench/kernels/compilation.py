@@ -32,13 +32,13 @@ KernelModule = Literal[
     "siblings",
     "amx_tiles",
 ]
-"""Names of modules in `workbench.kernels.compiled`. Typed, because a misspelt name would look like an
+"""Names of the modules in `workbench.kernels.compiled`. They are a type, because a misspelt name would look like an
 unavailable module."""
 _workers: ThreadPoolExecutor | None = None
 
 
 def may_compile() -> bool:
-    """Whether the compiled kernels support this machine: Linux on x86-64, with numba installed."""
+    """Return whether the compiled kernels support this machine: Linux on x86-64, with numba installed."""
     return not why_not_compiled()
 
 
@@ -58,19 +58,19 @@ def _imported(part: KernelModule) -> ModuleType | None:
 
 @cache
 def has_tiles() -> bool:
-    """Whether this machine has AMX tiles; torch then uses them for matrix products."""
+    """Return whether this machine has AMX tiles. If so, torch uses them for matrix products."""
     return bool(torch.cpu._is_amx_tile_supported())
 
 
 @cache
 def may_use_tiles() -> bool:
-    """Whether compiled kernels may use AMX tiles; requests permission from the operating system."""
+    """Return whether compiled kernels may use AMX tiles, after requesting permission from the operating system."""
     tiles = load_kernels("amx_tiles")
     return tiles is not None and has_tiles() and tiles.is_available() and bool(torch.cpu._init_amx())
 
 
 def run_in_parallel(work: Callable[[], Any]) -> None:
-    """Run work that any number of threads can share, on as many threads as torch would use.
+    """Call `work`, which any number of threads may execute together, on as many threads as torch would use.
 
     A thread that starts late finds no work left, and `work` itself keeps its arrays alive. So the caller never waits
     for a thread to start, and a busy pool only costs speed.
@@ -91,7 +91,7 @@ def run_in_parallel(work: Callable[[], Any]) -> None:
 
 
 def _forget() -> None:
-    """Drop the pool in a forked child process, which has none of its parent's threads."""
+    """Drop the thread pool in a forked child process, because none of its parent's threads exist there."""
     global _workers
     _workers = None
 

@@ -1,4 +1,4 @@
-"""Record GPU work as CUDA graphs: see `forward_replay`."""
+"""Record GPU work as CUDA graphs, for `workbench.kernels.forward_replay`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CudaGraphRecorder:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work as a CUDA graph; see `forward_replay.Recorder`.
+        """Record some work as a CUDA graph. Return its output tensors, and a function that replays the graph.
 
         Raises:
             RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.

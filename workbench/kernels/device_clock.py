@@ -1,4 +1,4 @@
-"""Device timing: marks that need no synchronisation when set and are read after the round."""
+"""Measure times on a device with marks, which need no synchronisation when set and are read after the round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ a recording."""
 
 
 class Clock:
-    """Timeline of marks. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
+    """Clock of one device. On the CPU a mark is the wall-clock time; on a GPU it is an event in the stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Mark:
-    """A point on a clock's timeline."""
+    """Point in time on a clock."""
 
     __slots__ = ("_clock", "_event", "_host_s")
 
@@ -80,7 +80,7 @@ class Span:
         start: start of the forward.
         end: end of the forward.
         sequence_ids: `id` of each sequence of the forward; empty if they are unknown.
-        is_part: whether it belongs to a forward that is counted elsewhere, such as the projection by the LM head.
+        is_part: whether this is a part of a forward that has its own span, such as the projection by the LM head.
     """
 
     start: Mark
@@ -101,7 +101,7 @@ class Meter:
         self.spans: list[Span] = []
 
     def add(self, start: Mark, end: Mark, sequence_ids: Iterable[int | None] = (), is_part: bool = False) -> None:
-        """Record a forward, or a part of one. Arguments: see `Span`."""
+        """Record the timing of a forward, or of a part of one. The arguments become the fields of a `Span`."""
         self.spans.append(Span(start, end, frozenset(owner for owner in sequence_ids if owner is not None), is_part))
 
     def take(self) -> list[Span]:

@@ -1,4 +1,4 @@
-"""Checks of device and dtype names before PyTorch is imported.
+"""Check names of devices and dtypes before PyTorch is imported.
 
 These checks refuse only devices and dtypes that cannot work on this machine; PyTorch may still refuse others later.
 """
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from workbench.core.errors import ModelError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
-"""Dtypes that models can run in; in int8 only the weights are 8-bit (`workbench.kernels.quantised`)."""
+"""Names of the dtypes that models can run in. In int8 only the weights are 8-bit (`workbench.kernels.quantised`)."""
 _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 

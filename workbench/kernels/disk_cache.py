@@ -1,4 +1,4 @@
-"""Files in the user's cache folder: facts about this machine and its models (JSON), converted models, compiled code."""
+"""Locate the user's cache folder for converted models and compiled code, and cache facts about this machine as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 def folder() -> Path:
-    """Return the workbench's folder in the user's cache.
+    """Return the workbench's folder in the user's cache folder.
 
     Raises:
         RuntimeError: the user has no home folder.
@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return a cached file's facts by key; an empty dict if it is missing or damaged or there is no home folder."""
+    """Read the facts in a cached file, by key; {} if the file is missing or damaged, or there is no home folder."""
     try:
         facts = json.loads((folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
@@ -34,7 +34,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Replace a cached file atomically. A missing or read-only home folder is ignored."""
+    """Write facts to a cached file, atomically. If the home folder is missing or read-only, nothing is written."""
     with suppress(OSError, RuntimeError):
         path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)

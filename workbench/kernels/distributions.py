@@ -1,4 +1,4 @@
-"""Top tokens, entropy and single probabilities of distributions over large vocabularies.
+"""Compute top tokens, entropy and single probabilities of distributions over large vocabularies.
 
 Greedy decoding never needs a whole distribution. If compiled kernels are available, one of them reads the model's
 logits directly, and the full distribution is computed only when something requests it.
@@ -21,12 +21,12 @@ from workbench.kernels.compilation import load_kernels, run_in_parallel
 from workbench.kernels.rejection import make_ready as make_tests_ready
 
 TOP = 8
-"""Most probable tokens stored per verified node: enough for token recycling and for a
-node's card in the UI."""
+"""Number of most probable tokens stored per verified node: enough for token recycling and for a node's card in the
+UI."""
 MAX_SINGLE_THREADED = 2
-"""Number of distributions up to which a single thread is used."""
+"""Maximum number of distributions for which a single thread is used."""
 FEW = 16
-"""Largest number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
+"""Maximum number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Return empty results for logits, and the arguments with which a compiled function fills them.
+    """Allocate the results for some logits; return them and the arguments with which a compiled function fills them.
 
     The function is `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
     """
@@ -101,10 +101,10 @@ class DistributionSummary:
 
     Attributes:
         p_top: probabilities of the `TOP` most probable tokens, in descending order.
-        top: their token ids.
-        entropy: in nats.
+        top: token ids of `p_top`.
+        entropy: entropy of each distribution in nats.
         logits: logits in float32 or wider, or a function that returns them.
-        probs: distributions, or a function that returns them.
+        probs: the distributions, or a function that returns them.
         token_probs: function that returns single probabilities, as `SoftmaxSummary.token_probs`.
         best: token with the first largest logit at each position, if known.
     """

@@ -1,4 +1,4 @@
-"""Recorded GPU forwards: a forward is recorded once as a CUDA graph and replayed with a single launch.
+"""Record a GPU forward once as a CUDA graph, and replay it with a single launch.
 
 A forward has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the GPU
 to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
@@ -28,20 +28,21 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Largest number of tokens, over all sequences, in a recorded forward: longer forwards gain little from a replay."""
+"""Maximum number of tokens, over all sequences, in a recorded forward. Longer forwards gain little from a replay."""
 MOST_RECORDS = 48
-"""Largest number of records per model. The least recently replayed one is dropped first."""
+"""Maximum number of records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
-"""Largest memory of the inputs and outputs of a model's records, in bytes."""
+"""Maximum memory in bytes of the inputs and outputs of a model's records."""
 AGAIN = 16
 """Number of uses of a shape, after its record was dropped, until it is recorded again. With more shapes than
 records, each would otherwise be recorded at every use, which takes as long as several forwards."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest difference of logits between a replay and its forward, as a share of the largest logit: the kernels are the
-same, except for products that a library splits differently."""
+"""Maximum difference of logits between a replay and its forward by dtype, as a share of the largest logit. The kernels
+are the same, except for products that a library splits differently."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
-"""A forward of ids [B, n], mask, positions [B, n], and the states [B, n, D] that it starts from, if any."""
+"""Function that runs a forward. Its arguments are ids [B, n], mask, positions [B, n], and starting states [B, n, D] in
+place of token embeddings, or None."""
 
 
 @runtime_checkable
@@ -49,7 +50,7 @@ class Recorder(Protocol):
     """Recorder of work on a device."""
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work; return its output tensors and a function that runs it again into them."""
+        """Record some work. Return its output tensors, and a function that runs it again and overwrites them."""
         ...
 
     def reset(self) -> None:
@@ -79,13 +80,13 @@ class Record:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the record's inputs and outputs."""
+        """Memory of the record's inputs and outputs in bytes."""
         tensors = [*self.inputs, self.index, self.output.logits, self.output.hidden, *self.output.layer_states.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class ReplayCache:
-    """Records of one model's forwards: a shape is recorded at its second use and replayed from then on.
+    """Cache of one model's recorded forwards. A forward is recorded at the second use of its shape, and then replayed.
 
     A record is compared with its forward when it is recorded and at the first other position (with several sequences,
     the first two times that it is replayed). If the results differ, or the forward cannot be recorded (it waits for the
@@ -113,7 +114,7 @@ class ReplayCache:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the records' inputs and outputs; intermediate memory is shared."""
+        """Memory of all records' inputs and outputs in bytes, without the intermediate memory that records share."""
         return sum(record.n_bytes for record in list(self._records.values()))  # other threads read while it records
 
     def check(self, fingerprint: object) -> None:
@@ -186,7 +187,7 @@ class ReplayCache:
         positions: Tensor,
         states: Tensor | None,
     ) -> Output:
-        """Run the forward and record it."""
+        """Run a forward, record it under `key`, and return its output."""
         inputs = ids, mask, positions, states
         truth, window = work(*inputs), cache.window
         if bool(truth.logits.isnan().any()):
@@ -228,7 +229,11 @@ class ReplayCache:
             self._seen[oldest] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
-        """Stop recording if the outputs differ. Return whether they could be compared (no NaN)."""
+        """Compare a replay's output with the forward's, and stop recording for good if they differ.
+
+        Returns:
+            Whether they could be compared, that is, neither contains NaN.
+        """
         error = logits_error(played.logits, truth.logits)
         if not error <= SAME.get(truth.logits.dtype, 0.0) and not bool(truth.logits.isnan().any()):
             self._give_up(f"the replay's logits differ by {error:.1e}")

@@ -1,4 +1,4 @@
-"""Compiled lean decoder: a forward over few tokens takes as long as reading the weights.
+"""Run a lean decoder with compiled code, so that a forward over few tokens takes as long as reading the weights.
 
 Sums are in float32, and so is the residual stream from layer to layer; weights and KV cache keep their dtype. The
 self-test of the lean decoder checks that the results equal the model's (`workbench.kernels.self_test`).
@@ -28,15 +28,15 @@ STEP = 32
 HEAD_SIZES = (32, 64, 96, 128)
 """Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
 MOST = 128
-"""Largest number of tokens per sequence of a compiled forward, enough for the largest tree; prompts use torch."""
+"""Maximum number of tokens per sequence in a compiled forward, enough for the largest tree; prompts use torch."""
 MOST_BESIDE_TILES = 16
-"""Largest number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
+"""Maximum number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
 does not (as with int8 weights): beyond this torch is faster. On such machines, only forwards over few tokens give a
 token the same bits whatever else is in the batch."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
-    """Whether the compiled forward supports a bfloat16 decoder with these sizes."""
+    """Return whether the compiled forward supports a bfloat16 decoder with these sizes."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
     draft_vocabulary = config.get("draft_vocabulary")
     n_outputs = len(draft_vocabulary) if isinstance(draft_vocabulary, list) else config.get("vocab_size")
@@ -45,7 +45,7 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 
 
 class FusedDecoder:
-    """A decoder's layers and LM head for forwards over few tokens. Create it with `FusedDecoder.from_model`.
+    """Compiled layers and LM head of a decoder, for forwards over few tokens. `FusedDecoder.from_model` creates it.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
     creates it anew when the model's weights have changed.
@@ -120,7 +120,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Whether the compiled layers should run a forward over [sequences, tokens]."""
+        """Return whether the compiled layers should run a forward over [sequences, tokens]."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
@@ -134,7 +134,7 @@ class FusedDecoder:
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Return the residual stream after `layers`, in float32, and the captured hidden states by layer.
+        """Run some layers. Return the residual stream after them, in float32, and captured hidden states by layer.
 
         Args:
             x: input of the first of these layers, of any dtype, [T, D].
@@ -242,7 +242,7 @@ class FusedDecoder:
 
 
 def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
-    """Split the layers into runs that each end with a layer in `taps` or the last layer."""
+    """Split a list of layers into parts, each of which ends with a layer in `taps` or with the last layer."""
     parts: list[list[int]] = [[]]
     for layer in layers:
         parts[-1].append(layer)
@@ -252,7 +252,7 @@ def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
 
 
 class _Layer(NamedTuple):
-    """Parts of a layer: seven linear layers, the bias of queries, keys and values together, two norms."""
+    """Parts of a decoder layer: seven linear layers, one bias for queries, keys and values together, two norms."""
 
     linears: list[nn.Module]
     bias: Tensor | None
@@ -267,7 +267,7 @@ class _Layer(NamedTuple):
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
-        """Return a layer's parts; None if the layer has other parts."""
+        """Return the parts of a decoder layer; None if the layer has other parts than these."""
         attention: Any = layer.get_submodule("self_attn")
         mlp = layer.get_submodule("mlp")
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]

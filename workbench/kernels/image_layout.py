@@ -1,4 +1,4 @@
-"""Positions of image tokens in a prompt, and hidden states of a prompt with images."""
+"""Find the positions of image tokens in a prompt, and record the hidden states of a prompt with images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Inputs = dict[str, Tensor]
-"""Output of a processor for one prompt: `input_ids` [1, n], `pixel_values`, and other inputs of the model."""
+"""Type of a processor's output for one prompt: `input_ids` [1, n], `pixel_values`, and other inputs of the model."""
 _MARKERS = (
     "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id",
     "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "begin_image_token_id", "end_image_token_id",
@@ -54,7 +54,7 @@ class ImagePrefill:
 
     @property
     def n_vision(self) -> int:
-        """Number of vision tokens."""
+        """Number of vision tokens in the prompt."""
         return int(self.is_vision.sum())
 
 
@@ -106,7 +106,13 @@ def layout(
 
 
 def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> list[int]:
-    """Return the number of vision tokens of each image."""
+    """Return the number of vision tokens of each image in a prompt, from the processor's output.
+
+    Args:
+        config: configuration of the model.
+        inputs: output of the processor for the prompt.
+        is_vision: whether each position of the prompt is a vision token.
+    """
     total, grid = sum(is_vision), inputs.get("image_grid_thw")
     if grid is not None:
         return (grid.prod(1) // _merge(config) ** 2).tolist()

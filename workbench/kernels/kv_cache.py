@@ -1,4 +1,4 @@
-"""One KV cache for draft trees, sequences of different lengths, and several models.
+"""KV cache for draft trees and for sequences of different lengths.
 
 Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward
 writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
@@ -23,7 +23,7 @@ from workbench.kernels.single_thread import allocate_lazy_zeros, move_single_thr
 
 @dataclass(slots=True)
 class Window:
-    """Positions that the current forward writes and reads. Set by the runner before each forward.
+    """Cache positions that the current forward writes and reads; the runner sets them before each forward.
 
     Attributes:
         rows: slice of the buffer rows of the forward, [lo, hi).
@@ -50,11 +50,11 @@ class KVCache(Protocol):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all entries."""
+        """Memory of all entries in bytes."""
         ...
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows; existing entries stay."""
+        """Grow the cache to `rows` rows; existing entries stay."""
         ...
 
     def clear_row(self, row: int) -> None:
@@ -66,16 +66,24 @@ class KVCache(Protocol):
         ...
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
-        """Move entries `length + path[i]` to `length + i`. `path` increases strictly."""
+        """Commit drafted nodes of a row: move entries `length + path[i]` to `length + i`. `path` increases strictly."""
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward."""
+        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+
+        Args:
+            row: row of the sequence.
+            start: first entry that is dropped.
+            stop: first entry after the dropped ones.
+            length: number of entries of the sequence.
+            rotate: function from keys to the keys of positions that are `stop − start` smaller.
+        """
         ...
 
 
 class TreeLayer(CacheLayerMixin):
-    """Keys and values of one layer: a view of the cache's shared buffer."""
+    """Keys and values of one layer, a view of the buffer that the layers of a `TreeCache` share."""
 
     is_sliding = False
 
@@ -97,7 +105,7 @@ class TreeLayer(CacheLayerMixin):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values and return the part of the buffers that the mask covers."""
+        """Write the new keys and values, and return all keys and values that the forward's mask covers."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.cache.window
@@ -124,7 +132,7 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
-        """Capacity in positions."""
+        """Return the capacity in positions."""
         return self.cache.capacity
 
 
@@ -165,7 +173,13 @@ class TreeCache(Cache):
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
-        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use."""
+        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use.
+
+        Args:
+            heads: number of key-value heads.
+            head_size: size of a head.
+            like: tensor with the dtype and device of the buffer.
+        """
         if self._common is None:
             entry = like.new_empty(1, heads, 0, head_size)
             for layer in self.layers:
@@ -174,7 +188,7 @@ class TreeCache(Cache):
         return self._stacks[self._common_at]
 
     def mark_written(self, rows: slice, stop: int) -> None:
-        """Record that these rows are written up to position `stop`; all later positions are still zero.
+        """Record that rows are written up to position `stop`, so that later positions are known to be zero.
 
         The system provides the buffer's zero pages at first access, and most of a long context is never accessed.
         Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
@@ -213,7 +227,10 @@ class TreeCache(Cache):
         self.mark_written(slice(target, target + 1), length)
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
-        """Move entries `length + path[i]` to `length + i`, for all layers at once. `path` increases strictly."""
+        """Commit drafted nodes of a row: move entries `length + path[i]` to `length + i`, for all layers at once.
+
+        `path` increases strictly.
+        """
         if all(i == node for i, node in enumerate(path)):
             return
         with torch.inference_mode():
@@ -240,7 +257,7 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore these positions of a row on exit; set them to zero in buffers allocated in the meantime."""
+        """Restore positions `start` … `stop − 1` of a row on exit; in buffers allocated in the meantime, zero them."""
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield
@@ -250,5 +267,5 @@ class TreeCache(Cache):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all buffers."""
+        """Memory of all buffers in bytes."""
         return sum(stack.numel() * stack.element_size() for stack in self._stacks)

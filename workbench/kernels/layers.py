@@ -1,4 +1,4 @@
-"""Access to the parts of a Hugging Face model: its decoder layers, its LM head, a subset of layers.
+"""Find the decoder layers of a Hugging Face model, and make copies of the model with some of its layers.
 
 A layer has two *halves*, each added to the residual stream: half 2 i is the attention of layer i, half 2 i + 1 its
 MLP. A forward may leave out any of them.
@@ -22,9 +22,9 @@ _M = TypeVar("_M", bound=nn.Module)
 _P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
-"""Names of a layer's attention and of its MLP in the supported families."""
+"""Attribute names of a layer's attention, and of its MLP, in the supported families."""
 MAX_CACHED_SUBSETS = 64
-"""Number of subsets of a model that are cached."""
+"""Maximum number of subsets of a model's layers that are cached."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
 
@@ -67,7 +67,9 @@ def encoder_decoder_error(name: str, config: PretrainedConfig) -> ModelError:
 
 
 def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, str]:
-    """Return how many tokens a decoder can process, and the reason if later tokens would change earlier ones.
+    """Return the maximum number of tokens that a decoder can process, and the reason for a limit.
+
+    The limits exist where later tokens would change the results of earlier ones:
 
     - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
       model's original context: cached keys were rotated by the old factors, and shorter sequences in the batch change.
@@ -106,7 +108,7 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Whether a decoder uses only rotary positions, so that it can run past its trained length."""
+    """Return whether a decoder uses only rotary positions, so that it can run past its trained length."""
     is_rotary = any(name.endswith("inv_freq") and "vis" not in name for name, _ in model.named_buffers())
     tables = (name for name, module in model.named_modules() if isinstance(module, nn.Embedding) and "vis" not in name)
     return is_rotary and not any("pos" in name or name.endswith("wpe") for name in tables)
@@ -185,7 +187,7 @@ class LayerSubsets:
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, skipped_halves: Collection[int]) -> PreTrainedModel:
-        """Return the model with these layers (default: all) and without these halves. See `subset`."""
+        """Return the result of `subset` for these layers (default: all) and halves, from the cache if possible."""
         if layers is None and not skipped_halves:
             return self.model
         all_layers = range(len(decoder_layers(self.model)[1]))
@@ -203,7 +205,13 @@ def name_of(layer: nn.Module, half: int) -> str | None:
 
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
-    """Return a layer with its attention (0) or its MLP (1) replaced by a module that adds nothing."""
+    """Return a layer in which some halves are replaced by modules that add nothing; unchanged if it has other names.
+
+    Args:
+        layer: the layer; it is not changed.
+        without: halves to replace: 0 is the attention, 1 the MLP.
+        width: width of the residual stream.
+    """
     names = [name_of(layer, index) for index in without]
     if not names or None in names:
         return layer
@@ -214,7 +222,12 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
-    """Return the number of an MLP's further outputs (routing of mixtures of experts), counted in a trial call."""
+    """Call an MLP once, and return its number of outputs beyond the first (routing in a mixture of experts).
+
+    Args:
+        feed_forward: the MLP.
+        width: width of its input.
+    """
     like = next(feed_forward.parameters())
     with torch.inference_mode():
         output = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
@@ -236,7 +249,16 @@ class _Nothing(nn.Module):
 def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Replace the input of layer `first`, the first that is run, by `states`, if any; layer 0: the embeddings."""
+    """Replace the input of layer `first`, the first that is run, by `states`; for layer 0, the output of the embedding.
+
+    If `states` is None, nothing is replaced.
+
+    Args:
+        embedding: input embedding of the model.
+        layers: decoder layers of the model.
+        first: index of the first layer that is run.
+        states: new input [B, n, D] of that layer; None: nothing is replaced.
+    """
     if states is None:
         return contextlib.nullcontext()
     return override_layer_input(layers[first], states) if first else override_embeddings(embedding, states)
@@ -244,7 +266,7 @@ def override_input(
 
 @contextlib.contextmanager
 def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Make an input embedding return these states for any input."""
+    """Within this context, make an input embedding return `states` for any input."""
     hook = embedding.register_forward_hook(lambda module, args, output: states)
     try:
         yield
@@ -254,7 +276,7 @@ def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) ->
 
 @contextlib.contextmanager
 def override_layer_input(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Make a layer read these residual streams instead of its input."""
+    """Within this context, make a layer read the residual streams `states` instead of its input."""
 
     def instead(
         module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]

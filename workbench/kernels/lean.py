@@ -1,4 +1,4 @@
-"""Lean decoders: Llama-like models with as few operations as possible, for forwards over few tokens.
+"""Run Llama-like models with as few operations as possible, for forwards over few tokens (lean decoders).
 
 Decoding processes one to a few dozen tokens at a time. In a small model most of the time is not arithmetic but the
 launch of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one
@@ -30,10 +30,10 @@ from workbench.kernels.quantised import quantise, weight_dtype
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Supported decoders, alone or in a vision-language model whose images are input embeddings only."""
+"""Class names of the supported decoders, alone or in a vision-language model whose images are only input embeddings."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
-"""Smallest number of tokens for which queries need no regrouping (see `attend`)."""
+"""Minimum number of tokens for which `attend` does not regroup queries."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 
@@ -87,7 +87,7 @@ class LeanLayer:
         self.down = Matrix.from_linears(mlp.get_submodule("down_proj"))
 
     def with_mlp(self, mlp: nn.Module) -> LeanLayer:
-        """Return the same layer with another MLP."""
+        """Return a copy of this layer with another MLP."""
         shared_copy = copy.copy(self)
         shared_copy._feed_by(mlp)
         return shared_copy
@@ -95,13 +95,29 @@ class LeanLayer:
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Return the residual stream after the layer. `number` is the layer's index in the KV cache."""
+        """Run the layer, and return the residual stream after it.
+
+        Args:
+            x: residual stream before the layer.
+            rope: cosines and sines of the tokens' positions.
+            mask: additive attention mask.
+            store: views of the KV cache that the layer writes and reads.
+            number: index of the layer in the KV cache.
+        """
         return self.apply_mlp(self.apply_attention(x, rope, mask, store, number))
 
     def apply_attention(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Return the residual stream after the layer's attention."""
+        """Run the attention of the layer, and return the residual stream after it.
+
+        Args:
+            x: residual stream before the layer.
+            rope: cosines and sines of the tokens' positions.
+            mask: additive attention mask.
+            store: views of the KV cache that the layer writes and reads.
+            number: index of the layer in the KV cache.
+        """
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
         n_rotary = self.heads + self.kv_heads
         heads = (
@@ -124,7 +140,7 @@ class LeanLayer:
 
 
 def has_lean_version(model: PreTrainedModel) -> bool:
-    """Whether a lean decoder supports a model's architecture, dtype and device."""
+    """Return whether a lean decoder supports a model's architecture, dtype and device."""
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
@@ -225,7 +241,11 @@ class LeanDecoder:
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Return the residual stream after some layers, and the captured hidden states. Arguments: see `__call__`."""
+        """Run the layers `order` on a residual stream x. Other arguments are as in `__call__`.
+
+        Returns:
+            The residual stream after these layers; and captured hidden states [B, n, D] by layer.
+        """
         if self.fused is not None and self.fused.supports(positions.shape):
             return self.fused(x, mask, positions, cache, order, capture_layers, skipped_halves)
         x, (rope, store) = x.to(self.table.dtype), self.prepare(positions, cache)
@@ -243,7 +263,7 @@ class LeanDecoder:
         return x, tap_states
 
     def prepare(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
-        """Return inputs shared by all layers: cosines and sines of the positions, and the forward's cache views."""
+        """Return the inputs shared by all layers: (cosines, sines) of the positions, and the forward's cache views."""
         first = self.layers[0]
         store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)

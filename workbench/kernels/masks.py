@@ -1,4 +1,4 @@
-"""Attention masks for ragged batches of draft trees over one KV cache."""
+"""Build attention masks for batches of draft trees of different sizes over one KV cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""On a GPU, the part of the KV cache that is read grows in steps of this many positions; up to this length, in steps
-of a quarter of it."""
+"""Number of cache positions to a multiple of which a GPU rounds the length that it reads. Lengths up to this number are
+rounded to a multiple of a quarter of it."""
 
 
 class MaskMaker:
@@ -36,12 +36,17 @@ class MaskMaker:
         return torch.full((n, n), self.floor, dtype=self.dtype, device=self.device).triu_(1)
 
     def chain(self, start: int, n: int, used: int) -> Float[Tensor, "1 1 n used"]:
-        """Return the mask of n chained tokens after `start` entries that all attend to: a view of a cached strip.
+        """Return the mask of a chain of n tokens after `start` entries that all of them attend to.
 
-        The view is never written to. The strip is [open … open | triangle | blocked … blocked]; sliding along it gives
-        the mask for every length. On a GPU the result is a copy of the view: torch's attention reads masks 16 bytes at
-        a time there, and checks their strides but not the alignment of their start ("CUDA error: misaligned address",
-        torch 2.11 on an H200).
+        The result is a view of a cached strip and must not be written to. The strip is [open … open | triangle |
+        blocked … blocked]; sliding along it gives the mask for every length. On a GPU the result is a copy of the view:
+        torch's attention reads masks 16 bytes at a time there, and checks their strides but not the alignment of their
+        start ("CUDA error: misaligned address", torch 2.11 on an H200).
+
+        Args:
+            start: number of entries before the chain.
+            n: number of tokens of the chain.
+            used: number of cache positions that the forward reads.
         """
         if n == 1 and used == start + 1:
             return self.zeros(used)
@@ -86,7 +91,13 @@ class MaskMaker:
     def by_layer_type(
         self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
     ) -> Tensor | dict[str, Tensor]:
-        """Return the model's mask argument: one mask, or one by layer type. `query`, `key`: sequence positions."""
+        """Return the mask argument of the model: one mask, or a dict of masks by layer type.
+
+        Args:
+            full: mask of layers with full attention.
+            query: sequence position of each new token.
+            key: sequence position of each cache entry; None if no layer needs it.
+        """
         if not self.positional or key is None:
             return full
         q, k = query[:, None, :, None], key[:, None, None, :]

@@ -1,4 +1,4 @@
-"""A model's own forward over a tree cache, with captured hidden states."""
+"""Run a model's own forward over a `TreeCache`, and capture hidden states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.segment import Output
 
 Mask = Tensor | dict[str, Tensor]
-"""Additive mask [B, 1, n, used], or a dict of masks by layer type."""
+"""Type of an attention mask: additive [B, 1, n, used], or a dict of such masks by layer type."""
 
 
 class ModelForward:

@@ -1,4 +1,4 @@
-"""A mode that forbids operations on which the host would wait for a GPU result."""
+"""Forbid operations on which the host would wait for a GPU result, within a context."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ READS = {
     "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
     "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
 }  # fmt: skip
-"""Operators whose result, or whose result's size, the host has to read."""
+"""Names of operators whose result, or whose result's size, the host has to read."""
 
 
 class NoSyncMode(TorchDispatchMode):
-    """Mode in which operators that make the host wait raise RuntimeError with their name; for this thread only.
+    """Context in which operators that make the host wait raise a RuntimeError with their name, in this thread only.
 
     Args:
         kind: type of the device that the host must not wait for.

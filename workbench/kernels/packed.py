@@ -1,4 +1,4 @@
-"""Linear layers whose weights are laid out for few rows at a time, as in decoding.
+"""Multiply few rows at a time, as in decoding, by linear layers whose weights are rearranged for that.
 
 On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. With weights stored in
 that order, going from one row to five, as verification does, costs little. Measured on one core (AMD EPYC, AVX-512,
@@ -20,20 +20,20 @@ from torch import Tensor, nn
 _M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
-"""Largest number of parameters of a packed model: for larger ones, the copies would take too much memory."""
+"""Maximum number of parameters of a packed model. For larger models, the copies would take too much memory."""
 SMALLEST = 150_000
-"""Smallest number of weights of a packed float32 matrix; packing smaller ones does not pay."""
+"""Minimum number of weights of a packed float32 matrix; packing smaller ones does not pay."""
 WIDENED = 8
-"""Smallest number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
+"""Minimum number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
 
 
 def has_bfloat16() -> bool:
-    """Whether this CPU has bfloat16 products (AVX-512 and newer); emulation is many times slower than float32."""
+    """Return whether this CPU has bfloat16 products (AVX-512 and newer). Emulating them is far slower than float32."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Matrix:
-    """One weight, or several that read the same input, in layouts that are fast for one row and for a few.
+    """Weight of a linear layer, or of several that read the same input, in layouts that are fast for few rows.
 
     Args:
         weight: [o, i], bfloat16, float32, or float64 (never packed), on the CPU.
@@ -58,7 +58,12 @@ class Matrix:
         return cls(weight, torch.cat([b.detach() for b in biases if b is not None]) if biases[0] is not None else None)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
-        """Return x Wᵀ + bias + add."""
+        """Return x Wᵀ + bias + add.
+
+        Args:
+            x: inputs.
+            add: values to add to the product, such as the residual stream; None: nothing.
+        """
         if self._emulated is not None:
             product = emulate_bf16_matmul(x, self._emulated)
             product = product if self._bias is None else product + self._bias
@@ -98,19 +103,19 @@ class PackedLinear(nn.Linear):
         return self._matrix(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the rearranged copies: a deep copy or an unpickled layer creates its own."""
+        """Return the layer's state without the rearranged copies; a deep copy or an unpickled layer creates its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_matrix", "_seen")}
 
 
 def is_small_on_cpu(model: nn.Module) -> bool:
-    """Whether a model is on a CPU whose torch has oneDNN, and small enough for copies of its weights."""
+    """Return whether a model is on a CPU whose torch has oneDNN, and small enough for copies of its weights."""
     weights = list(model.parameters())
     fits = all(w.device.type == "cpu" for w in weights) and sum(w.numel() for w in weights) <= LARGEST_MODEL
     return fits and torch.backends.mkldnn.is_available()
 
 
 def may_pack(model: nn.Module) -> bool:
-    """Whether packing helps: a small float32 or bfloat16 model on a CPU."""
+    """Return whether packing a model's weights speeds it up: it is small, on a CPU, and in float32 or bfloat16."""
     return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
 
 

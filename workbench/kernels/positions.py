@@ -1,4 +1,4 @@
-"""Positions of a batch's new tokens in the KV cache and in the sequence, and their masks."""
+"""Compute the positions of a batch's new tokens in the KV cache and in their sequences, and their attention masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.kernels.segment import Segment, Slot
 
 
 class ForwardInputBuilder:
-    """Masks and positions for one model's forwards.
+    """Builder of the masks and positions for one model's forwards.
 
     Args:
         masks: builder of the model's masks.
@@ -35,7 +35,7 @@ class ForwardInputBuilder:
     def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Return the mask and positions of a batch; sets the cache's window.
+        """Return the mask and positions of a batch, and set the window of the KV cache.
 
         Args:
             rows: segment of each cache row from `lo` on; None: padding.
@@ -102,7 +102,13 @@ class ForwardInputBuilder:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the rounded number of positions to read: `needed`, or `end` if no token attends to later ones."""
+        """Return the number of cache positions that a forward reads, rounded if `is_length_rounded`.
+
+        Args:
+            needed: number of positions that the forward writes and reads.
+            cache: the KV cache.
+            end: number of positions to read if no token attends to later ones; None: `needed`.
+        """
         if needed > cache.capacity:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
@@ -114,7 +120,7 @@ class ForwardInputBuilder:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Return the sequence position of every cache entry; those of scratch nodes are stored for later forwards."""
+        """Return the sequence position of every cache entry. Those of new tokens are stored in the slots."""
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

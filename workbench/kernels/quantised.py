@@ -1,4 +1,4 @@
-"""Weight-only int8: linear layers with signed 8-bit weights and one scale per 64 inputs of an output.
+"""Quantise linear layers to int8 (weights only): signed 8-bit weights, and one scale per 64 inputs of an output.
 
 A forward over one token takes as long as reading the weights, and int8 weights have half the bytes of bfloat16. The
 rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that prefill,
@@ -33,11 +33,11 @@ from workbench.kernels.packed import LARGEST_MODEL
 GROUP = 64
 """Number of inputs of one output that share a scale; the width of a product has to be a multiple of it."""
 STEPS = 127
-"""Largest magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
+"""Maximum magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 
 
 class Int8Weight(NamedTuple):
-    """int8 weights of a linear layer, their scales, and the state of the bfloat16 weight stored in the layer.
+    """int8 weights of a linear layer, their scales, and the version of the bfloat16 weight stored in the layer.
 
     `values` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
     """
@@ -48,7 +48,9 @@ class Int8Weight(NamedTuple):
 
 
 def quantise_weight(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, "o groups"]]:
-    """Round a weight to int8; return it with its scales, float32: the largest magnitude of every 64 becomes 127.
+    """Round a weight to int8. Return the int8 numbers and their float32 scales.
+
+    A scale maps the largest magnitude of its 64 inputs to 127.
 
     Args:
         weight: weight [o, i]; i is a multiple of 64.
@@ -65,7 +67,7 @@ def dequantise_weight(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o grou
 
 
 def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
-    """Return the inputs in the order that compiled products read (`compiled.layer_steps.to_even_odd_order`)."""
+    """Reorder the inputs (columns) as compiled products read them (`compiled.layer_steps.to_even_odd_order`)."""
     return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)
 
 
@@ -113,10 +115,10 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def refuse_int8(model: PreTrainedModel) -> NoReturn:
-    """Raise the error for a model that int8 does not support because the compiled kernels do not.
+    """Raise an error for a model that cannot run in int8, because the compiled kernels do not support it.
 
     Raises:
-        ModelError: always.
+        ModelError: always; the message has the reason.
     """
     name = Path(model.name_or_path or type(model).__name__).name
     why = why_not_compiled() or (

@@ -1,4 +1,4 @@
-"""Draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
+"""Run draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
 
 A small drafter with a large vocabulary spends most of a forward on logits of tokens that it almost never proposes.
 Its `config.json` lists the remaining tokens as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
@@ -27,7 +27,7 @@ from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.single_thread import fill_single_threaded
 
 KEY = "draft_vocabulary"
-"""Key in `config.json`: ids of the tokens that the model can propose, in increasing order."""
+"""Key in `config.json` for the ids of the tokens that the model can propose, in increasing order."""
 
 
 class TrimmedLinear(nn.Linear):
@@ -36,7 +36,7 @@ class TrimmedLinear(nn.Linear):
     token_ids: Tensor
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
-        """Return logits of all tokens."""
+        """Return logits of all tokens; −∞ for tokens whose rows are not computed."""
         state = (self.weight._version, self.weight.data_ptr(), self.token_ids.device)
         if self.__dict__.get("_seen") != state:
             self._rows, self._seen = make_head_product(self, self.token_ids), state
@@ -44,7 +44,7 @@ class TrimmedLinear(nn.Linear):
         return scatter_logits(logits, self.token_ids, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the copied rows: a deep copy or an unpickled head creates its own."""
+        """Return the head's state without the copied rows; a deep copy or an unpickled head creates its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
 
 
@@ -55,13 +55,19 @@ def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, 
 
 
 def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
-    """Return a function that multiplies by some rows of an LM head, [T, D] → [T, K], fast for few inputs at a time."""
+    """Return a function that computes the logits of the K tokens `kept`, [T, D] → [T, K], fast for small T."""
     rows = select_head_rows(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens from the logits of `token_ids`; all others are −∞."""
+    """Return logits of all tokens from the logits of `token_ids`; all others are −∞.
+
+    Args:
+        logits: logits of some tokens.
+        token_ids: ids of these tokens.
+        size: number of all tokens V.
+    """
     return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 
@@ -116,7 +122,12 @@ class SharedHead:
         return scatter_logits(logits.flatten(0, -2), self.token_ids, self._size).view(*logits.shape[:-1], self._size)
 
     def top_tokens(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
+        """Return log-probabilities and ids of the k most probable tokens of each row.
+
+        Args:
+            logits: logits of this head, in any dtype.
+            k: number of tokens.
+        """
         k = min(k, logits.shape[1])
         if (summary := summarise_softmax(logits, k)) is not None:
             return summary.logs, self.to_token_ids(summary.top)
@@ -125,7 +136,7 @@ class SharedHead:
         return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.to_token_ids(top.indices)
 
     def to_token_ids(self, indices: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Return the token ids of indices into the logits."""
+        """Convert indices into the logits of this head to token ids."""
         return indices if self.token_ids is None else self.token_ids[indices]
 
 
@@ -155,7 +166,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
 
 
 def _are_tokens(ids: Any, size: int) -> bool:
-    """Whether `ids` is a non-empty increasing list of integers from 0 to below `size`."""
+    """Return whether `ids` is a non-empty increasing list of integers from 0 to below `size`."""
     if not isinstance(ids, list) or not ids or any(type(i) is not int for i in ids):
         return False
     return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))

@@ -1,4 +1,4 @@
-"""Recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
+"""Verify drafts by recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
 
 `workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here each test reads the
 vocabulary once, with the same results. Machines without compiled kernels, other dtypes and mixed trees use those
@@ -25,15 +25,15 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import load_kernels, run_in_parallel
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.feedback import Verification
+    from workbench.decoders.draft_verify.parts import Verification
 
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that were all drawn from one distribution."""
+"""Ways of choosing siblings that draw all of them from one distribution."""
 NO_LIFT = Lift()
 
 
 def verify_lossless(v: Verification) -> AcceptanceDecision:
-    """Apply the exact rule for any draft: greedy match without sampling, else recursive rejection."""
+    """Verify any draft exactly: by greedy match at temperature 0, else by recursive rejection."""
     if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
@@ -42,7 +42,10 @@ def verify_lossless(v: Verification) -> AcceptanceDecision:
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> AcceptanceDecision:
-    """Verify a draft by recursive rejection; see `workbench.core.rejection.recursive_rejection`."""
+    """Verify a draft by recursive rejection, with compiled kernels if they support it.
+
+    Arguments and result are those of `workbench.core.rejection.recursive_rejection`.
+    """
 
     def tests(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = run_sibling_tests(
@@ -62,7 +65,10 @@ def relaxed_rejection(
     lazy: bool = False,
     with_total_variation: bool = False,
 ) -> RelaxedResult:
-    """Verify a draft by relaxed rejection; see `workbench.core.relaxed.relaxed_rejection`."""
+    """Verify a draft by relaxed rejection, with compiled kernels if they support it.
+
+    Arguments and result are those of `workbench.core.relaxed.relaxed_rejection`.
+    """
 
     def tests(fans: SiblingGroups, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = run_sibling_tests(
@@ -90,7 +96,7 @@ class TestResults:
         residual_probs: float [R, V], distribution of the next token if no child was accepted; p if not requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
         other_mass: float [R], probability mass of `residual_probs` on all other tokens.
-        total_variation: float [R], see `RelaxedResult.total_variation`; None if not requested.
+        total_variation: float [R], total variation distance as in `RelaxedResult`; None if not requested.
     """
 
     accept: Float[Tensor, "R F"]
@@ -104,7 +110,7 @@ class TestResults:
 
 
 def supports_distributions(p: Tensor, q: Tensor) -> bool:
-    """Whether compiled kernels support distributions [·, V]: float32, large, contiguous, on a CPU with compilation."""
+    """Return whether compiled kernels are available and support distributions p and q: float32 [·, V], large V."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
     return p.is_contiguous() and q.is_contiguous() and load_kernels("siblings") is not None
@@ -119,13 +125,13 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return a position with one child, as an input for compilation."""
+    """Return sibling groups with one position and one child, as inputs of functions that are called to compile them."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
-    """Whether the compiled kernels support this draft."""
+    """Return whether the compiled kernels support this draft."""
     if (
         tree.q is None
         or tree.child_q_rows is None

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a forward: cache slots, segments of new tokens, logits and hidden states."""
+"""Types for the inputs and outputs of a forward: cache slots, segments of new tokens, logits and hidden states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Retention(Protocol):
     """Rule that decides which committed entries of the KV cache a sequence keeps."""
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop entries of the slot that are not kept, and adjust its length and shift."""
+        """Drop the entries of a slot that the rule does not keep, and adjust the slot's length and shift."""
         ...
 
 
@@ -55,7 +55,7 @@ class PrefillHiddenStates:
     layer_states: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def take(self, out: Output, n: int) -> None:
-        """Add the states of a forward over n more positions."""
+        """Append the hidden states that a forward over n more positions captured."""
         self.n += n
         if self.selection.features:
             self.features.append(out.hidden)
@@ -63,14 +63,17 @@ class PrefillHiddenStates:
             self.layer_states.setdefault(layer, []).append(out.layer_states[layer])
 
     def from_position(self, first: int) -> HiddenStates:
-        """Return the states at positions from `first` on."""
+        """Return the hidden states at all positions from `first` on."""
         streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.layer_states.items()}
         return HiddenStates(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """Hidden states at n positions, each [n, D]; `features` is None if not captured or n is 0."""
+    """Captured hidden states at n positions: `features`, the LM head's input, and residual streams by layer, [n, D].
+
+    `features` is None if it was not captured or n is 0.
+    """
 
     features: Float[Tensor, "n D"] | None
     layer_states: Mapping[int, Float[Tensor, "n D"]]

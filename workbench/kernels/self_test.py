@@ -1,4 +1,4 @@
-"""Self-test of lean decoders: compare one with its model before it is used.
+"""Compare a lean decoder with its model before it is used (self-test).
 
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
 layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
@@ -30,11 +30,12 @@ log = logging.getLogger(__name__)
 
 PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-"""Largest difference of logits from the model's own, as a share of their largest magnitude."""
+"""Maximum difference between the logits of a lean decoder and its model's by dtype, as a share of the largest
+magnitude."""
 TIMES = 4.0
-"""In bfloat16: largest ratio of a lean layer's error to the error of the model's own layer, for each token."""
+"""Maximum ratio, in bfloat16, of a lean layer's error to the error of the model's own layer, for each token."""
 HEAD = 4.0
-"""In bfloat16: largest difference of logits from the same residual stream, in units of the dtype's rounding."""
+"""Maximum difference, in bfloat16, of logits from the same residual stream, in units of the dtype's rounding."""
 
 
 def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
@@ -58,7 +59,10 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Run the comparison, which compiles and caches the kernels; return a failure (a full disk) as text."""
+    """Return how the compiled decoder differs from its model, in words; empty if it does not.
+
+    The first call compiles the kernels and caches them on disk; if that fails (a full disk), the text says so.
+    """
     try:
         return describe_difference(lean, model)
     except Exception as error:  # numba raises many types
@@ -126,11 +130,14 @@ def _by_layers(
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Largest difference between two computations of the same forward, as a share of the largest logit."""
+"""Maximum difference between two computations of the same forward by dtype, as a share of the largest logit."""
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Return the largest difference, as a share of the largest magnitude; entries that are −∞ in both are left out."""
+    """Return the largest difference of two arrays of logits, as a share of the largest magnitude.
+
+    Entries that are −∞ in both are left out.
+    """
     is_finite = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[is_finite].double(), own[is_finite].double()
     return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())

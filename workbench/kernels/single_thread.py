@@ -1,4 +1,4 @@
-"""Writes to CPU tensors on the calling thread, without torch's thread pool.
+"""Write to CPU tensors on the calling thread, without torch's thread pool.
 
 torch splits work on more than 32,768 numbers among its threads. For such small work the operating system then moves
 threads between cores for milliseconds, and the threads of the next compiled forward end up on one core: that forward
@@ -18,7 +18,7 @@ from workbench.core.transfer import on_host, to_device
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LINE = 64
-"""Bytes of a CPU cache line; torch aligns its own memory to it, too."""
+"""Size of a CPU cache line in bytes. torch aligns its own memory to it, too."""
 
 
 def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:

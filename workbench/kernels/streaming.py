@@ -1,4 +1,4 @@
-"""Streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
+"""Keep a streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
 
 Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are those within the
 cache, not those in the text. When entries in between are dropped, the later ones move forward, and their keys are
@@ -20,7 +20,7 @@ from workbench.kernels.segment import Slot
 
 @dataclass(frozen=True, slots=True)
 class SinkWindow:
-    """Keep the first `sinks` entries and at least the last `window` ones of a sequence: see `Retention`.
+    """Retention rule of a streaming KV cache: keep the first `sinks` entries and at least the last `window` entries.
 
     Old entries are dropped in blocks of a quarter of the window. A key is then moved at most five times, so that
     rounding its rotations to half precision does not add up, and most commits move nothing.
@@ -60,7 +60,7 @@ class KeyRotation:
         self.frequencies = frequencies.double()
 
     def __call__(self, keys: Float[Tensor, "*b n D"], by: int) -> Float[Tensor, "*b n D"]:
-        """Return the keys that the same tokens have `by` positions later."""
+        """Return the keys of the same tokens at positions that are `by` larger."""
         wide = keys if keys.dtype == torch.float64 else keys.float()
         angle = self.frequencies * by
         cos, sin = (torch.cat([value, value], -1).to(wide.device, wide.dtype) for value in (angle.cos(), angle.sin()))
@@ -69,9 +69,9 @@ class KeyRotation:
 
 
 def find_key_rotation(model: Any) -> KeyRotation | None:
-    """Return the rotation of a model's keys, or None if the model has none or another one per layer.
+    """Return the rotation of a model's keys; None if the model has none, or different ones per layer.
 
-    The caller compares the result with the model's own keys.
+    The rotation is taken from the model's rotary embedding; the caller has to compare it with the model's own keys.
 
     Args:
         model: causal language model.

@@ -1,4 +1,4 @@
-"""Copy of a model that shares most of its weights and is run in its place, with its KV cache."""
+"""Type for a copy of a model that shares most of its weights and is run in its place, with its KV cache."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier, siblings_of
+from workbench.decoders.draft_verify.parts import TreeBuilder, Verification, Verifier, siblings_of
 from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import method_info
 

@@ -1,4 +1,4 @@
-"""Admission of models: run the self-test once (`model_self_test`) and cache the result on this machine."""
+"""Admit a model after its self-test (`model_self_test`), whose result is cached on this machine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ FACTS = "verified.json"
 """Name of the file with cached check results, in the cache folder."""
 
 SOURCES, CHECKED = Path(__file__).parents[1], ("core", "kernels", "models")
-"""Folder of the packages, and the packages that the self-test uses: a change in their code invalidates the cache."""
+"""Folder of the workbench's packages, and names of those that the self-test uses: a change in their code invalidates
+cached results."""
 
 MOST_FACTS = 500
-"""Number of cached results; the oldest are dropped."""
+"""Maximum number of cached results; the oldest are dropped."""
 
 
 def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Check a model before its first use; if draft trees are not exact, its runner refuses them from then on.
+    """Check a model before its first use. If draft trees are not exact, its runner refuses trees from then on.
 
     Args:
         runner: runner of a target or of a draft model, not in use.
         name: name of the model that users see.
-        folder: folder of its files, for caching the result on disk; None: cached with the model object.
+        folder: folder of the model's files, for caching the result on disk; None: cache it with the model object.
 
     Raises:
         ModelError: not even chains can be verified.
@@ -45,7 +46,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
         raise ModelError(
             f"{name} ({kind}) is not supported: {result.why_not}.",
             "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
-            "use another.",
+            "use another dtype.",
         )
     runner.why_no_trees = result.why_no_trees and f"{name} ({kind}) supports chains, not trees: {result.why_no_trees}."
 
@@ -54,7 +55,7 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestRe
 
 
 def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
-    """Return the cached result for the same weights, dtype, device and code; without one, run the self-test."""
+    """Return the cached result for the same weights, dtype, device and code; if there is none, run the self-test."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         cached = _of_objects.get(runner.model)

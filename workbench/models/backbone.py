@@ -1,4 +1,4 @@
-"""Interface of a loaded model on one device, as decoders and drafters use it; implemented by `Runner`.
+"""Interface through which decoders and drafters use a loaded model on one device. `Runner` implements it.
 
 Each model has a device, a dtype and a KV cache of its own: a draft model may run on another device than its target.
 """
@@ -36,7 +36,7 @@ class Backbone(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits."""
+        """Number of logits per position."""
         ...
 
     def open(self, owner: int | None = None) -> Slot:
@@ -48,15 +48,26 @@ class Backbone(Protocol):
         ...
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop everything after the first `length` positions."""
+        """Drop all committed and scratch tokens after the first positions of a slot.
+
+        Args:
+            slot: slot of the sequence.
+            length: number of positions that stay.
+        """
         ...
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others."""
+        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others.
+
+        Args:
+            slot: slot of the sequence.
+            path: nodes to commit, strictly increasing.
+            kept: nodes that stay scratch nodes, strictly increasing and after `path`.
+        """
         ...
 
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run tokens after the committed part and commit them."""
+        """Run the tokens that follow the committed part of a slot, and commit them, `chunk` tokens at a time."""
         ...
 
     def forward(
@@ -67,5 +78,13 @@ class Backbone(Protocol):
         head: bool = True,
         capture_layers: Collection[int] = (),
     ) -> Output:
-        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes."""
+        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes.
+
+        Args:
+            batch: one segment of new tokens per sequence.
+            last_only: whether to compute logits for the last position only.
+            layers: indices of the layers to run; None: all.
+            head: whether to compute logits.
+            capture_layers: indices of the layers after which hidden states are captured.
+        """
         ...

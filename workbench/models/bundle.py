@@ -1,4 +1,4 @@
-"""The bundled models: their folder, and checks of a model folder's files."""
+"""Find the bundled models, and check the files in a model's folder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
 DIFFUSION_TARGET = "diffusion-target"
 SOURCE = "source.json"
-"""File in each converted copy of a model that describes the original."""
+"""Name of the file in each converted copy of a model that describes the original."""
 Progress = Callable[[int, int], None]
-"""Progress callback: completed bytes of a file, and bytes in total."""
+"""Progress callback. Its arguments are the completed bytes of a file and the file's bytes in total."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -62,7 +62,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _parsed(path: str, *version: int) -> dict[str, Any]:
-    """Return the content of a configuration; `version` changes with the file."""
+    """Return the content of a configuration file. `version` (size and modification time) is part of the cache key."""
     config = json.loads(Path(path).read_text(encoding="utf-8"))
     return config if isinstance(config, dict) and isinstance(config.get("workbench_head", ""), str) else {}
 

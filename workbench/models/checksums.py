@@ -1,4 +1,4 @@
-"""SHA-256 checks of the bundled weights when they are loaded.
+"""Check the SHA-256 sums of the bundled weights when they are loaded.
 
 `SHA256SUMS`, next to the weights, has the format that `sha256sum -c SHA256SUMS` reads. Training rewrites it.
 """
@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def checksum_problem(file: Path, wanted: str) -> str:
-    """Return why a file does not have this checksum, as words that follow its name; empty if it does."""
+    """Return why a file does not have a checksum, as words to put after its name; empty if it has the checksum."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:

@@ -1,8 +1,8 @@
-"""Converted copies of models in other formats: converted once and stored in a cache folder, complete or not at all.
+"""Convert models in other formats once, and store the copies in a cache folder.
 
-A copy is written in a temporary folder next to its final one and renamed when it is complete, with the checksums
-written last. So after a kill, no incomplete copy counts as complete; the next start deletes the remains and begins
-again. A lock lets one process convert while others wait.
+A copy is written into a temporary folder next to its final one, with the checksums last, and renamed when it is
+complete. After a kill there is thus no incomplete copy in the final folder; the next start deletes the temporary folder
+and begins again. A lock lets one process convert while others wait.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from workbench.trace.files import PART, check_regular
 LOG = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Version of the conversion: raise it when the conversion changes, so that older copies are replaced."""
+"""Version of the conversion. Increase it when the conversion changes, so that older copies are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
-"""Seconds between progress calls while another process makes the copy."""
+"""Time in seconds between calls of the progress callback while another process makes the copy."""
 
 
 def source_of(place: Path) -> dict[str, str]:
-    """Return the origin of a copy: {"file", "title", "licence", "family"}, as far as the original file has them."""
+    """Return the origin of a converted copy: "file", "title", "licence" and "family", as far as they are known."""
     try:
         return json.loads((place / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def source_of(place: Path) -> dict[str, str]:
 
 
 def copies() -> list[Path]:
-    """Return the folders of all copies."""
+    """Return the folders of all converted copies."""
     folder = cache_folder()
     try:
         return sorted(sums.parent for sums in folder.glob(f"*/{SUMS_FILE}")) if folder.is_dir() else []
@@ -52,23 +52,28 @@ def copies() -> list[Path]:
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a name looks like the path of a GGUF file."""
+    """Return whether a name looks like the path of a GGUF file."""
     return name.lower().endswith(".gguf") and "\0" not in name
 
 
 def copy_folder(stem: str, digest: str) -> Path:
-    """Return the folder of the copy of a file with this SHA-256 sum, whether it exists or not."""
+    """Return the folder for the converted copy of a file with this SHA-256 sum; it need not exist yet.
+
+    Args:
+        stem: start of the folder's name.
+        digest: SHA-256 sum of the original file.
+    """
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60]
     return cache_folder() / f"{readable or 'model'}-{digest[:16]}-v{FORMAT}"
 
 
 def is_complete(place: Path) -> bool:
-    """Whether a copy was completed; `is_intact` also checks its files."""
+    """Return whether a converted copy was completed; its files are not checked, unlike by `is_intact`."""
     return is_file(place / SUMS_FILE)
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file exists and is accessible; False in a folder without permission."""
+    """Return whether a file exists and is accessible; False in a folder without permission."""
     try:
         return path.is_file()
     except OSError:
@@ -76,7 +81,7 @@ def is_file(path: Path) -> bool:
 
 
 def copy_of(file: Path) -> Path | None:
-    """Return the existing copy of a GGUF file, or None; nothing is converted. The file is read once per process.
+    """Return the existing converted copy of a GGUF file; None if there is none. The file is read once per process.
 
     Raises:
         ModelError: there is no such file, or it is not a GGUF file.
@@ -103,7 +108,7 @@ def check_gguf(file: Path) -> None:
 
 
 def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: str | None = None) -> Path:
-    """Return the folder with a GGUF file's converted model; convert it now if there is none.
+    """Return the folder with the converted copy of a GGUF file; create the copy if there is none.
 
     An existing copy is checked against its checksums and replaced if they do not match.
 
@@ -132,14 +137,14 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
 
 @contextlib.contextmanager
-def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception in `told` ends the wait."""
+def _held(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock. While another process has it, call `on_wait` every `WAIT_S`; an exception there ends the wait."""
     while True:
         try:
             lock.acquire(timeout=WAIT_S)
             break
         except Timeout:
-            told()
+            on_wait()
     try:
         yield
     finally:
@@ -147,29 +152,30 @@ def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
 
 
 def is_intact(place: Path) -> bool:
-    """Whether a copy exists and all files match its checksums. Files are read once per process."""
+    """Return whether a converted copy exists and its files match its checksums. Files are read once per process."""
     if not is_complete(place):
         return False
     lines = [line.split("  ", 1) for line in (place / SUMS_FILE).read_text(encoding="utf-8").splitlines()]
     return bool(lines) and all(len(line) == 2 and not checksum_problem(place / line[1], line[0]) for line in lines)
 
 
-def _make(file: Path, place: Path, told: Progress) -> None:
+def _make(file: Path, place: Path, on_progress: Progress) -> None:
     from workbench.models.gguf import dequantise  # imports PyTorch, not needed to look up a copy
 
-    fill(place, lambda part: dequantise(file, part, told))
+    fill(place, lambda part: dequantise(file, part, on_progress))
     for version in range(1, FORMAT):  # copies of the same file in older formats
         shutil.rmtree(place.with_name(f"{place.name.rpartition('-v')[0]}-v{version}"), ignore_errors=True)
 
 
 def fill(place: Path, write: Callable[[Path], object]) -> None:
-    """Write a copy with its checksums, completely or not at all; replaces an existing one.
+    """Write a converted copy with its checksums atomically; it replaces an existing copy.
 
-    Call it only while holding the lock: temporary folders found here are then left over from killed processes.
+    Call this function only while holding the lock: temporary folders next to the copy are then left over from killed
+    processes and are deleted.
 
     Args:
         place: folder of the copy.
-        write: function that writes the files into the given folder.
+        write: function that writes the model's files into the folder given as its argument.
     """
     for leftover in place.parent.glob(f".{place.name}.*{PART}"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -204,7 +210,7 @@ def _to_disk(path: Path) -> None:
 
 
 def _unwritten(error: OSError, place: Path) -> WorkbenchError:
-    """Return the error for a copy that could not be written and was removed."""
+    """Return the user-facing error for a converted copy that could not be written and was removed."""
     message = error.strerror or str(error)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors drops errno

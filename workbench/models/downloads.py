@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face Hub that can be interrupted: by Ctrl-C or by an exception in the progress callback.
+"""Download from the Hugging Face Hub so that Ctrl-C or an exception in the progress callback ends the download.
 
 The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception in a progress bar
 ends the download of a file, but not with Xet, which has its own threads. So files are downloaded over HTTP.
@@ -19,7 +19,7 @@ FILES: dict[str, Any] = {
     "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
-"""Files of a Hub model that are needed. Pickles and code are never fetched."""
+"""Patterns of the files of a Hub model that are downloaded. Pickles and code never are."""
 
 
 WAIT_S = 0.2
@@ -89,14 +89,18 @@ def _over_http() -> Iterator[None]:
                 constants.HF_HUB_DISABLE_XET = _before
 
 
-def _bar(told: Callable[[int], None] | None, over: threading.Event) -> Any:
-    """Return a progress bar class for the Hub's library whose next update raises an error once `over` is set."""
+def _bar(on_progress: Callable[[int], None] | None, over: threading.Event) -> Any:
+    """Return a progress bar class for the Hub's library, which calls `on_progress` with the downloaded bytes.
+
+    Once `over` is set, the next update of a bar raises an error, which ends its download.
+    """
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.counts_bytes = kwargs.get("unit") == "B"  # other bars count files
             kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": None if told is None else True})  # None: on a terminal
+            is_disabled = None if on_progress is None else True  # None: show the bar if there is a terminal
+            super().__init__(*args, **{**kwargs, "disable": is_disabled})
 
         def update(self, n: float | None = 1) -> None:
             if over.is_set():
@@ -105,7 +109,7 @@ def _bar(told: Callable[[int], None] | None, over: threading.Event) -> Any:
                 super().update(n)
                 return
             self.n += n or 0
-            if self.counts_bytes and told is not None:
-                told(int(self.n))
+            if self.counts_bytes and on_progress is not None:
+                on_progress(int(self.n))
 
     return Bar

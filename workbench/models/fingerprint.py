@@ -1,9 +1,10 @@
-"""A short fingerprint of a target's weights, stored with the heads trained on it; quantisation hardly changes it.
+"""Compute a short fingerprint of a target's weights, which is stored with heads trained on them.
 
 Heads are found by their target's name, but a name can belong to other weights: a target trained again, or another model
 in its folder. All drafts of such heads would be rejected without an explanation. A checksum does not work: a target
 from the Hub, its copy from a GGUF file and either in bfloat16 differ in every byte, but the same heads fit all of them.
-So 256 pairs of weights, spread over the embedding, are compared, and each bit records which weight of a pair is larger.
+A fingerprint hardly changes with quantisation. To compute it, 256 pairs of weights, spread over the embedding, are
+compared, and each bit records which weight of a pair is larger.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 
 WEIGHTS = "target_weights"
-"""Key in a head's configuration: fingerprint of the target that it was trained on."""
+"""Key in the configuration of heads for the fingerprint of the target that they were trained on."""
 N_BITS = 256
 TOLERATED = 32
-"""Bits that may differ. Rounding to four bits changes a weight by a tenth of the weights' standard deviation, which
-flips a few per cent of the bits; the weights of two training runs agree in half of the bits, 128 ± 8."""
+"""Number of bits in which fingerprints of the same weights may differ. Rounding to four bits changes a weight by a
+tenth of the weights' standard deviation, which flips a few per cent of the bits; the weights of two training runs agree
+in half of the bits, 128 ± 8."""
 _SCATTER = 2_654_435_761  # Knuth's multiplier: maps consecutive numbers far from each other
 
 
@@ -33,7 +35,7 @@ def fingerprint(model: Any) -> str:
 
 
 def fingerprints_differ(one: str, other: str) -> bool:
-    """Whether two fingerprints belong to different weights; an invalid fingerprint differs from all."""
+    """Return whether two fingerprints belong to different weights; an invalid fingerprint differs from all."""
     try:
         return (int(one, 16) ^ int(other, 16)).bit_count() > TOLERATED
     except ValueError:

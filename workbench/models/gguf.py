@@ -23,7 +23,7 @@ from workbench.models.gguf_metadata import DAMAGED_ADVICE, config_of, first_line
 from workbench.models.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
-"""Size in bytes at which a shard is written and the next one begun; at most this much is in memory at once."""
+"""Size in bytes at which a shard is written to disk; weights in memory take at most this much at once."""
 
 
 def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, total: None) -> None:
@@ -71,7 +71,7 @@ def import_gguf() -> Any:
 
 
 def _opened(gguf: Any, file: Path) -> Any:
-    """Return a reader of the file; its tables are checked, its weights are not read."""
+    """Open a GGUF file and return its reader. Its tables are checked; its weights are not read."""
     try:
         return gguf.GGUFReader(file)
     except OSError as error:
@@ -83,7 +83,7 @@ def _opened(gguf: Any, file: Path) -> Any:
 
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
-    """Write the origin of the copy, for lists of available models."""
+    """Write the file that describes the origin of a converted copy, for lists of available models."""
     keys = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
     facts = {name: reader.fields[key].contents() for name, key in keys.items() if key in reader.fields}
     (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
@@ -100,13 +100,13 @@ def _generation(config: PretrainedConfig, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A weight and its name in Transformers."""
+    """A model's weight, with its name in Transformers."""
 
     name: str
     value: torch.Tensor
 
 
-def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) -> Iterator[_Weight]:
+def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progress) -> Iterator[_Weight]:
     """Yield all weights of the model in the file's order, each with the shape that the model expects."""
     expected = _wanted(gguf, config)
     names = {tensor.name for tensor in reader.tensors}
@@ -125,11 +125,16 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) ->
         elif config.model_type == "llama" and ".attn_k." in tensor.name:
             value = reorder_rope_rows(value, config.num_key_value_heads)
         yield _Weight(name, _kept(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
-        told(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
+        on_progress(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
 
 
 def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return a dict from the GGUF name of each weight to its Transformers name and shape."""
+    """Return a dict from the GGUF name of each weight to its Transformers name and shape.
+
+    Args:
+        gguf: the package `gguf`.
+        config: configuration of the model.
+    """
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
@@ -144,7 +149,13 @@ def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
-    """Return a tensor's numbers in float32, dequantised by the `gguf` package."""
+    """Return the values of a GGUF tensor in float32, dequantised by the `gguf` package.
+
+    Args:
+        gguf: the package `gguf`.
+        tensor: tensor of the package's reader.
+        file: path of the file, for errors.
+    """
     try:
         return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     except NotImplementedError:
@@ -154,7 +165,13 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """Return a weight in the dtype of the copy; see `dequantise`."""
+    """Return a weight in the dtype that the converted copy stores, which `dequantise` describes.
+
+    Args:
+        values: numbers in float32.
+        kind: name of the number format in the file.
+        what: name of the tensor, for errors.
+    """
     tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
     if not torch.isfinite(tensor).all():
         raise ModelError(f"{what} contains NaN or infinite values.", DAMAGED_ADVICE)
@@ -167,13 +184,18 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
 
 
 def reorder_rope_rows(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart)."""
+    """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart).
+
+    Args:
+        weight: weight [H · d, ·] of queries or keys.
+        heads: number of heads H.
+    """
     rows = weight.shape[0]
     return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
-    """Write safetensors shards, and the index that Transformers reads if there are several."""
+    """Write weights as safetensors shards; if there are several, also write the index that Transformers reads."""
     shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}
     n_bytes = total = 0

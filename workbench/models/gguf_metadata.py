@@ -1,4 +1,4 @@
-"""Metadata of a GGUF file: the Transformers configuration of its model, or the reason why it cannot be a target."""
+"""Convert the metadata of a GGUF file to the Transformers configuration of its model, or say why it is unsupported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 from workbench.core.errors import ModelError
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-"""Supported architectures: Llama-like decoders. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
+"""Configuration class of each supported architecture. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
 UNSUPPORTED_ADVICE = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
 """Advice in errors about files with an unsupported model."""
 DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
@@ -19,7 +19,11 @@ DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
 
 
 def config_of(reader: Any, file: Path) -> PretrainedConfig:
-    """Return the Transformers configuration of the model in a GGUF file; raise ModelError if it is unsupported."""
+    """Return the Transformers configuration of the model in a GGUF file.
+
+    Raises:
+        ModelError: the metadata is damaged, or the model is not supported as a target.
+    """
     facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
     try:
         return _from_facts(reader, facts, file)
@@ -58,7 +62,13 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
 
 
 def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Return why a file cannot be a target, by its metadata; empty if it can."""
+    """Return why the metadata of a GGUF file exclude its model as a target; empty if they do not.
+
+    Args:
+        facts: metadata of the file.
+        family: architecture of the model.
+        names: names of the file's tensors.
+    """
     scaling = facts.get(f"{family}.rope.scaling.type", "none")
     if family not in FAMILIES:
         return f"its family is {family!r}"
@@ -76,7 +86,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Return why a model's positional encoding is unsupported; empty if it is. Shapes of weights do not reveal it."""
+    """Return why a model's positional encoding is not supported; "" if it is. Shapes of weights do not show this."""
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled in a way that its metadata describes only in part"
@@ -89,13 +99,20 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 
 
 def refuse(why: str, file: Path) -> None:
-    """Raise ModelError if there is a reason."""
+    """Raise ModelError if `why`, the reason why a file's model cannot be a target, is not empty."""
     if why:
         raise ModelError(f"{file.name} cannot be used as a target: {why}.", UNSUPPORTED_ADVICE)
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:
-    """Return the id of a special token: from the file, or llama.cpp's default for a SentencePiece vocabulary.
+    """Return the id of a special token from the file, or llama.cpp's default for a SentencePiece vocabulary.
+
+    Args:
+        facts: metadata of the file, with or without the prefix "tokenizer.".
+        name: "bos", "eos", "eot", "unknown" or "padding".
+
+    Returns:
+        The id; None if there is no such token.
 
     Args:
         facts: metadata of the file, with or without the prefix "tokenizer.".
@@ -107,14 +124,21 @@ def special_id(facts: dict[str, Any], name: str) -> int | None:
 
 
 def _ends(facts: dict[str, Any]) -> int | list[int] | None:
-    """Return the ids that end a text: end of sequence, and end of turn if it is another token."""
+    """Return the ids of the tokens that end a text: end of sequence, and end of turn if it is another token.
+
+    Args:
+        facts: metadata of the file.
+
+    Returns:
+        One id, or several; None if there is none.
+    """
     candidates = [special_id(facts, name) for name in ("eos", "eot")]
     ids = sorted({i for i in candidates if i is not None})
     return ids if len(ids) > 1 else ids[0] if ids else None
 
 
 def _short(value: float) -> float:
-    """Return a float32 of the metadata as the shortest decimal: 1e-05, not 9.999999747378752e-06."""
+    """Round a float32 number of the metadata to its shortest decimal: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp's pre-tokenisation before byte-pair encoding, by the name in `tokenizer.ggml.pre`.
+"""Build llama.cpp's pre-tokenisation before byte-pair encoding, from its name in `tokenizer.ggml.pre`.
 
 llama.cpp applies the regular expressions of a name in order, each to the pieces from the previous one; text that no
 expression matches stays one piece. If llama.cpp rewrote an expression because its regex engine lacks a feature, this
@@ -32,7 +32,7 @@ def _cased(suffix: str = "") -> str:
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""GPT-2's expression, the one built into `ByteLevel(use_regex=True)`."""
+"""Regular expression of GPT-2's pre-tokenisation, which is built into `ByteLevel(use_regex=True)`."""
 _LLAMA3 = _expression(r"\p{N}{1,3}")
 _QWEN2 = _expression(r"\p{N}")
 _SIGNS_AND_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -66,12 +66,12 @@ _CASED_LETTERS = (
     r"\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}"
     r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}"
 )
-"""Cased letters in DeepSeek LLM's expression."""
+"""Letters with case in the regular expression of DeepSeek LLM."""
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """Pre-tokenisation of one name.
+    """Pre-tokenisation that belongs to one name in llama.cpp.
 
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
@@ -86,7 +86,7 @@ class Splitting:
     has_bytes: bool = True
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Return a pre-tokenizer with these settings."""
+        """Build the pre-tokenizer of the `tokenizers` library with these settings."""
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions
         ]
@@ -250,4 +250,4 @@ SPLITTINGS: dict[str, Splitting] = {
     ),
     **_named(Splitting((_LINES,), has_bytes=False), "gemma4 granite-embed-multi-311m sarvam-moe"),
 }
-"""All names that llama.cpp supports for decoders; only "whitespace", of an embedding model, is left out."""
+"""Pre-tokenisation by name, for all names that llama.cpp supports for decoders."""

@@ -1,4 +1,4 @@
-"""Tokenizer of a GGUF file, built from the file's metadata alone.
+"""Build the tokenizer of a GGUF file from the file's metadata alone.
 
 Transformers builds a tokenizer from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it
 does not read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and
@@ -63,7 +63,13 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
 
 
 def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
-    """Return the pre-tokenisation before the merges."""
+    """Return the tokenizer's pre-tokenisation.
+
+    Args:
+        kind: value of `tokenizer.ggml.model`.
+        pre: value of `tokenizer.ggml.pre`.
+        file: path of the file, for errors.
+    """
     if kind == "llama":
         return _SENTENCEPIECE
     name = "gemma4" if kind == "gemma4" else pre
@@ -86,7 +92,16 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
 def _model(
     kind: Any, facts: dict[str, Any], ids: dict[str, int], kinds: list[int], splitting: Splitting, file: Path
 ) -> models.BPE:
-    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores."""
+    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores.
+
+    Args:
+        kind: value of `tokenizer.ggml.model`.
+        facts: metadata of the file.
+        ids: id by token.
+        kinds: token type by id.
+        splitting: pre-tokenisation of the vocabulary.
+        file: path of the file, for errors.
+    """
     if kind == "llama":
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
@@ -111,10 +126,10 @@ def _model(
 
 
 def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Splitting) -> None:
-    """Set how spaces and bytes are encoded and decoded.
+    """Set how the tokenizer `backend` encodes and decodes spaces and bytes.
 
-    llama.cpp puts a space before the text and after each special token. A normalizer does the same, as it is applied
-    to each piece between special tokens. Byte-level vocabularies have no such space.
+    llama.cpp puts a space before the text and after each special token. A normalizer does the same, because it is
+    applied to each piece between special tokens. Byte-level vocabularies have no such space.
     """
     if splitting.has_bytes:
         backend.pre_tokenizer = splitting.pre_tokenizer()
@@ -134,7 +149,7 @@ def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Spl
 def _ends(
     backend: Tokenizer, facts: dict[str, Any], splitting: Splitting, special: dict[str, str | None], file: Path
 ) -> None:
-    """Add BOS before a text and EOS after it, if the file or its pre-tokenisation requires them."""
+    """Let the tokenizer add BOS before a text and EOS after it, if the file or its pre-tokenisation requires them."""
     flags = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in flags.items():
         refuse(

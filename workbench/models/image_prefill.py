@@ -1,4 +1,4 @@
-"""Prefill of a prompt with images: the model's own forward, with pixels, writes a row of our KV cache."""
+"""Prefill a prompt with images: the model's own forward method reads the pixels and fills a sequence's KV cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.models.runner import Runner
 
 @torch.inference_mode()
 def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None) -> None:
-    """Prefill an empty row; the prompt's last token is left for the first verification.
+    """Prefill a prompt with images, except its last token, which the first verification pass computes.
 
     Afterwards `slot.image_prefill` has the embeddings and hidden states of the prompt with its images.
 
@@ -31,7 +31,7 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
 
     Raises:
         ContextError: the prompt does not fit the context.
-        ModelError: the model does not read images here, or cannot continue token by token after them.
+        ModelError: the model does not read images in this engine, or cannot continue token by token after them.
     """
     n, model = inputs["input_ids"].shape[1], runner.model
     runner.refuse_beyond(n)
@@ -60,7 +60,14 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
 
 
 def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
-    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill."""
+    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill.
+
+    Args:
+        runner: runner of the model.
+        slot: slot with the prefilled prompt.
+        last: id of the prompt's last token.
+        wanted: logits after the prompt, from the prefill.
+    """
     out = runner.forward([Segment(slot, torch.tensor([last], device=runner.device))])
     slot.scratch = 0
     error = logits_error(out.logits[0, -1], wanted)

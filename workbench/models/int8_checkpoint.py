@@ -1,4 +1,4 @@
-"""int8 checkpoints of trained heads, at half the file size: signed bytes, and one scale per 64 (or 32) inputs.
+"""Store weights of trained heads as int8, at half the file size: signed bytes, and one scale per 64 (or 32) inputs.
 
 Heads only draft, so the file may be less precise than the trained weights: rounding changes a weight by at most 1/254
 of the largest in its group. Reading returns ordinary weights. An int8 tensor `name` has its scales in `name_scale`, in
@@ -20,16 +20,16 @@ from workbench.kernels.quantised import STEPS
 
 SCALE = "_scale"
 GROUPS = (64, 32)
-"""Number of inputs of an output that share a scale: the first of these that divides the number of inputs."""
+"""Possible numbers of inputs that share a scale; the first that divides a matrix's number of inputs is used."""
 LEAST = 4096
-"""Smallest number of elements of a weight that is quantised; norms and biases are stored unchanged."""
+"""Minimum number of elements of a weight that is quantised; norms and biases are stored unchanged."""
 
 
 def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights as stored: matrices as int8 [o, i] with bfloat16 scales [o, i / group], all else unchanged.
+    """Quantise weights: matrices become int8 [o, i] with bfloat16 scales [o, i / group]; other weights stay unchanged.
 
     Args:
-        weights: weights by name. A matrix is also stored unchanged if no group size divides its last dimension.
+        weights: weights by name. A matrix also stays unchanged if no group size divides its last dimension.
     """
     tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -46,7 +46,7 @@ def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantise_weights(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Invert `quantise_weights`: int8 weights with scales become float32, all else is returned unchanged."""
+    """Invert `quantise_weights`: int8 weights with scales become float32; other weights stay unchanged."""
     return {
         name: _times(tensor, stored[name + SCALE]) if name + SCALE in stored else tensor
         for name, tensor in stored.items()
@@ -55,7 +55,7 @@ def dequantise_weights(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a head's safetensors file, int8 or not.
+    """Read the weights of a head's safetensors file by name; int8 weights are dequantised to float32.
 
     Raises:
         OSError, SafetensorError: the file cannot be read.

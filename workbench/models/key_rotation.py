@@ -1,4 +1,4 @@
-"""Rotation of a model's cached keys to other positions, tested on the model itself before first use."""
+"""Find the function that rotates a model's cached keys to other positions, and test it on the model first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.kernels.streaming import KeyRotation, find_key_rotation
 from workbench.models.runner import ROUNDING, Runner
 
 _BY = 7
-"""Distance in positions of the test."""
+"""Distance in positions by which the test moves keys."""
 _ANGLES = 1e-5
-"""Rounding of cosines and sines, which models compute in float32 whatever their dtype."""
+"""Relative rounding error of cosines and sines, which models compute in float32 whatever their dtype."""
 _tested: weakref.WeakKeyDictionary[Any, KeyRotation | None] = weakref.WeakKeyDictionary()
 
 
 def key_rotation(runner: Runner) -> KeyRotation:
-    """Return the rotation of a model's keys.
+    """Return a function that moves a model's cached keys to other positions, after testing it.
 
     Raises:
         MethodUnavailableError: the model's keys at other positions are not a rotation of those at the first ones.
@@ -40,7 +40,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
 
 @torch.inference_mode()
 def _is_right(runner: Runner, rotation: KeyRotation) -> bool:
-    """Whether the keys of a short text at later positions equal the rotated keys at the first ones, in every layer."""
+    """Return whether rotated keys of a short text equal its keys at later positions, in every layer."""
     tokens = torch.arange(1, 4, device=runner.device) % runner.vocab_size
     causal = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=runner.device).tril()
     slot, keys = runner.open(), list[list[torch.Tensor]]()

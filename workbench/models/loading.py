@@ -91,12 +91,12 @@ class Models:
 
     @property
     def draft_model(self) -> Runner | None:
-        """Runner of the draft model, whatever its vocabulary."""
+        """Runner of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.runner
 
     @property
     def draft_model_name(self) -> str | None:
-        """Name of the draft model, whatever its vocabulary."""
+        """Name of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter_name if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.name
 
     @property
@@ -114,11 +114,11 @@ class Models:
 
     @property
     def predicts_next(self) -> bool:
-        """Whether a masked language model predicts position i + 1 from the state at position i (`predicts_next`)."""
+        """Whether the target, a masked language model, predicts position i + 1 from its hidden state at position i."""
         return bool(getattr(self.target.config, "predicts_next", False))
 
     def missing_reason(self, need: str) -> str:
-        """Return why the requirement `need` is not met; empty if it is."""
+        """Return why these models do not meet a method's requirement `need`; empty if they do."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
         if need == ANY_DRAFTER:
@@ -144,7 +144,7 @@ class Models:
         return no_heads(need, self.target_name)
 
     def unsupported_reason(self, needs: tuple[str, ...]) -> str:
-        """Return why a method with these requirements cannot run; empty if it can."""
+        """Return why a method with the requirements `needs` cannot run on these models; "" if it can."""
         reasons = [
             why_not_masked(self.target_name or "This target", self.mask_token is not None, needs),
             *(self.missing_reason(need) for need in needs),
@@ -159,7 +159,7 @@ class Models:
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
-        """Let the draft model accept token ids of the target for which it has no embedding."""
+        """Let the draft model replace token ids of the target for which it has no embedding by an unknown token."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
@@ -168,7 +168,11 @@ class Models:
         )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """Return models with the same target and another draft model (None: none); everything else is shared.
+        """Return a copy with another draft model, which shares the target and all else with this object.
+
+        Args:
+            name: draft model, as in `load_models`; None: no draft model.
+            dtype: dtype of the draft model, as in `load_models`.
 
         Raises:
             ModelError: the draft model cannot be loaded.
@@ -183,7 +187,10 @@ class Models:
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
-    """Return heads on disk trained for a target of this name and width; `problem` is set if the weights differ."""
+    """Return the heads on disk for a target of this name and width, by kind.
+
+    `HeadInfo.problem` is set for heads that were trained for other weights.
+    """
     heads: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
         config = config_of(folder)
@@ -200,7 +207,9 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield the user's own heads by kind, the first named last, each with the reason if it does not fit the target.
+    """Yield (kind, heads) for the user's own heads; `problem` of heads that do not fit the target is the reason.
+
+    The heads that the user named first come last, so that they take precedence in a dict.
 
     Raises:
         ModelError: a folder named by the user cannot be read.
@@ -221,7 +230,14 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
-    """Return why a head does not fit the weights of this target; empty if it fits or has no fingerprint."""
+    """Return why heads do not fit the weights of a target; "" if they fit or have no fingerprint.
+
+    Args:
+        name: name of the heads.
+        config: configuration of the heads.
+        target_name: name of the target.
+        target: runner of the target.
+    """
     head_fingerprint = config.get(WEIGHTS)
     if not head_fingerprint or not fingerprints_differ(str(head_fingerprint), fingerprint(target.model)):
         return ""
@@ -232,7 +248,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
 
 
 def same_vocabulary(target: Any, drafter: Any) -> bool:
-    """Whether two tokenizers map all tokens to the same ids."""
+    """Return whether two tokenizers map all tokens to the same ids."""
     return target.get_vocab() == drafter.get_vocab()
 
 
@@ -291,9 +307,15 @@ def load_models(
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
-    """Load a draft model for a loaded target: as `drafter`, or as `other_vocabulary_drafter`.
+    """Load a draft model for a loaded target, and store it in `models`.
 
     If its vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
+
+    Args:
+        models: the target's models. The draft model becomes `drafter`, or `other_vocabulary_drafter` if its vocabulary
+            differs.
+        name: name of the draft model, as in `load_models`.
+        dtype: dtype of the draft model, as in `load_models`.
 
     Raises:
         TokenizerMismatchError: the draft model uses the tokenizer of another target and has none of its own.

@@ -1,4 +1,4 @@
-"""Short names of the user's own model folders and GGUF files: the last part of the path, without the folders above it.
+"""Give the user's own model folders and GGUF files short names: the last part of the path.
 
 A full path reveals how a machine is organised and who uses it. So users enter paths, but lists, responses, traces and
 messages show a model's short name. A name is assigned once per process: a second path with the same last part gets a
@@ -67,7 +67,7 @@ def _free(place: Path) -> str:
 
 
 def path_of(model: str) -> Path:
-    """Return the path of a model given by its short name; any other string is returned as a path."""
+    """Return the path of the local model with this short name; any other string is taken as a path."""
     if isinstance(model, HubId):
         relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
         return Path(os.devnull) / relative  # a path that cannot exist

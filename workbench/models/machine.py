@@ -1,4 +1,4 @@
-"""Facts about the machine of a measurement: processor, accelerator, versions."""
+"""Collect facts about the machine of a measurement: processor, accelerator, versions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def machine_facts() -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Return the facts as one line of text."""
+    """Describe the output of `machine_facts` in one line of text."""
     return f"{describe_hardware(facts)}; {facts['date']}; load before the run {facts['load']}"
 
 
 def describe_hardware(facts: dict[str, Any]) -> str:
-    """Return the facts that stay the same from run to run, as text."""
+    """Describe those of the output of `machine_facts` that stay the same from run to run, as text."""
     extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
     return f"{facts['cpu']}, {facts['cores']} cores{extras}; {versions}"
@@ -54,7 +54,7 @@ def _instructions() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Return the main memory in GiB, if psutil is installed (the extra `bench` contains it)."""
+    """Return the main memory in GiB; None if psutil, which the extra `bench` contains, is not installed."""
     try:
         import psutil
     except ModuleNotFoundError:

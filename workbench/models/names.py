@@ -1,4 +1,4 @@
-"""Models by name: look up their files and configurations without PyTorch."""
+"""Look up the files and configurations of models by name, without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.models.bundle import bundled, check_files, config_of
 from workbench.models.shards import join_shards
 
 ANY_DRAFTER = "any-drafter"
-"""Requirement of a method that accepts a draft model with any vocabulary, because it translates the tokens."""
+"""Name of the requirement of methods that accept a draft model with any vocabulary, because they translate tokens."""
 
 
 def folder_of(name: str) -> Path | None:
@@ -88,7 +88,7 @@ def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:
 
 
 def is_drafter(name: str) -> bool:
-    """Whether a model on this machine is a draft model, that is, whether its configuration names its target."""
+    """Return whether a model on this machine is a draft model, that is, its configuration names its target."""
     folder = folder_of(name)
     return folder is not None and bool(local_models.trained_for(config_of(folder)))
 
@@ -101,6 +101,6 @@ def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
-    """Return the names of the bundled heads of these kinds for a target, from files alone."""
+    """Return the names of the bundled heads of these kinds for a target, without loading them."""
     configs = ((name, config_of(folder)) for name, folder in bundled().items())
     return [n for n, c in configs if c.get("workbench_head") in kinds and local_models.trained_for(c) == target_name]

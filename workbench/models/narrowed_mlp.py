@@ -1,4 +1,4 @@
-"""A model with narrowed MLPs over its own KV cache, and the activity of each MLP column on a text.
+"""Narrow a model's MLPs to some of their columns, and measure the activity of each column on a text.
 
 A *column* of an MLP is one of its inner dimensions: an output of the input projections (gate, up) and an input of the
 output projection (down). Dropping it drops its contribution to the residual stream. A layer with another kind of MLP (a
@@ -30,12 +30,13 @@ from workbench.models.side_passes import recompute_logits
 
 
 class FeedForward(NamedTuple):
-    """The linear layers of an MLP, by their names in it.
+    """Linear layers of an MLP.
 
     Attributes:
         width: number of columns.
-        into: input projections; each maps the residual stream to all columns, or to twice as many (fused gate and up).
-        out: output projection.
+        into: names of the input projections; each maps the residual stream to all columns, or to twice as many (fused
+            gate and up).
+        out: name of the output projection.
     """
 
     width: int
@@ -92,11 +93,11 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
 
 
 def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
-    """Return the model with some MLPs narrowed to some of their columns, equally many in each; only these are copied.
+    """Return a copy of the model with narrowed MLPs. It shares all weights except those of the narrowed MLPs.
 
     Args:
         runner: runner of the whole model.
-        columns: columns that remain, in order, by layer; other layers keep all their columns.
+        columns: columns that remain, in order, by layer, equally many in each; other layers keep all their columns.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [
@@ -108,7 +109,10 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
-    """Return the decoder with a narrowed model's MLPs; compiled if the whole one is and all layers are narrowed."""
+    """Return the lean decoder with a narrowed model's MLPs.
+
+    It is compiled if the whole model's decoder is and all layers are narrowed.
+    """
     layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
     shared_copy.layers = [
         layer.with_mlp(layers[i].get_submodule("mlp")) if i in columns else layer
@@ -141,7 +145,14 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
 
 
 def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
-    """Replace a linear layer in a shallow copy by one with some of its rows (0: outputs) or columns (1: inputs)."""
+    """Replace a linear layer of a module by one with some of its rows or columns.
+
+    Args:
+        module: shallow copy of an MLP, which is changed.
+        name: name of the linear layer in the module.
+        chosen: indices of the rows or columns that remain.
+        dim: 0: rows (outputs); 1: columns (inputs).
+    """
     *path, last = name.split(".")
     for part in path:
         module._modules[part] = shallow_copy(module.get_submodule(part))

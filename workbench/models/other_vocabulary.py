@@ -1,4 +1,4 @@
-"""A draft model whose vocabulary differs from the target's."""
+"""Describe a draft model whose vocabulary differs from the target's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True)
 class OtherVocabularyDrafter:
-    """A draft model with a different vocabulary; drafts have to be translated through their text.
+    """Draft model whose vocabulary differs from the target's, so that drafts have to be translated through their text.
 
     Attributes:
         runner: runner of the draft model.

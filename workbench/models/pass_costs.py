@@ -1,4 +1,4 @@
-"""Cost of a forward on this machine: T(n) seconds for n tokens at once, measured once and cached on disk."""
+"""Measure the time of a forward of n tokens on this machine, T(n) in seconds, once, and cache it on disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured durations of forwards.
+    """Measured durations of forwards of a target and its draft model.
 
     Attributes:
         target_s: seconds of a target forward of n tokens, by n.
@@ -47,7 +47,7 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Return the costs of these models on this machine, measured once (about half a second for a small model).
+    """Return the times of forwards of some models on this machine, measured at the first call and then cached.
 
     Args:
         models: models that are idle or between rounds; a slot is opened temporarily.
@@ -68,10 +68,16 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 
 
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
-    """Measure the shortest time of forwards of 1 … 64 tokens after `context` tokens; it never falls with their number.
+    """Measure the shortest times of forwards of 1 … 64 tokens after `context` tokens.
 
-    Other load on the machine only lengthens a time, and the results are cached permanently. So the result is the
-    minimum of several repeats, with the sizes interleaved.
+    The time of n tokens is at most that of any larger number of tokens. Other load on the machine only lengthens a
+    time, and the results are cached permanently. So the result is the minimum of several repeats, with the sizes
+    interleaved.
+
+    Args:
+        models: the models.
+        context: number of tokens before the measured ones.
+        repeats: number of measurements of each size.
     """
     target = _time(models.target, SIZES, context, repeats)
     draft = _time(models.draft_model, (1,), context, repeats)[1] if models.draft_model is not None else 0.0
@@ -100,7 +106,10 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 
 def _key(models: Models) -> str:
-    """Return a cache key of the machine, the models, their dtypes and configurations (two folders may share a name)."""
+    """Return a cache key made of the machine, the models' names, dtypes and configurations.
+
+    Configurations are included because two folders may have the same name.
+    """
     runners = [runner for runner in (models.target, models.draft_model) if runner is not None]
     shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
     parts = [

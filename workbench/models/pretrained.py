@@ -52,13 +52,14 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
-    """Return a dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
+    """Return a dtype by name; "auto" is bfloat16 on a GPU, and usually float32 on a CPU.
 
-    On a CPU, "auto" is bfloat16 for a published target if compiled kernels are available: their forwards over few
+    On a CPU, "auto" is also bfloat16 for a published target if compiled kernels are available: their forwards over few
     tokens take as long as reading the weights, so half the bytes take half the time (`workbench.kernels.fused`), with
     or without bfloat16 instructions.
 
-    In int8 only the weights are 8-bit, and the model differs from the unrounded one: `workbench.kernels.quantised`.
+    "int8" rounds only the weights, and the result is another model than the unrounded one
+    (`workbench.kernels.quantised`).
 
     Args:
         dtype: one of `devices.DTYPES` or "auto".
@@ -78,10 +79,10 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
 def resolve_drafter_dtype(
     dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
 ) -> torch.dtype:
-    """Return the dtype of a draft model; "auto" is a target's default on this device, or float64 for a float64 target.
+    """Return the dtype of a draft model by name; "auto" is a target's default on this device.
 
-    A draft model for a published target uses bfloat16 if the target does and the compiled kernels support the draft
-    model's sizes. Any other draft model would be slower in bfloat16.
+    For a float64 target, "auto" is float64. A draft model for a published target uses bfloat16 if the target does and
+    the compiled kernels support the draft model's sizes. Any other draft model would be slower in bfloat16.
 
     Args:
         dtype: as in `resolve_dtype`.
@@ -103,9 +104,14 @@ def resolve_drafter_dtype(
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """Load an unmodified Hugging Face model in eval mode: safetensors only, no remote code.
 
+    Args:
+        name: bundled or published name, folder, GGUF file or Hub id.
+        device: device to load the model on.
+        dtype: dtype of the weights; for `torch.int8`, they are loaded in bfloat16 and then quantised.
+
     Raises:
-        ModelError: not found, unreadable, unsupported, or no network.
-        CapacityError: not enough memory.
+        ModelError: the model is not found, unreadable or not supported, or there is no network.
+        CapacityError: the model does not fit into memory.
     """
     location = locate(name)
     if Path(location).is_dir():
@@ -191,6 +197,10 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 def load_processor(name: str, model: PreTrainedModel) -> Any:
     """Load the processor of a vision-language model; None for a text-only model or one without an image processor.
+
+    Args:
+        name: name of the model.
+        model: the loaded model.
 
     Raises:
         ModelError: the processor's files cannot be read.

@@ -1,4 +1,4 @@
-"""A Hugging Face model with a tree cache: prefill, batched forwards of draft trees, commits.
+"""Run a Hugging Face model with a KV cache for draft trees: prefill, batched forwards of trees, commits.
 
 The model itself is not changed: it is called with an explicit mask, explicit positions and a `TreeCache`. `Runner` is
 used for targets and draft models alike.
@@ -42,12 +42,13 @@ from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decode
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
-"""Cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root included. A
-decoder that keeps scratch nodes from round to round may use more while the text is shorter than the context."""
+"""Number of cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root
+included. A decoder that keeps scratch nodes from round to round may use more while the text is shorter than the
+context."""
 
 
 class Runner:
-    """One model, one KV cache, any number of sequences.
+    """A model with its KV cache for any number of sequences.
 
     Args:
         model: unmodified causal language model or image–text-to-text model, in eval mode.
@@ -98,7 +99,7 @@ class Runner:
             ReplayCache(CudaGraphRecorder(self.device)) if self.device.type == "cuda" and not multi_rope else None
         )
 
-    # -- parts of the model that heads share ---------------------------------------------------------------------
+    # -- modules of the model that heads share ---------------------------------------------------------------------
 
     @property
     def lm_head(self) -> nn.Module:
@@ -120,7 +121,7 @@ class Runner:
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits."""
+        """Number of logits per position."""
         return self.lm_head.get_parameter("weight").shape[0]
 
     @property
@@ -172,7 +173,7 @@ class Runner:
 
     @torch.inference_mode()
     def close(self, slot: Slot) -> None:
-        """Release a slot. The last row of the KV cache is moved into its row."""
+        """Release a slot. The last row of the KV cache is moved into the row of this slot."""
         if slot not in self.slots:
             return
         last = self.slots.pop()
@@ -182,7 +183,7 @@ class Runner:
             self.slots[slot.index], last.index = last, slot.index
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop everything after the first `length` positions."""
+        """Drop all committed and scratch tokens of a slot after the first `length` positions."""
         slot.length, slot.scratch = min(slot.length, length), 0
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
@@ -206,7 +207,9 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run `tokens` after the committed part and commit them, `chunk` at a time; capture the selected states.
+        """Run the tokens that follow the committed part of a slot, and commit them, `chunk` tokens at a time.
+
+        Hidden states that the slot selects are captured.
 
         Raises:
             ContextError: the tokens do not fit the context.
@@ -238,7 +241,7 @@ class Runner:
         return self.forward(batch, layers=range(exit_layer), head=False, capture_layers={last}).layer_states[last]
 
     def may_begin_at(self, layer: int) -> bool:
-        """Whether a forward may start from the states after `layer` layers.
+        """Return whether a forward may start from the states after `layer` layers.
 
         With compiled layers it may not: their results do not depend on the other tokens of the batch because their
         residual stream is never rounded to the model's dtype, but states passed in are rounded.

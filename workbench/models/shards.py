@@ -1,4 +1,6 @@
-"""Split weight files: Git hosts accept files up to 10 MiB, and an embedding of 49,152 tokens is one larger tensor.
+"""Split weight files into shards of at most 10 MiB, the limit of Git hosts, and join them again.
+
+An embedding of 49,152 tokens is one tensor of more than 10 MiB, so tensors are split, too.
 
 The files `part-00001-of-00003.safetensors` and so on contain tensors under their own names, and slices of a large one
 as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined
@@ -19,7 +21,7 @@ from workbench.models.checksums import SUMS_FILE, check_weights, sum_of, write_s
 
 SHARD_PATTERN = "part-*-of-*.safetensors"
 MOST = 9_000_000
-"""Largest size of a part in bytes."""
+"""Maximum size of a shard in bytes."""
 
 
 def join_shards(folder: Path) -> Path:
@@ -76,7 +78,7 @@ def _join(folder: Path, place: Path) -> None:
 
 
 def split_into_shards(folder: Path, most: int = MOST) -> None:
-    """Split the weights of a folder into parts of at most `most` bytes, in place, with new checksums."""
+    """Split the weight files of a folder into shards of at most `most` bytes, in place, and write new checksums."""
     from safetensors.torch import load_file, save_file
 
     old_files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])

@@ -1,4 +1,4 @@
-"""Draft models that share the target's embedding and LM head, each through one projection matrix.
+"""Load draft models that share the target's embedding and LM head, each through one projection matrix.
 
 Nine tenths of a small model with a large vocabulary are embedding and LM head rows, which can be computed from the
 target's rows. The folder of such a draft model has two small matrices instead, and its configuration names the target.
@@ -24,16 +24,16 @@ from workbench.models.names import folder_of
 from workbench.models.tokenizer_source import tokenizer_source_of
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
-"""Names of A and B among the weights."""
+"""Names of the projection matrices A and B among the weights."""
 ROWS = "borrowed_rows"
-"""Key in a draft model's configuration: width D of the target's rows."""
+"""Key in a draft model's configuration for the width D of the target's rows."""
 ROUNDING = 0.01
-"""Largest relative error of rows computed from the target's rows; float16 rounding stays below it."""
+"""Maximum relative error allowed for rows computed from the target's rows; float16 rounding stays below it."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def shares_embeddings(config: Any) -> bool:
-    """Whether a model with this configuration uses its target's embedding and LM head."""
+    """Return whether a model with this configuration uses its target's embedding and LM head."""
     return hasattr(config, ROWS)
 
 
@@ -66,7 +66,9 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # otherwise small matrices could yield huge rows
-        raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
+        raise ModelError(
+            f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch the folder again."
+        )
     target_rows = tensors_of(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
@@ -87,7 +89,10 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
 def expand_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Return a drafter's weights with full embedding and LM head rows, float32, instead of its two matrices."""
+    """Return a draft model's weights with full embedding and LM head rows, float32, in place of its two matrices.
+
+    `embedding` and `head` are the target's rows.
+    """
     others = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
     return others | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
 
@@ -95,7 +100,9 @@ def expand_rows(
 def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Return the inverse of `expand_rows`; weights that already have the matrices are returned unchanged.
+    """Replace embedding and LM head rows of a draft model's weights by two matrices, the inverse of `expand_rows`.
+
+    Weights that already have the matrices are returned unchanged.
 
     Raises:
         ValueError: the rows cannot be computed from the target's.

@@ -1,4 +1,4 @@
-"""Tokenizer of a model in a local folder: its own, or the one of the target for which it was trained.
+"""Find the tokenizer of a model in a local folder: its own, or the one of the target for which it was trained.
 
 A draft model uses its target's tokenizer. A published target's tokenizer is as large as many draft models, and is
 always available with the target. So the draft model's folder has no copy; its configuration names the `target` and the
@@ -18,10 +18,10 @@ from workbench.models.model_index import MODEL_INDEX, vocabulary_hash, vocabular
 from workbench.models.names import folder_of
 
 VOCABULARY = "target_vocabulary"
-"""Key in a draft model's configuration: `vocabulary_hash` of the tokens it was trained with; its folder has no
-tokenizer."""
+"""Key in a draft model's configuration for the `vocabulary_hash` of the tokens it was trained with, if its folder has
+no tokenizer."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""Tokenizer files in a model's folder."""
+"""Names of tokenizer files in a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TokenizerSource:
     vocabulary: str
 
     def matches(self, tokenizer: Any) -> bool:
-        """Whether a tokenizer has the tokens and ids that the draft model was trained with."""
+        """Return whether a tokenizer has the tokens and ids that the draft model was trained with."""
         return vocabulary_hash(tokenizer.get_vocab()) == self.vocabulary
 
 
@@ -51,7 +51,7 @@ def tokenizer_source_of(folder: Path) -> TokenizerSource | None:
 
 
 def tokenizer_source_for(name: str) -> TokenizerSource | None:
-    """Return `tokenizer_source_of` of a model on this machine; None for any other."""
+    """Return `tokenizer_source_of` for the folder of a model; None if the model is not on this machine."""
     folder = folder_of(name)
     return None if folder is None else tokenizer_source_of(folder)
 
@@ -66,5 +66,5 @@ def vocabulary_hash_of(folder: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _read(file: str, changed: int) -> str:
-    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
+    """Return `vocabulary_of` for a tokenizer file; its modification time `changed` is part of the cache key."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))

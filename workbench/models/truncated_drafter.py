@@ -1,4 +1,4 @@
-"""A draft model for any target: the target's first layers, saved as a separate model."""
+"""Make a draft model for any target: the target's first layers, saved as a separate model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.models.names import bundled_drafter, locate
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
 _made: dict[str, tempfile.TemporaryDirectory[str]] = {}
-"""Folders of the models created here, by target; deleted when the process ends."""
+"""Temporary folders of the models that this process created, by target; deleted when the process ends."""
 
 
 def save_truncated(target: str, folder: Path, layers: int) -> Path:

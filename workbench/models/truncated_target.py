@@ -1,4 +1,4 @@
-"""A truncated target: a model's first layers, or replacements for them, over the model's own KV cache."""
+"""Build a truncated target: a model's first layers, or replacements for them, over the model's own KV cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharin
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a layer that shares all weights except these, by their names ("self_attn.q_proj.weight")."""
+    """Return a copy of a layer with some weights replaced; it shares all others.
+
+    Args:
+        layer: layer to copy.
+        weights: replaced weights by name ("self_attn.q_proj.weight").
+    """
     shared_copy = shallow_copy(layer)
     for name, weight in weights.items():
         module, (*path, last) = shared_copy, name.split(".")

@@ -1,1 +1,1 @@
-"""Synthetic scenes of coloured shapes, their images, and questions about them, for the bundled vision models."""
+"""Generate synthetic scenes of coloured shapes, images of them, and questions, for the bundled vision models."""

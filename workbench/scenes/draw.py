@@ -1,6 +1,6 @@
-"""Draw scenes: an image, and the index of the object at each pixel.
+"""Draw the image of a scene, and a map of the object at each pixel.
 
-Everything is drawn at three times the size and then reduced, which smooths all edges.
+All shapes are drawn at three times the size and then reduced, which smooths their edges.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ def _paint_writing(canvas: Image.Image, writing: Writing, seed: int, ids: Image.
 
 
 WRITING = 100
-"""Value of the writing in the object map of `paint`."""
+"""Value in the object map of `paint` that stands for the writing."""
 
 
 def paint(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a scene.
+    """Draw the image of a scene, and its object map.
 
     Returns:
         The image, uint8 [64, 64, 3], and the object map, uint8 [64, 64]: 1 + the index of the item at each pixel,

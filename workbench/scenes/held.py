@@ -1,4 +1,4 @@
-"""Held-out scenes: no model was trained on them."""
+"""Generate held-out scenes, on which no model was trained."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ CAPTION_TOKENS = 136
 
 
 def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first `count` held-out scenes; see `scene.scenes` for the other arguments."""
+    """Return the first `count` held-out scenes. Other arguments are those of `workbench.scenes.scene.scenes`."""
     return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))

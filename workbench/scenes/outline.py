@@ -12,7 +12,7 @@ _FINE = 4  # silhouettes are compared on a grid with this many cells per pixel
 
 
 class Outlined(Protocol):
-    """Object with an outline; see `scene.Item` for the attributes."""
+    """Object with an outline. Its attributes are those of `workbench.scenes.scene.Item`."""
 
     @property
     def shape(self) -> str: ...
@@ -90,7 +90,7 @@ def _silhouette(item: Outlined, corner: tuple[float, float], side: int) -> np.nd
 
 
 def covered(one: Outlined, two: Outlined) -> float:
-    """Return the overlap of two outlines as a fraction of the smaller one's area."""
+    """Return the overlap of two outlines as a fraction of the smaller outline's area."""
     reach = (one.extent + two.extent) / 2
     if abs(one.x - two.x) > reach or abs(one.y - two.y) > reach:
         return 0.0

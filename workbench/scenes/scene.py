@@ -22,9 +22,9 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black"
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
-"""Longer side of an object's bounding box, by size."""
+"""Length in pixels of the longer side of an object's bounding box, by name of the size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Longest side on a freehand sheet by number of shapes: people draw larger if there are few shapes."""
+"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes: people draw few shapes larger."""
 FREEHAND = 0.25
 """Share of freehand sheets among the scenes. They imitate drawings of users on an empty sheet."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
@@ -35,7 +35,7 @@ POSITIONS = (
 )
 FILLS = ("solid", "outline", "scribble", "bordered")
 STROKES = "strokes"
-"""Fill of a cross drawn as two pen strokes."""
+"""Value of `Item.fill` for a cross drawn as two pen strokes."""
 
 _MARGIN = 1.6  # minimum distance of a centre from a border between two named positions
 _GAP = 2.5  # minimum distance of two centres in x, so that the order from left to right is clear
@@ -51,14 +51,14 @@ class Item:
         shape: One of `SHAPES`.
         colour: One of `COLOURS`.
         size: One of `SIZES`.
-        x: Centre.
-        y: Centre.
-        extent: Longer side of the bounding box.
-        aspect: Height by width.
+        x: Horizontal position of the centre, in pixels.
+        y: Vertical position of the centre, in pixels.
+        extent: Longer side of the bounding box, in pixels.
+        aspect: Height divided by width.
         turn: Rotation in degrees.
         fill: One of `FILLS`, or `STROKES`.
         wobble: Irregularity of the outline as a fraction of the radius; 0 for exact lines.
-        stroke: Width of the outline.
+        stroke: Width of the outline, in pixels.
         shade: Seed of the exact colour and of the irregularities.
     """
 
@@ -77,7 +77,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Size, colour and shape."""
+        """Name of the shape with its size and colour, such as "large red star"."""
         return f"{self.size} {self.colour} {self.shape}"
 
 
@@ -88,9 +88,9 @@ class Writing:
     Attributes:
         text: The word or number.
         colour: One of `COLOURS`.
-        x: Centre.
-        y: Centre.
-        height: Font size.
+        x: Horizontal position of the centre, in pixels.
+        y: Vertical position of the centre, in pixels.
+        height: Font size in pixels.
         turn: Rotation in degrees.
     """
 
@@ -103,12 +103,12 @@ class Writing:
 
     @property
     def kind(self) -> str:
-        """Number or word."""
+        """Kind of text: "number" or "word"."""
         return "number" if self.text.isdigit() else "word"
 
     @property
     def width(self) -> float:
-        """Approximate width of the text."""
+        """Approximate width of the text in pixels."""
         return 0.66 * self.height * len(self.text)
 
 
@@ -137,7 +137,7 @@ class Scene:
     seed: int = 0
 
     def overlapping(self, index: int) -> list[int]:
-        """Return the indices of the items that overlap one item."""
+        """Return the indices of the items that overlap the item at `index`."""
         return sorted({a + b - index for a, b in self.overlaps if index in (a, b)})
 
     @property
@@ -148,7 +148,7 @@ class Scene:
 
 
 def place(x: float, y: float) -> str:
-    """Return the name of a position.
+    """Return the name of the part of the image in which a point lies; x and y are in pixels.
 
     >>> place(10, 10), place(32, 30)
     ('top left', 'middle')
@@ -169,7 +169,7 @@ def _reach(item: Item) -> float:
 def draw_scene(
     rng: random.Random, count: int | None = None, sketch: bool | None = None, freehand: bool = False
 ) -> Scene:
-    """Draw a scene at random.
+    """Generate a random scene.
 
     Args:
         rng: Source of randomness.
@@ -237,7 +237,7 @@ def _vertical_clear(a: Item, b: Item) -> bool:
 
 
 def relation(item: Item, other: Item, overlap: bool) -> str:
-    """Return the position of an item relative to another: overlapping, above, below or beside."""
+    """Return the position of an item relative to another: "overlapping", "above", "below" or "beside"."""
     if overlap:
         return "overlapping"
     dy = item.y - other.y

@@ -37,7 +37,7 @@ class Ask:
 
     @property
     def answer(self) -> str:
-        """The answer in the style of the bundled target."""
+        """Answer in the style of the bundled target."""
         return self.answers[0]
 
 
@@ -61,7 +61,7 @@ def where(item: Item | Writing) -> str:
 
 
 def link(scene: Scene, index: int) -> str:
-    """Return the position of an item relative to the previous one."""
+    """Return the position of an item relative to the previous item of the scene, as a phrase."""
     return relation(scene.items[index], scene.items[index - 1], (index - 1, index) in scene.overlaps)
 
 
@@ -133,7 +133,13 @@ def _caption(scene: Scene, rng: random.Random) -> Ask:
 
 
 def refer(scene: Scene, item: Item, rng: random.Random) -> str:
-    """Return a phrase that identifies one item of the scene."""
+    """Return a phrase that identifies one item of the scene.
+
+    Args:
+        scene: the scene.
+        item: item of the scene.
+        rng: source of randomness, which chooses among the possible phrases.
+    """
     is_unique = sum(other.shape == item.shape for other in scene.items) == 1
     return item.shape if is_unique and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
 
@@ -325,7 +331,13 @@ QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
 
 
 def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
-    """Return a question of one kind about a scene; None if the scene does not allow it."""
+    """Return a question of one kind about a scene; None if the scene does not allow it.
+
+    Args:
+        kind: key of `QUESTIONS`.
+        scene: the scene.
+        rng: source of randomness.
+    """
     return QUESTIONS[kind](scene, rng)
 
 
@@ -375,7 +387,7 @@ _OBJECT = re.compile(
 
 
 def read_caption(text: str) -> list[Said]:
-    """Return the objects described in a plain caption, in its order.
+    """Parse a plain caption, and return the objects that it describes, in its order.
 
     >>> read_caption("There is one shape: a large red star at the top left.")
     [Said(size='large', colour='red', shape='star', place='top left', relation='')]
@@ -393,4 +405,4 @@ LEXICON: dict[str, tuple[str, ...]] = {
     ),
     "number": (*NUMBERS, "no", *map(str, range(100))),
 }
-"""Words that state facts about an image, by kind; all other words are of the kind `other`."""
+"""Words that state facts about an image, by kind. All other words are of the kind `other`."""

@@ -1,4 +1,4 @@
-"""Shared backend: models loaded once, one engine thread, runs of many users.
+"""Backend that many users share: it loads models once and runs all generations in one engine thread.
 
 `Backend` and `Run` are imported at first use, because modules that only check requests need no PyTorch.
 """

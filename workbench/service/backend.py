@@ -1,7 +1,7 @@
-"""Backend of this process: one device and one engine thread; models are loaded once and shared by all users' runs.
+"""Backend in this process: one device and one engine thread; models are loaded once and shared by all users' runs.
 
-`engine_thread` has the engine's thread. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
-`run_control` changes them. This module has the calls for users.
+`Backend` has the calls for users. It combines the engine's thread (`engine_thread`), the loading of models (`loading`)
+into a pool (`modelpool`), the register of runs (`runregister`) and changes of runs (`run_control`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.run import LOADING, Run
 from workbench.service.run_control import RunController
-from workbench.service.runregister import round_bytes
 from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
 from workbench.trace.events import Round
@@ -95,7 +94,7 @@ class Backend(BaseBackend):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Return the default target, then the bundled, the allowed and the loaded ones."""
+        """Return the targets as plain data: first the default one, then bundled, allowed and loaded ones."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         entries = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
@@ -103,7 +102,7 @@ class Backend(BaseBackend):
         return sorted(entries_with_progress, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Return the draft models, with whether each fits the target, and the reason if not."""
+        """Return the draft models as plain data, each with the reason if it does not fit the target."""
         return choices.drafters(self._names.resolve_pair(target, "none")[0])
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -134,17 +133,18 @@ class Backend(BaseBackend):
 
     @property
     def hub_only(self) -> bool:
-        """Whether unlisted model names are Hub ids only, never folders on this machine."""
+        """Whether names of models that are not listed can only be Hub ids, never folders on this machine."""
         return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------
 
     def load(self, target: str | None = None, drafter: str | None = None) -> Models:
-        """Load models now and wait for them.
+        """Load a target and a draft model, and wait until they are loaded.
+
+        A draft model with another vocabulary is loaded, too, for methods that translate tokens.
 
         Raises:
-            WorkbenchError: the models cannot be loaded. A draft model with another vocabulary can be, for methods that
-                translate tokens.
+            WorkbenchError: the models cannot be loaded.
         """
         pair = self._pair(target, drafter)
         models = self._loading.wait(pair)
@@ -166,7 +166,10 @@ class Backend(BaseBackend):
         self._pool.unload(self._names.resolve(target or self._names.target))
 
     def loaded_models(self) -> list[dict[str, Any]]:
-        """Return the models in memory: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
+        """Return the models in memory, each as {"name", "role", "bytes", "dtype", "device", "runs", "idle_s"}.
+
+        `runs` is the number of runs that use the model, `idle_s` the number of seconds since its last use.
+        """
         return self._pool.loaded_models()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
@@ -180,7 +183,7 @@ class Backend(BaseBackend):
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Prefer the heads in a folder; see `workbench.client.protocol.Client.prefer_heads`."""
+        """Prefer the heads in a folder for drafting, or stop preferring them, as `client.protocol.Client` describes."""
         if not on:
             user_heads.prefer(folder, False)
             self._pool.find_heads()
@@ -203,7 +206,7 @@ class Backend(BaseBackend):
         return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
-        """Make a running generation use the changed heads; return whether it does."""
+        """Make a running generation draft with newly chosen heads; return whether it does so from now on."""
         if run.is_timed or run.background or run.sequence is None:
             return False
         method = run.planned[0].method.name
@@ -230,7 +233,7 @@ class Backend(BaseBackend):
             generation.stop,
             paused=generation.paused,
             pace=run.pace,
-            on_round=lambda record: self._on_round(run, record),
+            on_round=run.record,
             pil_images=generation.images,
             options=extras,
             stop_at_eos=not extras.ignore_eos,
@@ -254,25 +257,31 @@ class Backend(BaseBackend):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Any]:
-        """Measure a speed-up in pairs in the background; see `workbench.bench.pairing.measure_pairs`."""
+        """Measure a speed-up in the background, in pairs of runs with and without the method, and yield the steps.
+
+        Arguments and results are those of `workbench.bench.pairing.measure_pairs`.
+        """
         from workbench.bench.pairing import measure_pairs  # imported late: few visits need statistics
 
         self.admit_request(options.get("user", LOCAL))
         return measure_pairs(self, prompt, method, params, **options)
 
     def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
-        """Measure which method is fastest on prompts; see `workbench.bench.advice.advise`."""
+        """Measure in the background which method is fastest on some prompts, and yield the steps.
+
+        Arguments and results are those of `workbench.bench.advice.advise`.
+        """
         from workbench.bench.advice import advise  # imported late: few visits need statistics
 
         self.admit_request(options.get("user", LOCAL))
         return advise(self, prompts, **options)
 
     def has_other_runs(self, excluding: Run | None = None) -> bool:
-        """Return whether other runs are active, not counting paused ones and background measurements."""
+        """Return whether runs other than `excluding` are active, apart from paused ones and background measurements."""
         return any(run is not excluding and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
-        """Make the checks that need loaded models, then queue the run for the batch."""
+        """Check a run against its loaded models, then queue it for the batch."""
         configured = request.configured_method()
         if reason := configured.missing_requirements(models):
             raise MethodUnavailableError(
@@ -292,12 +301,6 @@ class Backend(BaseBackend):
         loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
         self._engine_thread.put(run, request, models)
 
-    def _on_round(self, run: Run, record: Round) -> None:
-        """Count a round and notify followers; called in the engine thread after each round."""
-        self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
-        run.trace_bytes += round_bytes(record)
-        run.notify()
-
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
@@ -313,7 +316,7 @@ class Backend(BaseBackend):
         return self._run_controller.memory(run, action, data)
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return the position of a run in the queue, and the queue's length."""
+        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
         return self._engine_thread.queue_position(run)
 
     def wake(self) -> None:
@@ -323,6 +326,10 @@ class Backend(BaseBackend):
     def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch."""
         self._telemetry.started(run)
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round in the metrics."""
+        self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
 
     def record_end(self, run: Run) -> None:
         """Record that a run has ended."""
@@ -343,7 +350,7 @@ class Backend(BaseBackend):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the backend, see `workbench.client.protocol.Client.health`."""
+        """Return the state of the backend, as described at `workbench.client.protocol.Client.health`."""
         active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {
@@ -359,7 +366,7 @@ class Backend(BaseBackend):
         }
 
     def close(self) -> None:
-        """End all runs, threads and loads, and release all models; otherwise the process would wait for them."""
+        """End all runs, threads and loads, for which the process would otherwise wait, and release all models."""
         self._loading.end()
         runs = self._runs.active()
         for run in runs:

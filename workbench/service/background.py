@@ -1,4 +1,4 @@
-"""Background loading: after the first pair of models, further ones are loaded one by one for later use."""
+"""Load further models in the background, one by one, after the first pair has been loaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from workbench.service.progress import Progress, megabytes
 log = logging.getLogger("workbench.service")
 
 HEADROOM = 8
-"""Free memory required per byte of a published model's 16-bit files: three copies in float32, and their conversion."""
+"""Bytes of free memory required per byte of a published model's 16-bit files, for three copies in float32 and their
+conversion."""
 
 
 def default_background_models(fetches: bool) -> list[str]:
-    """Return the published models that an app loads in the background: those on this machine or in a package on it.
+    """Return the names of the published models that an app loads in the background by default.
+
+    These are the models whose files, or a package with them, are on this machine.
 
     Args:
         fetches: whether to include models that must be downloaded from the Hub.
@@ -28,7 +31,11 @@ def default_background_models(fetches: bool) -> list[str]:
 
 
 def parse_background_models(text: str, fetches: bool) -> list[str]:
-    """Parse a comma-separated list of published models: "auto": the defaults; "none" or an empty text: no models.
+    """Parse a comma-separated list of names of published models.
+
+    Args:
+        text: the list. "auto" stands for the default models, "none" or "" for none.
+        fetches: whether the default models include those that must be downloaded.
 
     Raises:
         UnknownNameError: a name is not a published model.
@@ -62,9 +69,9 @@ class BackgroundLoader:
         self._problems: dict[str, str] = {}
 
     def run(self, first: Pair, names: Sequence[str]) -> None:
-        """Load the first pair, then the targets in `names`, each if there is memory for it. Errors are only recorded.
+        """Load the first pair of models, then each target in `names` if there is memory for it. Errors are recorded.
 
-        Targets that are still to be loaded count as loading.
+        All targets that are still to be loaded are reported as loading.
         """
         others = [name for name in names if name != first[0]]
         self._now = {name: self._progress(name) for name in others}
@@ -85,7 +92,10 @@ class BackgroundLoader:
             self._problems[pair[0]] = error.message
 
     def refuse(self, name: str) -> None:
-        """Refuse a model that is still being loaded, or could not be: on a restricted server, requests load nothing.
+        """Raise an error for a model that is not loaded, on a restricted server, where requests do not load models.
+
+        Args:
+            name: name of the model.
 
         Raises:
             ModelError: the model is loading, or could not be loaded.
@@ -98,10 +108,11 @@ class BackgroundLoader:
             )
 
     def add_progress(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the targets of `Backend.targets`, with the progress in the title of published ones.
+        """Return the output of `Backend.targets`, with the progress of loading in the titles of published targets.
 
-        `loading`: the target is being loaded, so the list should be refreshed. `ready`: it is in memory. A target that
-        could not be downloaded is not `available`, with a `reason`.
+        Two keys are added: `loading`, whether the target is being loaded, so that the list should be refreshed; and
+        `ready`, whether it is in memory. For a target that could not be downloaded, `available` is False and `reason`
+        says why.
         """
         return [self._with_progress(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
 

@@ -1,4 +1,4 @@
-"""Common part of the backends in this process."""
+"""Base class of the backends that run models in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
+    """Checked request for a generation. Other fields are the arguments of `workbench.client.protocol.Client.start`.
 
     Attributes:
         configured: the method with its parameters.
@@ -64,7 +64,7 @@ class GenerationRequest:
 
 
 class BaseBackend(ABC):
-    """Part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
+    """Part of the `workbench.client.Client` interface that all backends share: lists, runs, measurements.
 
     Args:
         limits: limits of users.
@@ -82,7 +82,7 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets, the default one first: name, title, kind, detail."""
+        """Return the targets as {"name", "title", "kind", "detail"}, the default one first."""
 
     @abstractmethod
     def health(self) -> dict[str, Any]:
@@ -90,18 +90,24 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def _start(self, generation: GenerationRequest) -> Run:
-        """Start a generation; the request is checked as far as possible without models."""
+        """Start a generation. The request was checked as far as possible without models."""
 
     @abstractmethod
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """Resolve the names of a target and a draft model. `blind`: prefer a draft model without image input."""
+        """Resolve the names of a target and a draft model.
+
+        Args:
+            target: name of the target; None: the default.
+            drafter: name of the draft model; None: the target's own; "none": no draft model.
+            blind: whether to prefer a draft model that was trained without images.
+        """
 
     @abstractmethod
     def _device_options(self) -> dict[str, Any]:
         """Return device and dtypes as arguments of `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Return a function from a method's needs to the reason why it cannot run with a pair; empty if it can."""
+        """Return a function from a method's requirements to the reason why it cannot run with a pair ("" if it can)."""
         return choices.static_reasons(*pair)
 
     def _own_head_names(self, pair: Pair) -> dict[str, str]:
@@ -114,7 +120,12 @@ class BaseBackend(ABC):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Return all methods with parameters, and whether each can run with these models."""
+        """Describe all methods and their parameters as plain data, and say why a method cannot run with these models.
+
+        Args:
+            target: name of the target; None: the default.
+            drafter: name of the draft model; None: the target's own.
+        """
         reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._own_head_names(pair)
         return [
             choices.describe(method_info.describe(method), reason(method.needs), own_heads)
@@ -134,11 +145,11 @@ class BaseBackend(ABC):
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return the run actions that are missing here, with reasons: none."""
+        """Return the actions on runs that this backend lacks, with the reason for each: none."""
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """Return the expected cost of a run as text; empty if GPU time need not be requested in advance."""
+        """Return the expected GPU time of a run as text; "" on a backend where it need not be requested in advance."""
         return ""
 
     def metrics_text(self) -> str:
@@ -168,10 +179,10 @@ class BaseBackend(ABC):
         memory: bytes | None = None,
         keeps: bool = False,
     ) -> Run:
-        """Start a generation and return at once; see `workbench.client.protocol.Client.start`.
+        """Start a generation and return its run at once.
 
-        Additional argument:
-            is_timed: whether the run is timed. All other runs on the device are suspended while it runs.
+        Arguments are those of `workbench.client.protocol.Client.start`, and `is_timed`, which says whether the run is
+        timed. While a timed run is running, all other runs on the device are suspended.
 
         Raises:
             WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
@@ -207,7 +218,7 @@ class BaseBackend(ABC):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare lanes and return the result; see `workbench.client.Workbench.compare`."""
+        """Compare lanes (methods with their settings) as `workbench.client.Workbench.compare` does."""
         from workbench.bench.compare import finish
 
         return finish(self.stream_comparison(prompts, lanes, **settings), progress)
@@ -234,7 +245,12 @@ class BaseBackend(ABC):
         self._runs.rate_limiter.admit_request(user, counted=counted)
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge an address for a page's call; with 0 s, check whether it may make a call. See `client.protocol`."""
+        """Charge the address of a user for the CPU time of a page's call.
+
+        Args:
+            user: key of the user.
+            seconds: CPU seconds of the call; 0: only check whether the address may make a call.
+        """
         if seconds:
             self._runs.rate_limiter.charge(user, seconds, SECONDS)
         else:
@@ -249,7 +265,10 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes, one run at a time on the device; see `workbench.bench.compare.measure`."""
+        """Compare lanes (methods with their settings), one run at a time on the device, and yield the steps.
+
+        Arguments and results are those of `workbench.bench.compare.measure`.
+        """
         from workbench.bench.compare import measure  # imported late: few visits need statistics
 
         self.admit_request(user)
@@ -257,10 +276,14 @@ class BaseBackend(ABC):
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement in addition to its settings: see `bench.conditions`.
+        """Return the conditions of a measurement that its settings do not contain, such as the machine and versions.
+
+        Args:
+            lane: method with its settings.
+            target: name of the target; None: the default one.
 
         Returns:
-            Conditions; None if the weights are not on this machine yet.
+            The conditions, as from `workbench.bench.conditions`; None if the weights are not on this machine yet.
 
         Raises:
             WorkbenchError: there is no such lane or model.

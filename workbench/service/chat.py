@@ -1,4 +1,4 @@
-"""Conversations formatted with a target's chat template; a special token's text in a message stays plain text."""
+"""Format conversations with a target's chat template. The text of a special token in a message stays plain text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
 
 
 def _origins(tokenizer: Any, messages: list[dict[str, Any]], text: str) -> str:
-    """Return the origin of each character of a rendered conversation; UNKNOWN if the template cannot be traced."""
+    """Return the origin of each character of a rendered conversation, as in `traced_template`.
+
+    All characters are UNKNOWN if the template cannot be traced.
+    """
     try:
         rendered = traced_template.render(tokenizer, messages)
     except Exception:  # the template uses a value that only the real rendering provides

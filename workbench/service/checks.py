@@ -1,4 +1,4 @@
-"""Checks of models, devices and methods before PyTorch is imported: names, files, needs."""
+"""Check names of models, devices and methods, and whether they can work together, before PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_models(
 
 @contextmanager
 def set_error_option(option: str) -> Iterator[None]:
-    """Set the `option` of errors that leave the block."""
+    """Within this context, set the attribute `option` of workbench errors to the name of the wrong option."""
     try:
         yield
     except WorkbenchError as error:
@@ -101,7 +101,11 @@ def _check_published(model: model_index.IndexedModel) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse an address that is not one of this machine, or a port that is in use; port 0 means any free one.
+    """Refuse an address that is not one of this machine, or a port that is in use.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0: any free port.
 
     Raises:
         WorkbenchError: address or port cannot be used; `option` names which.
@@ -135,7 +139,15 @@ def check_vocabulary(pair: Pair) -> None:
 
 
 def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_info.MethodInfo:
-    """Check a method's name and parameters, and from files whether it can run with these models; return the method.
+    """Check a method's name and parameters, and whether it can run with these models as far as files show it.
+
+    Args:
+        name: name of the method.
+        values: values of parameters by name.
+        pair: names of the target and the draft model.
+
+    Returns:
+        Facts about the method.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -163,6 +175,6 @@ def runnable_methods_hint(pair: Pair) -> str:
 
 
 def choose_method(pair: Pair) -> tuple[str, str]:
-    """Return the default method, and the reason if it is not the usual one; see `workbench.methods.choice`."""
+    """Return the default method for a pair of models, and the reason if it is not the usual default ("" if it is)."""
     reason = static_reasons(*pair)
     return choose(lambda name: reason(method_info.get(name).needs))

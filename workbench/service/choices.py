@@ -1,4 +1,7 @@
-"""Targets, draft models and methods as plain data for forms, lists and the API, with reasons if one cannot run."""
+"""Describe targets, draft models and methods as plain data for forms, lists and the API.
+
+The data include the reason why a model or a method cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from workbench.models.untrained_heads import no_heads
 from workbench.service.inventory import TO_FETCH, availability
 
 IN_FULL = ("idea", "formula", "differs")
-"""Fields that are shown only on the method's own page; lists and the API omit them."""
+"""Fields of a method that only its own page shows; lists and the API omit them."""
 SHOWN_PACE = 8
 """Display rate in tokens per second that people can follow: three tokens take about as long as reading them."""
 
@@ -92,13 +95,13 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
+    """Return whether a draft model's tokenizer, its own or that of its target, is on this machine."""
     source = tokenizer_source_of(folder)
     return source is None or folder_of(source.target) is not None
 
 
 def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a method with its parameters, and the reason why it cannot run (empty if it can).
+    """Describe a method with its parameters, and with the reason why it cannot run (empty if it can), as plain data.
 
     Key `head`: name of the user's own head that the method uses, from `own`; empty for a bundled head.
     """
@@ -119,7 +122,10 @@ def own_head_names(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Return a function from a method's needs to the reason why these models do not meet them, from files alone."""
+    """Return a function from a method's requirements to the reason why these models do not meet them ("" if they do).
+
+    Only files are read, no weights.
+    """
     heads = set()
     for folder in bundled().values():
         config = config_of(folder)
@@ -161,7 +167,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
 
 def mismatch(target: str, drafter: str | None) -> str:
-    """Return a message if files show that two models have different vocabularies; else empty."""
+    """Return a message if files show that two models have different vocabularies; otherwise an empty string."""
     if drafter is None or have_same_vocabulary(target, drafter) is not False:
         return ""
     return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."

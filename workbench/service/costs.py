@@ -1,4 +1,4 @@
-"""Estimated GPU time of a generation on ZeroGPU: from an assumption at first, then from measured runs."""
+"""Estimate the GPU time of a generation on ZeroGPU: from an assumption at first, later from measured runs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,52 @@ LONGEST_S = 120
 
 
 class Costs:
-    """Measured GPU times of runs, by target and method, and the estimates from them."""
+    """Measured GPU times of runs by target and method, from which the GPU time of later runs is estimated."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
     def record_run(self, target: str, method: str, tokens: int, seconds: float) -> None:
-        """Record the tokens and the GPU seconds of a run."""
+        """Record the tokens and the GPU seconds of a run.
+
+        Args:
+            target: name of the target.
+            method: name of the method.
+            tokens: number of generated tokens.
+            seconds: GPU time in seconds.
+        """
         if tokens:
             self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)
 
     def seconds(self, target: str, method: str, tokens: int) -> int:
-        """Return the GPU seconds to request for a run, from the slowest measured run of its kind."""
+        """Return the GPU seconds to request for a run, from the slowest measured run of its kind.
+
+        Args:
+            target: name of the target.
+            method: name of the method.
+            tokens: maximum number of tokens of the run.
+        """
         slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
         return math.ceil(START_S + MARGIN * slowest * tokens)
 
     def tokens(self, target: str, method: str, seconds: float) -> int:
-        """Return the number of tokens that fit into a GPU time."""
+        """Return the number of tokens that a run can generate in `seconds` of GPU time.
+
+        Args:
+            target: name of the target.
+            method: name of the method.
+            seconds: GPU time in seconds.
+        """
         slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
         return max(1, int((seconds - START_S) / (MARGIN * slowest)))
 
     def check(self, target: str, method: str, tokens: int) -> None:
         """Refuse a run that needs more than `LONGEST_S` of GPU time.
+
+        Args:
+            target: name of the target.
+            method: name of the method.
+            tokens: maximum number of tokens of the run.
 
         Raises:
             CapacityError: the message has the number of tokens that fit.
@@ -51,6 +75,11 @@ class Costs:
             )
 
     def basis(self, target: str, method: str) -> str:
-        """Return the basis of the estimate as text."""
+        """Return, as text, whether the estimate is based on measured runs, and on how many.
+
+        Args:
+            target: name of the target.
+            method: name of the method.
+        """
         n = len(self._seen.get((target, method), ()))
         return f"measured on {n} run{'s' if n > 1 else ''} of this method" if n else "assumed; no run measured yet"

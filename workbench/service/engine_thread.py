@@ -1,4 +1,4 @@
-"""Engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
+"""Run the engine's thread, which admits waiting runs to the batch, runs rounds, and ends finished runs.
 
 Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
@@ -27,9 +27,9 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval of checks of leases and time limits, in seconds."""
+"""Interval in seconds between checks of leases and time limits."""
 IDLE_S = 0.05
-"""Sleep time of an engine if all of its sequences are paused, in seconds."""
+"""Time in seconds for which the thread sleeps if all sequences are paused."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +83,13 @@ class EngineThread:
         self._wake.set()
 
     def put(self, run: Run, request: Request, models: Models) -> None:
-        """Queue a run for its target's batch."""
+        """Queue a run for its target's batch.
+
+        Args:
+            run: the run.
+            request: request of the engine for this run.
+            models: loaded models of the run.
+        """
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
@@ -92,7 +98,7 @@ class EngineThread:
         self.wake()
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return the position of a run in its queue, from 1, and the queue's length."""
+        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:
@@ -131,9 +137,9 @@ class EngineThread:
 
     def _idle_s(self) -> float:
         """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
-        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
-        delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
-        return min([IDLE_S if rows else SWEEP_S, *delays])
+        sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
+        delays = [s for sequence in sequences if sequence is not None and (s := sequence.due_s) is not None]
+        return min([IDLE_S if sequences else SWEEP_S, *delays])
 
     def _run_iteration(self) -> bool:
         self.beat = time.monotonic()
@@ -187,7 +193,7 @@ class EngineThread:
             if waiting.run.ended:
                 continue
             try:
-                row = loaded.engine.submit(waiting.request)
+                sequence = loaded.engine.submit(waiting.request)
             except BaseException as error:  # the run has left the queue, so it must be ended here
                 if not isinstance(error, WorkbenchError):
                     log.exception("a run could not be started")
@@ -195,14 +201,16 @@ class EngineThread:
                 waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
                 continue
             loaded.runs.append(waiting.run)
-            waiting.run.attach_sequence(row)
+            waiting.run.attach_sequence(sequence)
             if waiting.run.is_timed:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
         """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
-        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
-        return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
+        sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
+        return time.monotonic() < self._others_until and any(
+            sequence and sequence.status != PAUSED for sequence in sequences
+        )
 
     def _hold_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
@@ -224,13 +232,13 @@ class EngineThread:
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
-        """Do not delay a run's rounds for display while other runs are queued."""
+        """While other runs are queued, stop delaying rounds for display."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Return whether the KV caches have memory for one more sequence; if not, start to free memory."""
+        """Return whether there is memory for the KV caches of one more sequence; if not, start to free memory."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -248,12 +256,12 @@ class EngineThread:
         except BaseException as error:
             log.exception("an engine failed; ending its runs")
             self.failures += 1
-            for row in [*loaded.engine.running, *loaded.engine.waiting]:
-                row.status, row.error = ERROR, error
-                if row.trace is not None:
-                    row.trace.footer.text = row.trace.text
-                    row.trace.footer.reason = "error"
-                    row.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
+            for sequence in [*loaded.engine.running, *loaded.engine.waiting]:
+                sequence.status, sequence.error = ERROR, error
+                if sequence.trace is not None:
+                    sequence.trace.footer.text = sequence.trace.text
+                    sequence.trace.footer.reason = "error"
+                    sequence.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
             loaded.engine = Engine(loaded.engine.models, loaded.engine.max_sequences)
             for _, runner in loaded.runners():
                 for slot in list(runner.slots):
@@ -263,30 +271,35 @@ class EngineThread:
     def _close_ended(self, loaded: LoadedTarget) -> None:
         """End runs whose sequences have ended, which frees their slots."""
         for run in list(loaded.runs):
-            row = run.sequence
-            if row is not None and row.status not in ENDED:
+            sequence = run.sequence
+            if sequence is not None and sequence.status not in ENDED:
                 continue
             loaded.runs.remove(run)
             if run is self._alone:
                 self._let_go()
-            if row is not None and row.trace is not None:
-                footer = row.trace.footer
-                footer.reason = run.stop_reason if row.status == CANCELLED else footer.reason
-                problem = row.error if isinstance(row.error, WorkbenchError) else None
-                if is_out_of_memory(row.error):
-                    problem = out_of_memory(row, len(loaded.runs))
+            if sequence is not None and sequence.trace is not None:
+                footer = sequence.trace.footer
+                footer.reason = run.stop_reason if sequence.status == CANCELLED else footer.reason
+                problem = sequence.error if isinstance(sequence.error, WorkbenchError) else None
+                if is_out_of_memory(sequence.error):
+                    problem = out_of_memory(sequence, len(loaded.runs))
                     footer.error = str(problem)
                     empty_cache()
                 if run.held_s:
                     footer.warnings.append(
                         f"The run was suspended for {run.held_s:.1f} s while a comparison used the device."
                     )
-                row.error = None  # its traceback references tensors
-                run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
+                sequence.error = None  # its traceback references tensors
+                run.end(sequence.status, problem or (WorkbenchError(footer.error) if footer.error else None))
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory, with settings that would fit."""
+    """Return the error of a run that ran out of memory; its remedy lists settings that would need less.
+
+    Args:
+        sequence: sequence of the run.
+        others: number of other sequences in the batch.
+    """
     length = (
         f"max_new_tokens={sequence.n_new}"
         if sequence.n_new

@@ -1,4 +1,4 @@
-"""Lock that is granted to waiting client addresses in turn."""
+"""Provide a lock that waiting client addresses get in turn."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class FairLock:
 
     @contextlib.contextmanager
     def hold(self, user: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wait for the user's turn, and hold the lock for the block.
+        """Wait for the turn of a user, and hold the lock within this context.
 
         Args:
-            user: key of the user, see `workbench.service.users.address_of`.
+            user: key of the user (`workbench.service.users.user_key`).
             check: function that is called while waiting; an exception from it ends the wait.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Queue in which addresses take turns, users at one address take turns, and each user's requests keep their order."""
+"""Provide a queue in which client addresses take turns, and so do the users at one address."""
 
 from __future__ import annotations
 
@@ -25,19 +25,24 @@ class FairQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def put(self, user: str, item: T) -> None:
-        """Queue an item after the user's others."""
+        """Queue an item after the user's other items."""
         with self._lock:
             self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 
     def head(self) -> T | None:
-        """Return the next item without removing it."""
+        """Return the next item without removing it; None if the queue is empty."""
         with self._lock:
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
     def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
         """Remove and return the next item; its user and its address go to the ends of their queues.
 
-        `may`: function that returns whether an address may be served; others are skipped and keep their positions.
+        Args:
+            may: function that returns whether an address may be served now; other addresses are skipped and keep their
+                positions.
+
+        Returns:
+            The item; None if no item may be served.
         """
         with self._lock:
             address = next(filter(may, self._lines), None)
@@ -86,6 +91,6 @@ _NOBODY = object()
 
 
 def _turns(lines: Iterable[Iterable[T]]) -> list[T]:
-    """Return the first items of all queues, then the second ones, and so on."""
+    """Return the items of several queues in turns: all first items, then all second ones, and so on."""
     turns = itertools.zip_longest(*lines, fillvalue=_NOBODY)
     return [item for turn in turns for item in turn if item is not _NOBODY]  # type: ignore[misc]

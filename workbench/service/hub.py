@@ -23,7 +23,7 @@ PATIENCE_S = 5.0
 
 
 def check(name: str) -> None:
-    """Refuse a Hub id that `fetch` would refuse, without downloading.
+    """Refuse a Hub id that `fetch` would refuse, without downloading the model.
 
     A model in the local cache is accepted without a request. If the Hub does not answer within `PATIENCE_S`, the id is
     accepted: `fetch` waits longer.
@@ -96,7 +96,12 @@ def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
 
 
 def _model_info(name: str, patience_s: float) -> ModelInfo | None:
-    """Return the Hub's information on a model; None if the Hub cannot be reached."""
+    """Return the Hub's information on a model; None if the Hub cannot be reached.
+
+    Args:
+        name: Hub id of the model.
+        patience_s: time limit for the response, in seconds.
+    """
     try:
         return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:

@@ -1,4 +1,7 @@
-"""Images from users: checked for size before decoding, rotated upright, flattened onto white, never written to disk."""
+"""Decode images from users: check the size first, rotate them upright, and put transparent ones on a white background.
+
+Images are never written to disk.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +28,25 @@ MAX_BYTES = 8 * 2**20
 MAX_PIXELS = 40_000_000
 """Maximum number of pixels of an image, by the file's header, checked before decoding."""
 DECODING = threading.BoundedSemaphore(2)
-"""Limits the requests whose images are decoded at once: each may take 128 MiB, and briefly more per image."""
+"""Semaphore that limits the number of requests whose images are decoded at once: each may take 128 MiB, and briefly
+more per image."""
 PIXEL_BYTES = 4
 """Bytes per pixel of an RGB image in Pillow."""
 MAX_IMAGES = 8
 """Maximum number of images in a prompt."""
 LONGEST = 2048
-"""Longest side in pixels; larger images are scaled down, keeping the aspect ratio."""
+"""Maximum side of an image in pixels; larger images are scaled down, keeping the aspect ratio."""
 NOTE = "note"
-"""Key in `Image.info` of a note for the user on how the image was read."""
+"""Key in `Image.info` of a note for the user about the decoding of the image."""
 _URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.ASCII)
 _REMEDY = f"Give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file."
 
 
 def decode_all(images: Any) -> tuple[Image.Image, ...]:
-    """Decode several images; see `decode`.
+    """Decode a list of images, each of which `decode` accepts.
 
     Raises:
-        PromptError: there are too many, or one cannot be read; the message says which.
+        PromptError: there are too many images, or one cannot be read; the message says which.
     """
     if isinstance(images, (str, bytes, Path, Image.Image)) or not isinstance(images, Sequence):
         raise PromptError("The images are not a list.", "Give a list, also for a single image.")
@@ -73,10 +77,10 @@ def image_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | Non
 
 
 def trim() -> None:
-    """Return freed memory to the system, because glibc keeps it.
+    """Make glibc return freed memory to the system.
 
-    By itself glibc does not return the memory of image tensors: they are smaller than its threshold, which rises when
-    a larger block is freed.
+    By itself it does not return the memory of image tensors: they are smaller than its threshold, which rises when a
+    larger block is freed.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -167,7 +171,7 @@ def _finished(image: Image.Image) -> Image.Image:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Convert to RGB with eight bits per channel, on white."""
+    """Convert an image to RGB with eight bits per channel, on a white background."""
     if image.mode.startswith("I"):  # 16 bits per pixel; `convert` would clip values above 255
         values = np.asarray(image).astype(np.float64)
         image = Image.fromarray((values / 257).clip(0, 255).round().astype(np.uint8))

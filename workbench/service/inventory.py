@@ -1,4 +1,4 @@
-"""Inventory of models on this machine and of available ones: location, size, licence. Reads files only."""
+"""List the models on this machine and the available ones, with location, size and licence. Only files are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def inventory() -> list[dict[str, Any]]:
 
     Each is {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}. `name` is the value for
     `--target`. `state` is "ready", "at first use" (converted from files on this machine at first use) or "to fetch".
-    `bytes` is the size of its files on disk, now or after download. `how`: how to get the model; empty if it is ready.
+    `bytes` is the size of its files on disk, now or after download. `how` tells how to get the model; it is empty if
+    the model is ready.
     """
     return [*_bundled(), *map(_published, MODEL_INDEX.values()), *_copies(), *_downloads()]
 

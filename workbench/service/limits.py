@@ -1,4 +1,4 @@
-"""Limits of a backend, per user and for all users together."""
+"""Define a backend's limits, per user and for all users together, and refuse requests that exceed them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.service.users import LOCAL, address_of
 
 RETRY_AFTER_S = 1
-"""Retry time if all slots are in use, in seconds: a run may end at any time."""
+"""Time in seconds after which to retry if too many runs are active; short, because a run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
 """Maximum number of stop strings per request, and of characters in each."""
 
@@ -28,11 +28,10 @@ class Limits:
         requests_per_minute: runs, comparisons and other requests of one address; None: no limit.
         tokens_per_minute: prompt tokens and new tokens of one address; None: no limit.
         call_seconds_per_minute: CPU seconds of one address's page calls (`Client.charge_call`); None: no limit.
-        run_s: time limit of a run from the request on, in seconds, without the time for which it was suspended because
-            of timed runs; then the run is ended. None: no limit.
-        paused_s: time that a run may stay paused, in seconds, because it occupies a slot of the batch; then it is
-            cancelled.
-        kept_s: time that an ended run stays available, in seconds.
+        run_s: time in seconds, from the request on, after which a run is ended; time for which it was suspended because
+            of timed runs does not count. None: no limit.
+        paused_s: time in seconds after which a paused run is cancelled, because it occupies a slot of the batch.
+        kept_s: time in seconds for which an ended run stays available.
         kept_runs: number of ended runs that stay available; the oldest are dropped first.
         trace_bytes: memory of all traces in bytes; ended runs are dropped first, then the run with the largest trace
             is ended.
@@ -91,7 +90,7 @@ class Limits:
             )
 
     def check_tokens(self, max_new_tokens: int) -> None:
-        """Refuse a length that is not an integer, or out of range.
+        """Refuse a number of new tokens that is not an integer, or out of range.
 
         Raises:
             ParameterError: the message has the range.
@@ -118,7 +117,7 @@ class Limits:
         """Refuse a run that exceeds the limits of the user, of the address, or of all users.
 
         Args:
-            user: key by `workbench.service.users.user_key`; see `address_of`.
+            user: key of the user (`workbench.service.users.user_key`).
             active: users of all running and waiting runs.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Loaded target with its engine, draft models and runs."""
+"""Describe a loaded target with its engine, draft models and runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LoadedTarget:
             )
 
     def runners(self) -> Iterator[tuple[str | None, Runner]]:
-        """Yield the target (named None) and the draft models, by name."""
+        """Yield (name, runner) of the target, with None as its name, and of its draft models."""
         for drafter, models in list(self.models.items()):
             runner = models.target if drafter is None else models.draft_model
             if runner is not None:

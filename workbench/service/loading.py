@@ -1,4 +1,4 @@
-"""Loader threads, so that running generations never wait for the loading of models."""
+"""Load models in separate threads, so that running generations never wait for a load."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from workbench.service.run import Run
 log = logging.getLogger("workbench.service")
 
 LOADERS = 4
-"""Number of loader threads; only one can build a model, while the others download."""
+"""Number of loader threads. Only one of them can build a model at a time; the others may download."""
 
 
 class ModelLoader:
-    """Loader threads, and the runs that wait for them.
+    """Loader threads for models, and the runs that wait for their models.
 
     Args:
         pool: pool of loaded models.
@@ -49,17 +49,17 @@ class ModelLoader:
         self._lock, self._clearing = threading.Lock(), threading.Lock()
 
     def progress(self, name: str) -> Progress:
-        """Return the progress of a new load; it aborts the load after `end`."""
+        """Create the progress of a new load. After `end` was called, the progress aborts the load."""
         return Progress(name, is_over=self._closing.is_set)
 
     @property
     def stage(self) -> str:
-        """Progress of the most recent load, "dequantising 40 %"; empty if none is running."""
+        """Progress of the most recent load as text, such as "dequantising 40 %"; empty if none is running."""
         current = self._now[:]
         return current[-1].short if current else ""
 
     def wait(self, pair: Pair) -> Models:
-        """Load models now and wait for them.
+        """Load a pair of models in a loader thread, wait for it, and return the models.
 
         Raises:
             WorkbenchError: the models cannot be loaded.
@@ -67,7 +67,11 @@ class ModelLoader:
         return self.threads.submit(self.load, pair, self.progress(pair[0])).result()
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Load models in the current thread, which must be a loader thread.
+        """Load a pair of models in the current thread, which must be a loader thread, and return them.
+
+        Args:
+            pair: names of the target and the draft model.
+            progress: progress of this load, to update.
 
         Raises:
             WorkbenchError: the models cannot be loaded.
@@ -94,7 +98,13 @@ class ModelLoader:
             clearing.add_done_callback(lambda _: (self._clearing.release(), self._wake()))
 
     def queue_once_loaded(self, run: Run, request: Request, pair: Pair) -> None:
-        """Queue a run after its models are loaded; runs with the same pair share one load, and keep their order."""
+        """Queue a run as soon as its models are loaded. Runs with the same models share one load, and keep their order.
+
+        Args:
+            run: the run.
+            request: request of the engine for this run.
+            pair: names of the target and the draft model.
+        """
         with self._lock:
             is_first = pair not in self._waiting
             progress, waiting = self._waiting.setdefault(pair, (self.progress(pair[0]), []))
@@ -124,7 +134,7 @@ class ModelLoader:
                     run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
 
     def end(self) -> None:
-        """Abort the running loads."""
+        """Abort all running loads."""
         self._closing.set()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Logs of server processes, without prompts, generated texts, keys or paths of users.
+"""Write logs of server processes that contain no prompts, generated texts, keys or paths of users.
 
-For an unexpected error they contain its type and the place where it was raised. Its message is left out, because
-messages of libraries may quote a user's text.
+An unexpected error is logged with its type and the place where it was raised, without its message, because messages of
+libraries may quote a user's text.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from transformers.utils.logging import disable_progress_bar
 
 
 class RedactingFormatter(logging.Formatter):
-    """Format an error as its type and its places in the code."""
+    """Log formatter that writes an error as its type and the lines of code where it was raised."""
 
     def formatException(self, ei: Any) -> str:  # the name is that of the standard library
         return redact_error(ei[1])
 
 
 class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
-    """Format records as one JSON object per line, and errors as `RedactingFormatter` does."""
+    """Log formatter that writes one JSON object per line, with errors as `RedactingFormatter` writes them."""
 
 
 class RedactingFilter(logging.Filter):
-    """Remove error messages from loggers of libraries that have their own handlers.
+    """Log filter that removes error messages, for loggers of libraries that have their own handlers.
 
-    The line then ends with the error's type and its places in the code.
+    The record then ends with the error's type and the lines of code where it was raised.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -43,11 +43,11 @@ class RedactingFilter(logging.Filter):
 
 REDACTING_FILTER = RedactingFilter()
 LIBRARIES = ("uvicorn.error", "asyncio")
-"""Loggers that write tracebacks of aborted answers and of unfinished tasks."""
+"""Names of libraries' loggers that write tracebacks of aborted answers and of unfinished tasks."""
 
 
 def redact_error(problem: BaseException) -> str:
-    """Return an error's type and the place where it was raised."""
+    """Return the type of an error and the place where it was raised, as text without the error's message."""
     return f"{type(problem).__name__} at {format_frames(problem)}"
 
 
@@ -58,7 +58,7 @@ def format_frames(problem: BaseException, most: int = 8) -> str:
 
 
 def write_json_logs(level: str = "INFO") -> None:
-    """Send the workbench's logs to stderr as JSON Lines. For servers; a library must not configure logs.
+    """Send the workbench's logs to stderr as JSON Lines. Only servers call this: a library must not configure logs.
 
     Args:
         level: lowest level to write.
@@ -68,7 +68,7 @@ def write_json_logs(level: str = "INFO") -> None:
 
 
 def write_plain_logs(level: str = "WARNING") -> None:
-    """Send the workbench's logs to stderr as plain lines; otherwise as `write_json_logs`."""
+    """Send the workbench's logs to stderr as plain lines, with the argument of `write_json_logs`."""
     _write(RedactingFormatter("%(levelname)s %(name)s: %(message)s"), level)
 
 

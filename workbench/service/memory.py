@@ -1,4 +1,4 @@
-"""Memory of models and their KV caches, and of the device."""
+"""Compute the memory of models and their KV caches, and the memory that a device has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.models.runner import SCRATCH
 from workbench.models.shared_embeddings import shares_embeddings
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
-"""Share of a device's memory for models and KV caches; the rest is for activations and everything else."""
+"""Share of a device's memory for models and KV caches. Activations and all else use the rest."""
 RESERVE = 0.05
 """Share of a device's memory that always stays free."""
 LONGEST = 4096
@@ -53,7 +53,7 @@ def budget(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory that a model will need, from its files alone.
+    """Memory that a model will need, computed from its files before it is loaded.
 
     Attributes:
         weights: memory of the weights in bytes, including the packed copies of small models on a CPU.
@@ -67,7 +67,7 @@ class Need:
 
     @classmethod
     def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
-        """Read the configuration and the headers of the weights.
+        """Compute the memory of the model in a folder from its configuration and the headers of its weight files.
 
         Errors of transformers and safetensors are not caught.
         """
@@ -117,7 +117,12 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the memory in bytes to grow a KV cache to `n_sequences` sequences: it is copied to a doubled buffer."""
+    """Return the memory in bytes that growing a KV cache takes, since it is copied to a buffer of twice the size.
+
+    Args:
+        runner: runner of the model.
+        n_sequences: number of sequences that the cache has to hold.
+    """
     n_rows = n_needed = runner.cache.n_rows
     while n_needed < n_sequences:
         n_needed *= 2
@@ -125,6 +130,12 @@ def growth_bytes(runner: Runner, n_sequences: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the bytes of weights and their packed copies (`kernels.packed`): up to two in float32, one in bfloat16."""
+    """Return the memory in bytes of weights and their packed copies (`kernels.packed`).
+
+    Args:
+        n_weights: number of weights.
+        dtype: dtype of the weights, which determines the number of copies.
+        device: device of the model; only models on a CPU are packed.
+    """
     copies = {torch.float32: 3, torch.bfloat16: 2, torch.int8: 5}.get(dtype, 1)
     return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

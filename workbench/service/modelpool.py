@@ -1,4 +1,4 @@
-"""Pool of loaded models, shared by all runs, with eviction of the least recently used when memory runs short."""
+"""Hold the loaded models that all runs share, and evict the least recently used ones when memory runs short."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from workbench.service.timing_coordination import TimingCoordinator
 log = logging.getLogger("workbench.service")
 
 SHORTEST = 128
-"""Minimum context in tokens; a model that does not fit memory with it is not loaded."""
+"""Minimum context in tokens. A model is not loaded if it does not fit into memory even with this context."""
 CHUNK = 8 << 20
 _BUILDING = threading.Lock()
-"""One lock per process: transformers changes PyTorch's default dtype while it builds a model."""
+"""Lock of this process for building models, during which transformers changes PyTorch's default dtype."""
 
 
 class ModelPool:
-    """Pool of loaded models. Thread-safe; builds one pair of models at a time, while others may be downloading.
+    """Pool of loaded models. Thread-safe. It builds one pair of models at a time; others may be downloaded meanwhile.
 
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
         max_sequences: maximum batch size of each engine.
         memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
         count_model_uses: function that counts the runs that need each pair.
-        on_event: function called after each load or eviction with "load" or "evict" and the seconds.
-        timing: coordination with timed runs: building waits while a run is timed, downloads do not.
+        on_event: function called after each load or eviction, with "load" or "evict" and its duration in seconds.
+        timing: coordination with timed runs: building a model waits while a run is timed; downloads do not wait.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ModelPool:
             return self._targets.get(target)
 
     def get(self, pair: Pair) -> Models | None:
-        """Return a loaded pair of models, or None; updates its time of last use."""
+        """Return a loaded pair of models, and update its time of last use; None if it is not loaded."""
         with self._lock:
             loaded = self._targets.get(pair[0])
             if loaded is None or pair[1] not in loaded.models:
@@ -91,7 +91,10 @@ class ModelPool:
             return loaded.models[pair[1]]
 
     def loaded_models(self) -> list[dict[str, Any]]:
-        """Return the models in the pool: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
+        """Return the models in the pool, each as {"name", "role", "bytes", "dtype", "device", "runs", "idle_s"}.
+
+        `runs` is the number of runs that use the model, `idle_s` the number of seconds since its last use.
+        """
         holds, now_s = self._count_model_uses(), time.monotonic()
         return [
             {
@@ -122,21 +125,26 @@ class ModelPool:
         return self._limit
 
     def used(self) -> int:
-        """Return the memory of weights and KV caches, in bytes."""
+        """Return the memory that weights and KV caches of all models take, in bytes."""
         runners = [runner for loaded in self.targets() for _, runner in loaded.runners()]
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
-        """Return the remaining memory in bytes, by the budget and by the device's free memory."""
+        """Return the memory for further models in bytes, which the limit and the device's free memory allow."""
         reserve = int(memory.capacity(self.device) * memory.RESERVE)
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Return the memory of weights and KV caches, its limit, and the device's free memory, in bytes."""
+        """Return by name: the memory of weights and KV caches, its limit, and the device's free memory, in bytes."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
-        """Evict unused models, the least recently used first, until `n_bytes` are free or none is left."""
+        """Evict unused models, the least recently used first, until `n_bytes` are free or no unused model is left.
+
+        Args:
+            n_bytes: memory to free, in bytes.
+            keep: pair of models that is not evicted.
+        """
         while self.room() < n_bytes and self._evict(keep):
             self._on_event("evict", 0.0)
 
@@ -177,7 +185,7 @@ class ModelPool:
         _collect()
 
     def find_heads(self) -> None:
-        """Search for heads again; runs that start or change later use them.
+        """Search for trained heads again. Runs that start or change later use the result.
 
         Running generations keep their models, and so their heads.
 
@@ -192,7 +200,7 @@ class ModelPool:
                 )
 
     def close(self) -> None:
-        """Release all models: a Gradio app keeps references to its backend after it is closed."""
+        """Release all models, because a Gradio app keeps references to its backend after it is closed."""
         with self._lock:
             self._targets.clear()
         _collect()
@@ -200,9 +208,13 @@ class ModelPool:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Return models from the pool, or load them from their files.
+        """Return a pair of models from the pool, or load it from files.
 
         If only the draft model cannot be loaded, the result has no draft model; `drafter_problem` has the reason.
+
+        Args:
+            pair: names of the target and the draft model.
+            progress: progress of this load, to update.
 
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
@@ -304,7 +316,7 @@ class ModelPool:
 
     @contextlib.contextmanager
     def _called(self, name: str, folder: str) -> Iterator[None]:
-        """Replace the folder by the model's name in errors, and turn out-of-memory errors into `CapacityError`."""
+        """Within this context, replace the folder by the model's name in errors, and convert out-of-memory errors."""
         try:
             yield
         except Exception as error:
@@ -315,7 +327,7 @@ class ModelPool:
             raise
 
     def _smaller(self) -> str:
-        """Return the remedy for a model that does not fit."""
+        """Return the remedy of an error about a model that does not fit into memory."""
         busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
@@ -338,11 +350,11 @@ class ModelPool:
         return resolve_dtype(self._options["dtype"], self.device, target)
 
     def _drafter_dtype(self, folder: str, target: str) -> torch.dtype:
-        """Return the dtype of a draft model, as in `engine.models.attach_drafter`."""
+        """Return the dtype of a draft model, as in `workbench.models.loading.attach_drafter`."""
         return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
     def _read(self, folder: str, progress: Progress) -> None:
-        """Read the weights once, to fill the page cache and show the progress to the user."""
+        """Read the weight files in a folder once, to fill the page cache and to show the progress to the user."""
         files = memory.weight_files(folder)
         total = sum(file.stat().st_size for file in files)
         if total > memory.free(torch.device("cpu")) // 2:
@@ -356,7 +368,7 @@ class ModelPool:
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
-    """Count the runs that use a target, or if `drafter` is given, the runs that use it with this target."""
+    """Return the number of runs that use a target; with `drafter`, only those that use this draft model with it."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
 
@@ -365,7 +377,7 @@ def _is_part(keep: Pair | None, target: str, drafter: str | None) -> bool:
 
 
 def _touch(runner: Runner) -> None:
-    """Run one forward, so that the KV cache is allocated and its size is known."""
+    """Run one forward of a model, so that its KV cache is allocated and the cache's size is known."""
     slot = runner.open()
     runner.prefill(slot, [0])
     runner.close(slot)

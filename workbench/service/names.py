@@ -1,4 +1,4 @@
-"""Resolve model names from users, and check whether these models are allowed."""
+"""Resolve the names of models that users give, and check whether these models are allowed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Names:
     Args:
         target: default target.
         drafter: default draft model of that target; "auto": the one bundled for it.
-        allow: models that may be used besides the bundled and published ones and these two; None: any name, folder,
-            GGUF file or Hub id.
-        folders: whether users may name folders and files of this machine. False for a public server: unlisted names
-            are Hub ids, so that users cannot find out which files exist, or the paths of the allowed models.
+        allow: models that may be used besides `target`, `drafter` and the bundled and published ones; None: any name,
+            folder, GGUF file or Hub id.
+        folders: whether users may name folders and files of this machine. For a public server it is False: names that
+            are not listed are then Hub ids, so that users cannot find out which files exist, or the paths of the
+            allowed models.
 
     Attributes:
-        target: name of the default target; folders have short names, see `workbench.models.local_models`.
-        allowed: names of `allow`, in the same order.
+        target: name of the default target; for a folder, its short name (`workbench.models.local_models`).
+        allowed: names of the models in `allow`, in the same order.
     """
 
     def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None, folders: bool = True) -> None:
@@ -42,7 +43,7 @@ class Names:
 
     @property
     def restricted(self) -> bool:
-        """Whether only certain models may be used."""
+        """Whether users may name only certain models."""
         return self._allow is not None
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:

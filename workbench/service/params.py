@@ -1,4 +1,4 @@
-"""Checks of a request that need no models, and separation of sampling parameters from the method's own."""
+"""Check requests as far as possible without models, and separate sampling parameters from a method's parameters."""
 
 from __future__ import annotations
 
@@ -57,10 +57,18 @@ def check_request(
 def split_params(
     method: MethodProtocol, params: dict[str, Any], sampling: SamplingParams | None = None
 ) -> tuple[dict[str, Any], SamplingParams]:
-    """Separate the sampling parameters from the method's own.
+    """Separate a method's own parameters from sampling parameters.
+
+    Args:
+        method: the method.
+        params: values of both kinds of parameters, by name.
+        sampling: sampling parameters to start from; by default, the default ones.
+
+    Returns:
+        The method's own parameters by name, and the sampling parameters.
 
     Raises:
-        UnknownNameError: neither has a parameter of this name.
+        UnknownNameError: a name is neither a parameter of the method nor of sampling.
         ParameterError: `params` is not a dict, or a sampling value is out of range.
     """
     base = sampling or SamplingParams()

@@ -1,4 +1,4 @@
-"""Example prompts: one for each kind of text that is easy or hard to draft."""
+"""Provide example prompts, one for each kind of text that is easy or hard to draft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 def message_in(prompt: str) -> str | None:
-    """Return the user message of a chat prompt of `presets`; None for another prompt."""
+    """Return the user's message in a chat prompt of the form that `presets` has; None for another prompt."""
     match = _MESSAGE.fullmatch(prompt)
     return match and match[1]
 
@@ -44,9 +44,9 @@ _FOR_SMOLLM2 = {
     "Sundays. Children under ten travel free.",
     "tale": "Tell a short story about a lighthouse keeper who finds a message in a bottle.",
 }
-"""Tasks that a chat model of 135 million parameters can do: copying, rewriting, quoting, and writing prose.
+"""Prompts by title that a chat model of 135 million parameters answers well: copying, rewriting, quoting, prose.
 
-Tables of several columns and translations are not among them: it answers these wrongly.
+Tables of several columns and translations are not among them, because such a model answers these wrongly.
 """
 
 
@@ -54,7 +54,8 @@ def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return name, title and prompt of each preset. Chat prompts contain the bundled tokenizer's markers as text.
 
     Args:
-        targets: names of the available targets. A preset for a single target (`target`) is included if it is available.
+        targets: names of the available targets. A preset that is meant for one target is included if that target is
+            among them.
     """
     entries = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
     if SMOLLM2.name in targets:

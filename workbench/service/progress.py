@@ -1,4 +1,4 @@
-"""Progress of loading a model."""
+"""Record the progress of loading a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUILDING, CALIBRATING = "building", "calibrating"
 
 
 def megabytes(n_bytes: float) -> str:
-    """Format a size: "12.3 MB", "1.2 GB"."""
+    """Format a number of bytes as text, such as "12.3 MB" or "1.2 GB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
@@ -21,7 +21,9 @@ class LoadAbortedError(WorkbenchError):
 
 
 class Progress:
-    """Stage and bytes of one load. The loader writes it, any thread reads it; each write is one assignment.
+    """Progress of loading one model: stage and number of bytes.
+
+    The loader writes it and any thread reads it, because each write is a single assignment.
 
     Args:
         name: name of the model.
@@ -38,11 +40,11 @@ class Progress:
         self._now: tuple[str, int, int | None] = (READING, 0, None)
 
     def stage(self, stage: str, total: int | None = None) -> None:
-        """Start a new stage of `total` bytes; None: unknown."""
+        """Start a new stage, such as "downloading", of `total` bytes (None: unknown)."""
         self._update(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
-        """Add finished bytes."""
+        """Add to the number of finished bytes of the current stage."""
         stage, done, total = self._now
         self._update(stage, done + n_bytes, total)
 
@@ -70,6 +72,6 @@ class Progress:
         return f"{stage} {100 * done // total} %" if total else stage
 
     def to_wire(self) -> dict[str, Any]:
-        """Return {"stage", "done", "total"}, in bytes."""
+        """Return the progress as JSON data: {"stage", "done", "total"}, the last two in bytes."""
         stage, done, total = self._now
         return {"stage": stage, "done": done, "total": total}

@@ -1,4 +1,4 @@
-"""Rate limits per address: requests, tokens and CPU seconds per minute."""
+"""Limit the requests, tokens and CPU seconds per minute of each client address."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from workbench.service.users import LOCAL, address_of
 
 MINUTE_S = 60.0
 MANY = 4096
-"""Number of buckets above which full ones are dropped."""
+"""Number of buckets above which full ones are removed, because a missing bucket counts as full."""
 REQUESTS, TOKENS, SECONDS = "requests", "tokens", "CPU seconds"
-"""Counted quantities."""
+"""Names of the quantities that are limited per minute."""
 SWEEP_S = 1.0
-"""Minimum time between two searches for full buckets, which visit all of them, in seconds."""
+"""Minimum time in seconds between two searches for full buckets, each of which visits all buckets."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Token bucket of an address: refilled evenly, up to one minute's allowance. Below 0, the address has to wait."""
+    """Token bucket of an address for one quantity. It is refilled evenly, up to the allowance of one minute.
+
+    If its level is below 0, the address has to wait.
+    """
 
     per_minute: float
     level: float
@@ -62,10 +65,16 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def admit_request(self, user: str, n: int = 1, counted: bool = True) -> None:
-        """Count `n` requests, or only check them; n=0 checks only for a debt in tokens.
+        """Count requests of a user's address, and refuse them above its limits.
+
+        Args:
+            user: key of the user.
+            n: number of requests; 0: check only whether the address has used too many tokens.
+            counted: whether the requests are counted; False: only check the limits.
 
         Raises:
-            CapacityError: the address has made too many requests or used too many tokens; with the time to retry.
+            CapacityError: the address has made too many requests or used too many tokens; the error has the time after
+                which to retry.
         """
         with self._lock:
             requests = self._bucket(user, REQUESTS)
@@ -82,13 +91,19 @@ class RateLimiter:
             what: `REQUESTS`, `TOKENS` or `SECONDS`.
 
         Raises:
-            CapacityError: the address is in debt; with the time to retry.
+            CapacityError: the address has used more than its allowance; the error has the time after which to retry.
         """
         with self._lock:
             _refuse_below(self._bucket(user, what), 0.0, what)
 
     def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
-        """Charge an amount to an address; a negative amount is a refund."""
+        """Charge an address for a quantity that it has used.
+
+        Args:
+            user: key of a user at the address.
+            amount: amount to charge; a negative amount is a refund.
+            what: `REQUESTS`, `TOKENS` or `SECONDS`.
+        """
         with self._lock:
             bucket = self._bucket(user, what)
             if bucket is not None:

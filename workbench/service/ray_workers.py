@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster that measure the cells of a sweep; cells of a lost machine are measured again."""
+"""Measure the cells of a sweep by workers on a Ray cluster. Cells of a lost machine are measured again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,16 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
 
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the conditions of a cell from this machine's files, with the cluster as the machine."""
+    """Return the conditions of measuring a cell on the cluster, which counts as one machine.
+
+    Args:
+        cell: cell of a sweep.
+        address: address of the cluster.
+        backend: options of each worker's backend.
+
+    Returns:
+        The conditions; None if the weights are not on this machine yet.
+    """
     conditions = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
     options = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
     return conditions and {**conditions, **options, "machine": {"cluster": address or "auto"}}

@@ -1,4 +1,4 @@
-"""Context of a request: whether its caller is still connected, and the CPU time of its work."""
+"""Check whether the caller of the current request is still connected, and measure the CPU time of its work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from workbench.core.errors import WorkbenchError
 
 DISCONNECTED: ContextVar[threading.Event | None] = ContextVar("workbench_left", default=None)
-"""Event that a server sets when the caller of the current request disconnects; None: not watched, or no request."""
+"""Event that a server sets when the caller of the current request disconnects. It is None if there is no request, or if
+the connection is not watched."""
 
 
 CPU_TIME_CALLBACK: ContextVar[Callable[[float], None] | None] = ContextVar("workbench_cost", default=None)
@@ -20,7 +21,7 @@ CPU_TIME_CALLBACK: ContextVar[Callable[[float], None] | None] = ContextVar("work
 
 @contextlib.contextmanager
 def measure_cpu_time() -> Iterator[None]:
-    """Report the CPU time of this thread in the block to `CPU_TIME_CALLBACK`.
+    """Measure the CPU time that this thread uses within this context, and pass it to `CPU_TIME_CALLBACK`.
 
     Time in which other threads hold the interpreter is not counted, so the load of a server does not raise the charge.
     """

@@ -1,4 +1,4 @@
-"""One generation in the backend, to follow, change, pause and cancel."""
+"""Define the run, a generation in the backend that users follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,23 @@ from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
+from workbench.trace.images import images_of
 
 LOADING = "loading"
 HELD_MESSAGE = "The run is suspended while a comparison uses the device."
+ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
+"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
+
+
+def round_bytes(record: Round) -> int:
+    """Return the approximate memory of a recorded round, in bytes."""
+    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
+    n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
+    return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class Host(Protocol):
-    """Interface of a backend to its runs."""
+    """Interface of a backend that its runs use."""
 
     def change(
         self,
@@ -34,7 +44,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change and pass it to the engine."""
+        """Check a change of a run's settings, and pass it to the engine; arguments are those of `Run.change`."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -55,6 +65,10 @@ class Host(Protocol):
 
     def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch; called once."""
+        ...
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round of a run."""
         ...
 
     def record_end(self, run: Run) -> None:
@@ -117,11 +131,11 @@ class Run:
     @property
     def state(self) -> str:
         """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
-        row, state = self._sequence, self._state
-        if row is None or state in ENDED:
+        sequence, state = self._sequence, self._state
+        if sequence is None or state in ENDED:
             return state
         # if only the engine's sequence has ended, the run is still running until `end` is called
-        return RUNNING if row.status in ENDED else row.status
+        return RUNNING if sequence.status in ENDED else sequence.status
 
     @property
     def ended(self) -> bool:
@@ -131,8 +145,8 @@ class Run:
     @property
     def message(self) -> str:
         """Status message for the user; usually empty."""
-        progress, row = self._progress, self._sequence
-        if row is not None and row.is_suspended:
+        progress, sequence = self._progress, self._sequence
+        if sequence is not None and sequence.is_suspended:
             return HELD_MESSAGE
         return str(self._problem or "") or (
             progress.text if progress is not None and self._state == LOADING else self._message
@@ -144,7 +158,10 @@ class Run:
         return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
-        """Return the state and all rounds from number `n` on, as plain JSON, for polling. Renews the lease.
+        """Return the state and all rounds from number `n` on, as plain JSON. Renews the lease.
+
+        Viewers, such as the token strip of the page, poll it at their own pace (`workbench.client.follow`): the engine
+        never sends a round to a viewer.
 
         Returns:
             run, state, message; seq (number of rounds so far); header; rounds from `n` on; footer (after the end);
@@ -250,7 +267,7 @@ class Run:
         """
         if pace is not None:
             self.pace = check_pace(0.0 if self.is_timed else pace)
-            self.apply_to_sequence(lambda row: row.pace.set_rate(self.pace))
+            self.apply_to_sequence(lambda sequence: sequence.pace.set_rate(self.pace))
         if pace is None or method or params or drafter or images:
             self._host.change(self, method, params, drafter, images, sees)
 
@@ -263,11 +280,11 @@ class Run:
         return self._host.explain(self)
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """Inspect, save, load or reset the drafter's state: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the drafter's state, as `workbench.client.RunHandle.memory` does."""
         return self._host.memory(self, action, data)
 
     def pause(self) -> None:
-        """Stop before the next round."""
+        """Pause the run before its next round."""
         self.apply_to_sequence(Sequence.pause)
 
     def resume(self) -> None:
@@ -297,7 +314,7 @@ class Run:
             self.apply_to_sequence(Sequence.cancel)
 
     def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
-        """Apply an action to the engine's sequence, now or when the run joins the batch."""
+        """Apply an action to the engine's sequence; before the run joins the batch, store it for then."""
         with self._news:
             if self.ended:
                 return
@@ -333,10 +350,16 @@ class Run:
             self._news.notify_all()
         self._host.record_start(self)
 
-    def _try(self, act: Callable[[Sequence], None], row: Sequence) -> None:
+    def record(self, record: Round) -> None:
+        """Count a round that the engine has appended to the trace, and wake waiting threads; in the engine's thread."""
+        self.trace_bytes += round_bytes(record)
+        self._host.record_round(self, record)
+        self.notify()
+
+    def _try(self, act: Callable[[Sequence], None], sequence: Sequence) -> None:
         """Apply an action; on an error, set the message and continue."""
         try:
-            act(row)
+            act(sequence)
         except WorkbenchError as error:
             self._message = str(error)
 
@@ -353,14 +376,19 @@ class Run:
     @property
     def active_settings(self) -> tuple[Any, tuple[str, str | None]]:
         """The method with its parameters, and the models, of the last round; the engine may have refused a change."""
-        row = self._sequence
-        if row is not None:
-            return row.configured_method, (row.models.target_name, row.models.draft_model_name)
+        sequence = self._sequence
+        if sequence is not None:
+            return sequence.configured_method, (sequence.models.target_name, sequence.models.draft_model_name)
         configured, _, pair = self.planned
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
-        """End the run; it releases its sequence and its models."""
+        """End the run, and release its sequence and its models.
+
+        Args:
+            state: final state: "finished", "cancelled" or "error".
+            problem: error of a failed run; None: no error.
+        """
         if self._close(state, problem):
             self._host.record_end(self)
 
@@ -385,7 +413,7 @@ class Run:
             return True
 
     def release_images(self) -> None:
-        """Release the images of a run that was dropped; a running explanation keeps its own references.
+        """Release the images of a run that was removed. A running explanation keeps its own references to them.
 
         Eight decoded images of maximum size take 128 MiB. The trace and the log-probabilities stay.
         """
@@ -395,6 +423,6 @@ class Run:
             )
 
     def notify(self) -> None:
-        """Wake the threads that wait for news of the run."""
+        """Wake the threads that wait for a change of the run."""
         with self._news:
             self._news.notify_all()

@@ -1,4 +1,4 @@
-"""Changes of running generations, explanations of them, and operations on their drafters' state."""
+"""Change running generations, explain them by their images, and inspect or replace the state of their drafters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from workbench.service.run import Run
 from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
-"""Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
+"""Time limit in seconds for an operation on a drafter's state, which has to wait for the end of a round."""
 
 
 class RunController:
-    """Apply changes to runs, explain them, and operate on their drafters' state.
+    """Apply changes to runs, attribute their text to images, and inspect or replace the state of their drafters.
 
     Args:
         names: resolver of model names.
@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
+        """Check a change against a run's planned settings, load a new draft model, and pass the change on."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
@@ -106,9 +106,9 @@ class RunController:
                 "image_change": swap,
             }
 
-        def apply_change(row: Sequence) -> None:
-            settings = row.requested_settings()
-            row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
+        def apply_change(sequence: Sequence) -> None:
+            settings = sequence.requested_settings()
+            sequence.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.sequence is None:
@@ -129,16 +129,16 @@ class RunController:
         if action != "look":  # saving and loading delay the rounds of all runs
             self._admit_request(run.user)
 
-        def do(row: Sequence) -> dict[str, Any]:
-            self._check_own(row, action)
-            saved = {"data": state_actions.save(row)} if action == "save" else {}
+        def do(sequence: Sequence) -> dict[str, Any]:
+            self._check_own(sequence, action)
+            saved = {"data": state_actions.save(sequence)} if action == "save" else {}
             if action == "load":
-                state_actions.load(row, data or b"")
+                state_actions.load(sequence, data or b"")
             elif action == "reset":
-                state_actions.reset(row)
-            loaded = self._pool.target(row.models.target_name)
+                state_actions.reset(sequence)
+            loaded = self._pool.target(sequence.models.target_name)
             assert loaded is not None, "an active run keeps its models loaded"
-            return state_actions.inspect_state(row, loaded.engine.token_text) | saved
+            return state_actions.inspect_state(sequence, loaded.engine.token_text) | saved
 
         future = run.sequence.pending_actions.submit(do)
         self._wake()
@@ -151,7 +151,7 @@ class RunController:
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
-        """Refuse to load or reset a drafter state that the users of a public server share."""
+        """Refuse to load or reset a drafter's state that all users of a public server share."""
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."

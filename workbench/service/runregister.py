@@ -1,4 +1,4 @@
-"""Register of a backend's runs: active ones, and ended ones for a limited time, within limits of number and memory."""
+"""Register the runs of a backend: active ones, and ended ones within limits of age, number and memory."""
 
 from __future__ import annotations
 
@@ -11,22 +11,10 @@ from workbench.service.image_decoding import trim
 from workbench.service.limits import Limits
 from workbench.service.rate_limiter import RateLimiter
 from workbench.service.run import Run
-from workbench.trace.events import Round
-from workbench.trace.images import images_of
-
-ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
-"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
-
-
-def round_bytes(record: Round) -> int:
-    """Return the approximate memory of a recorded round, in bytes."""
-    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
-    n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
-    return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class RunRegister:
-    """Runs by id. Thread-safe. Users cannot list the ids of other users.
+    """Register of runs by id. Thread-safe. Users cannot list the ids of other users' runs.
 
     Attributes:
         rate_limiter: rate limits of addresses.
@@ -53,19 +41,22 @@ class RunRegister:
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
-        """Charge the tokens that a run requests."""
+        """Charge the user of a run for the tokens that it requests."""
         run.charged_tokens += tokens
         self.rate_limiter.charge(run.user, tokens)
 
     def settle(self, run: Run) -> None:
-        """Return the tokens that an ended run was charged for and did not use; a prompt counts after prefill."""
+        """Refund the tokens that an ended run was charged for and did not use.
+
+        Prompt tokens count as used after prefill.
+        """
         trace = run.trace
         used = len(trace.header.prompt_tokens) + sum(len(r.emitted) for r in trace.rounds) if trace is not None else 0
         unused, run.charged_tokens = max(0, run.charged_tokens - used), 0
         self.rate_limiter.charge(run.user, -unused)
 
     def remove(self, run: Run) -> None:
-        """Remove a run."""
+        """Remove a run from the register, and release its images."""
         with self._lock:
             self._by_id.pop(run.id, None)
         if not run.ended:
@@ -82,14 +73,14 @@ class RunRegister:
             trim()
 
     def check_room(self, user: str, alone: bool = False) -> None:
-        """Refuse early a run that `add` would refuse.
+        """Refuse a run that `add` would refuse, before work is spent on it.
 
         Args:
             user: user of the run.
             alone: whether the run is timed; then it does not count as a request.
 
         Raises:
-            CapacityError: see `add`.
+            CapacityError: a limit of runs or a rate limit is reached.
         """
         with self._lock:
             self._limits.check_room(user, [run.user for run in self._by_id.values() if not run.ended])
@@ -121,7 +112,10 @@ class RunRegister:
             return sum(run.trace_bytes for run in self._by_id.values())
 
     def tidy(self) -> None:
-        """Remove ended runs over the limits of age, number or memory; if that is not enough, end the largest run."""
+        """Remove ended runs beyond the limits of age, number and memory.
+
+        If the traces of the remaining runs exceed the memory limit, the run with the largest trace is ended.
+        """
         limits, now = self._limits, time.monotonic()
         removed: list[Run] = []
         with self._lock:

@@ -1,4 +1,4 @@
-"""Encode a rendered conversation: special tokens only where the chat template wrote them, plain text in messages."""
+"""Encode a rendered conversation with special tokens only where the chat template wrote them, not inside messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
     Args:
         tokenizer: a tokenizer of Transformers.
         text: the rendered conversation.
-        origins: origin of each character, see `workbench.service.traced_template`.
+        origins: origin of each character, as in `workbench.service.traced_template`.
         messages: all texts of the messages. A special token of unknown origin counts as plain text if a message
             contains it, in upper or lower case.
 
@@ -54,12 +54,19 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
 
 
 def _special(tokenizer: Any) -> dict[int, str]:
-    """Return the special tokens: id → text."""
+    """Return the texts of the special tokens by id."""
     return {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the spans of special tokens that the template wrote, without characters from messages."""
+    """Return the spans of special tokens that the template wrote, without characters from messages.
+
+    Args:
+        pattern: pattern that matches the text of any special token.
+        text: the rendered conversation.
+        origins: origin of each character.
+        messages: all texts of the messages.
+    """
     masked = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
     spans: list[tuple[int, int]] = []
     position = 0
@@ -81,7 +88,14 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
 
 
 def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
-    """Encode each piece between special tokens separately, for a tokenizer that is written in Python."""
+    """Encode each piece between special tokens separately, for a tokenizer that is written in Python.
+
+    Args:
+        tokenizer: the tokenizer.
+        text: the rendered conversation.
+        own: spans (start, end) of special tokens that the template wrote.
+        special: id by text of a special token.
+    """
     ids: list[int] = []
     position = 0
     for start, end in [*own, (len(text), len(text))]:

@@ -1,4 +1,4 @@
-"""Metrics for operators, over all users, in Prometheus' text format. No label contains a user's text."""
+"""Count metrics for operators over all users, in Prometheus' text format. No label contains a user's text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one method: sums over rounds.
+    """Counters of one method, summed over the rounds of all runs.
 
     Time that several sequences of a batch share is divided among them, except for `decode_seconds`: tokens /
     decode_seconds is the speed of a run in tokens per second, alone or in a batch.
@@ -54,10 +54,10 @@ HELP = {
 
 
 class Telemetry(Collector):
-    """Count in plain numbers, about a microsecond per round, and convert them to metrics at each scrape.
+    """Collector of all metrics. Counting a round takes about a microsecond; each scrape converts counts to metrics.
 
     Args:
-        health: function that returns the backend's state at each scrape; see `Backend.health`.
+        health: function that returns the backend's state, such as `Backend.health`; called at each scrape.
     """
 
     def __init__(self, health: Callable[[], dict[str, Any]]) -> None:
@@ -80,7 +80,12 @@ class Telemetry(Collector):
     # -- counting ------------------------------------------------------------------------------------------------
 
     def round(self, record: Round, before: Round | None = None) -> None:
-        """Count a round; `before`: previous round of the same run; overhead is counted from its end."""
+        """Count a round of a run.
+
+        Args:
+            record: the round.
+            before: previous round of the same run, from whose end host overhead is counted; None: the first round.
+        """
         idle_s = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]
         tally.rounds += 1
@@ -106,7 +111,12 @@ class Telemetry(Collector):
             self._run_s.observe(run.ended_at - run.created - run.paused_s)
 
     def models(self, event: str, seconds: float) -> None:
-        """Count a load ("load") or an eviction ("evict") of models."""
+        """Count a load or an eviction of models.
+
+        Args:
+            event: "load" or "evict".
+            seconds: duration of the event.
+        """
         self._events[event] += 1
         if event == "load":
             self._load_s.observe(seconds)
@@ -117,7 +127,7 @@ class Telemetry(Collector):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count an error that leaves the block."""
+        """Count an error that leaves this context."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Coordination of timed runs with other computations (building models, explaining a run), which would distort times."""
+"""Keep other computations (building models, explaining a run) away from timed runs, whose times they would distort."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 
 class TimingCoordinator:
-    """Keep timed runs and other computations apart.
+    """Coordinator that never lets timed runs and other computations overlap.
 
-    A timed run starts only after such work has ended, and no such work starts while a timed run has the device or is
-    next. Work that waited for a timed run goes before the next timed run.
+    A timed run starts only after other computations have ended, and none of these starts while a timed run has the
+    device or is next. A computation that waited for a timed run goes before the next timed run.
 
     Args:
-        wake: function called when work has ended, which wakes the engine thread.
+        wake: function that wakes the engine thread, called when a computation has ended.
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
@@ -26,7 +26,10 @@ class TimingCoordinator:
 
     @contextlib.contextmanager
     def exclude_timed_runs(self) -> Iterator[None]:
-        """Wait until no run is timed, then run the block's computation. Not for downloads; must not be nested."""
+        """Enter this context as soon as no run is timed; no timed run starts within it.
+
+        It must not be nested, and is not meant for downloads, which do not distort times.
+        """
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not self._timed)
@@ -41,7 +44,7 @@ class TimingCoordinator:
             self._wake()
 
     def request_device(self) -> bool:
-        """Request the device for a timed run: blocks new work; return whether no work is running."""
+        """Request the device for a timed run, so that no other computation starts. Return whether none is running."""
         with self._changed:
             if not self._timed and self._waiting:
                 return False  # work that waited for the previous timed run goes first
@@ -49,7 +52,7 @@ class TimingCoordinator:
             return self._working == 0
 
     def release_device(self) -> None:
-        """Allow work again: no timed run has the device or waits for it."""
+        """Allow other computations again, because no timed run has the device or waits for it."""
         if self._timed:
             with self._changed:
                 self._timed = False

@@ -61,52 +61,52 @@ class TracedText(str):
         return TracedText(super().__mod__(values))
 
     def join(self, parts: Iterable[str], /) -> TracedText:
-        """Join texts with this one between them."""
+        """Join texts, with this text as the separator."""
         texts = list(parts)
         return joined([piece for text in texts for piece in (self, text)][1:])
 
     def strip(self, chars: str | None = None, /) -> TracedText:
-        """Strip both ends."""
+        """Return the text without white space, or without `chars`, at both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> TracedText:
-        """Strip the beginning."""
+        """Return the text without white space, or without `chars`, at the beginning."""
         return self[len(self) - len(super().lstrip(chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> TracedText:
-        """Strip the end."""
+        """Return the text without white space, or without `chars`, at the end."""
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Remove a prefix."""
+        """Return the text without a prefix, if it begins with that."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Remove a suffix."""
+        """Return the text without a suffix, if it ends with that."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split at a separator, or at white space."""
+        """Split the text at a separator, or at white space, as `str.split` does."""
         return self._located(super().split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split from the end."""
+        """Split the text from its end, as `str.rsplit` does."""
         return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Split into lines."""
+        """Split the text into lines, as `str.splitlines` does."""
         return self._located(super().splitlines(keepends), 0)
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split at the first separator."""
+        """Split the text at the first separator into three parts, as `str.partition` does."""
         return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split at the last separator."""
+        """Split the text at the last separator into three parts, as `str.rpartition` does."""
         return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
-        """Replace a text by another."""
+        """Return the text with occurrences of `old` replaced by `new`, as `str.replace` does."""
         if old:
             return TracedText(new, origins(new)).join(self.split(old, count))
         return self._changed(super().replace(old, new, count))
@@ -128,7 +128,12 @@ class TracedText(str):
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """Return the parts of a split, in order, as slices; between them lie `step` characters or white space."""
+        """Return the parts of a split as slices of this text, so that they keep their origins.
+
+        Args:
+            parts: parts in order.
+            step: number of characters between two parts, if they are not separated by white space.
+        """
         slices: list[str] = []
         position = 0
         for part in parts:
@@ -141,7 +146,10 @@ class TracedText(str):
         return self[:place], self[place : place + length], self[place + length :]
 
     def _changed(self, text: str) -> TracedText:
-        """Return this text changed to `text`; if the length differs, all of it is MESSAGE if any character was."""
+        """Return `text`, a changed form of this text, with origins.
+
+        If the length is the same, each character keeps its origin. Otherwise all are MESSAGE if any character was.
+        """
         if len(text) == len(self):
             return TracedText(text, self._origins)
         return TracedText(text, MESSAGE if MESSAGE in self._origins else UNKNOWN)
@@ -153,13 +161,18 @@ def origins(text: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> TracedText:
-    """Join texts, and other values converted as in Jinja."""
+    """Join values to one text, after converting those that are not text as Jinja does."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
 
 
 def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
-    """Return nested data with every string traced; `origin` may be a function of the string."""
+    """Return nested data in which every string is a `TracedText`.
+
+    Args:
+        value: nested dicts, lists and strings.
+        origin: origin of all characters, or a function from a string to its origin.
+    """
     if isinstance(value, str):
         if isinstance(value, TracedText):
             return value
@@ -202,7 +215,7 @@ def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
 
 
 class _TracingGenerator(CodeGenerator):
-    """Jinja's code generator, with traced texts for the template's data and constants, and `joined` for `~`."""
+    """Jinja's code generator with traced texts for the template's data and constants, and with `joined` for `~`."""
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return f"environment.own({super()._output_const_repr(group)})"

@@ -1,4 +1,4 @@
-"""Opaque keys of users, meaningless outside this process."""
+"""Make opaque keys of users, which are meaningless outside this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 LOCAL = "local"
-"""User of a private backend, without a limit of runs."""
+"""Key of the user of a private backend, who has no limits."""
 _SALT = secrets.token_hex(16)
 
 
@@ -17,7 +17,7 @@ def address_of(user: str) -> str:
 
 
 def user_key(address: str = "", *client_parts: str | None) -> str:
-    """Return an opaque user key, meaningless outside this process: a part for the address, and one for the session.
+    """Return an opaque user key with a part for the address and a part for the session.
 
     The address is that of the connection; the client chooses `client_parts`. A /64 network of IPv6 addresses
     counts as one address, because one client usually controls all of it.

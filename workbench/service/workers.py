@@ -1,4 +1,4 @@
-"""Worker processes on this machine that measure the cells of a sweep, each with a backend of its own.
+"""Measure the cells of a sweep by worker processes on this machine, each with a backend of its own.
 
 By default there is one worker: cells that share the cores slow each other down, which distorts their times.
 """
@@ -72,7 +72,16 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
 
 
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
-    """Return the conditions of a cell that a worker on this machine measures, from its backend's options."""
+    """Return the conditions of measuring a cell in a worker on this machine, such as dtype, device and weights.
+
+    Args:
+        cell: cell of a sweep.
+        backend: options of the worker's backend.
+        workers: number of worker processes.
+
+    Returns:
+        The conditions; None if the weights are not on this machine yet.
+    """
     names = Names(backend.get("target", DEFAULT_TARGET), backend.get("drafter", "auto"), None)
     blind = cell.lane.configured.drafter.ignores_images
     options = {name: backend[name] for name in ("device", "dtype", "drafter_dtype") if name in backend}
@@ -81,7 +90,7 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
 
 
 class _Worker:
-    """Worker process, seen from the main process."""
+    """Handle of the main process for one worker process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -90,7 +99,7 @@ class _Worker:
         self.restart()
 
     def restart(self) -> None:
-        """Start the process, also in place of one that has died."""
+        """Start the worker process; if the previous one has died, replace it."""
         if hasattr(self, "process"):
             self.pipe.close()
             self.process.join()
@@ -107,7 +116,7 @@ class _Worker:
             self.pipe.send(cell)
 
     def receive(self) -> Event | None:
-        """Receive an event; None if the process has died."""
+        """Receive an event from the worker process; None if the process has died."""
         try:
             kind, _, content = self.pipe.recv()
         except (EOFError, OSError):
@@ -128,7 +137,13 @@ class _Worker:
 
 
 def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
-    """Measure the cells that come through the pipe; the main function of a worker process."""
+    """Measure the cells that arrive through a pipe. This is the main function of a worker process.
+
+    Args:
+        pipe: connection to the main process.
+        master: process id of the main process; when it has ended, so does the worker.
+        backend: options of the worker's `workbench.service.Backend`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     host = make_host(backend)
     try:

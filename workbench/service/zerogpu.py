@@ -1,4 +1,4 @@
-"""Backend on ZeroGPU, which assigns a GPU for one call at a time; each call is a whole generation.
+"""Backend on ZeroGPU, a service that assigns a GPU for one call at a time; each call is a whole generation.
 
 Models are moved to "cuda" when the app starts. Each generation then runs in a forked process with a GPU, which shares
 nothing with the app afterwards and sends its rounds back as plain JSON. So a run cannot be paused or changed, only
@@ -32,21 +32,22 @@ from workbench.service.names import Pair
 from workbench.service.run import Run
 from workbench.service.zerogpu_models import ZeroGpuModels
 from workbench.service.zerorun import REASON, ZeroRun
+from workbench.trace.events import Round
 
 log = logging.getLogger("workbench.service")
 
 GPU = Callable[..., Any]
-"""`spaces.GPU`: a decorator with a `duration`, which may be a function of the call's arguments."""
+"""Type of `spaces.GPU`, a decorator with the argument `duration`, which may be a function of the call's arguments."""
 
 
 class ZeroGpuBackend(BaseBackend):
-    """Implement `workbench.client.protocol.Client` on ZeroGPU. Create it in the main thread before the app is launched.
+    """Backend on ZeroGPU. It has to be created in the main thread before the app is launched.
 
     Args:
         gpu: `spaces.GPU`.
         isolated: whether `gpu` runs each call in a process of its own. Otherwise (the package's behaviour outside of
             ZeroGPU) generations run one at a time in this process.
-        names: targets and draft models to load besides the bundled ones; nothing can be loaded later.
+        names: targets and draft models to load besides the bundled ones; no other model can be loaded later.
         device: device of all models.
         dtype: number format of all models; see `workbench.models.pretrained.resolve_dtype`.
         limits: limits of users.
@@ -57,7 +58,7 @@ class ZeroGpuBackend(BaseBackend):
 
     capabilities = frozenset({"estimate"})
     hub_only = True
-    """Names are never looked up in folders: only loaded models can be used."""
+    """Whether names of models that are not listed can only be Hub ids. Here only loaded models can be used anyway."""
 
     def __init__(
         self,
@@ -84,16 +85,19 @@ class ZeroGpuBackend(BaseBackend):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets: name, title, kind, detail."""
+        """Return the targets as {"name", "title", "kind", "detail"}, the default one first."""
         entries = choices.targets([name for name in self._models.loaded if not is_drafter(name)])
         return [entry for entry in entries if entry["name"] in self._models.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Return the draft models: name, title, available, reason, detail, pictures; the target's own first."""
+        """Return the draft models as {"name", "title", "available", "reason", "detail", "pictures"}.
+
+        The draft model that was trained for the target comes first.
+        """
         return self._models.drafters(self._pair(target, "none")[0])
 
     def device_label(self, target: str | None = None) -> str:
-        """Return a label with device and dtype, which are the same for all targets."""
+        """Return device and dtype as text; they are the same for all targets."""
         return f"ZeroGPU · {self._models.kind}"
 
     def unavailable_actions(self) -> dict[str, str]:
@@ -116,7 +120,7 @@ class ZeroGpuBackend(BaseBackend):
         """Do nothing: all models are loaded at the start."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
-        """Check that models are loaded; raise ModelError if they are not."""
+        """Raise ModelError if the models are not loaded: on ZeroGPU no model can be loaded later."""
         self._pair(target, drafter)
 
     def unload(self, target: str | None = None) -> None:
@@ -124,7 +128,7 @@ class ZeroGpuBackend(BaseBackend):
         raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: they cost no GPU time.")
 
     def loaded_models(self) -> list[dict[str, Any]]:
-        """Return the models in memory."""
+        """Return the models in memory, in the format of `Backend.loaded_models`."""
         return self._models.sizes()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
@@ -169,7 +173,7 @@ class ZeroGpuBackend(BaseBackend):
         return run
 
     def _job(self, generation: GenerationRequest) -> dict[str, Any]:
-        """Return the request as plain data.
+        """Return the request as plain data for the GPU process.
 
         Raises:
             WorkbenchError: the method cannot run, or the run needs more GPU time than allowed.
@@ -214,7 +218,7 @@ class ZeroGpuBackend(BaseBackend):
             return
         is_first = run.trace is None
         for record in run.add_message(message):
-            self._telemetry.round(record)
+            self.record_round(run, record)
         if is_first and job["pictures"] and run.trace is not None:
             self._runs.charge(run, len(run.trace.header.prompt_tokens))
         if "footer" in message:
@@ -225,7 +229,7 @@ class ZeroGpuBackend(BaseBackend):
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: it would need minutes of GPU time."""
+        """Raise MethodUnavailableError: measuring pairs of runs would need minutes of GPU time."""
         raise MethodUnavailableError("A speed-up cannot be measured in pairs here: it takes minutes.", REASON)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
@@ -233,11 +237,19 @@ class ZeroGpuBackend(BaseBackend):
         raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
     def stream_recommendation(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: it would need minutes of GPU time."""
+        """Raise MethodUnavailableError: measuring several methods would need minutes of GPU time."""
         raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine."""
+        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine.
+
+        Args:
+            lane: method with its settings.
+            target: name of the target; None: the default one.
+
+        Returns:
+            The conditions; None if the weights are not on this machine yet.
+        """
         result = super().conditions(lane, target)
         return result and {**result, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
@@ -267,10 +279,14 @@ class ZeroGpuBackend(BaseBackend):
         """Do nothing: there is no engine thread."""
 
     def record_start(self, run: Run) -> None:
-        """Do nothing."""
+        """Do nothing: this backend does not count the start of a run."""
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round in the metrics."""
+        self._telemetry.round(record)
 
     def record_end(self, run: Run) -> None:
-        """Complete the footer of an ended run, and return unused tokens."""
+        """Complete the footer of an ended run, and refund the tokens that it did not use."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:
             trace.footer.reason = run.stop_reason if run.state == CANCELLED else run.state

@@ -1,4 +1,4 @@
-"""Models on ZeroGPU: loaded once in the app, used for whole generations in forked processes that get a GPU."""
+"""Load models once in the app on ZeroGPU, and run whole generations with them in forked processes that get a GPU."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class ZeroGpuModels:
 
     @property
     def kind(self) -> str:
-        """The number format of all models."""
+        """Number format of all models."""
         return str(self.dtype).removeprefix("torch.")
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """Resolve the names of a target and a draft model; see `workbench.service.names.Names.resolve_pair`.
+        """Resolve the names of a target and a draft model, as `workbench.service.names.Names.resolve_pair` does.
 
         Raises:
             ModelError: a model is not loaded.
@@ -118,10 +118,13 @@ class ZeroGpuModels:
         ]  # fmt: skip
 
     def generation(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Run one whole generation. In a forked process, the app's threads do not exist.
+        """Run one whole generation, usually in a forked process, where the app's threads do not exist.
+
+        Args:
+            job: request as plain data.
 
         Yields:
-            Plain dicts: the header first, then rounds, the footer last; or an error.
+            Messages as plain dicts: the header first, then rounds, the footer last; or an error.
         """
         started = time.perf_counter()
         if self.isolated:
@@ -163,7 +166,7 @@ class ZeroGpuModels:
                 engine.step()
 
     def engine(self, pair: Pair) -> Engine:
-        """Return this process's engine for a pair of models; a process may serve several runs, one after the other."""
+        """Return the engine of this process for a pair of models; it is created at the first use of the pair."""
         key = (os.getpid(), pair)
         if key not in self._engines:
             target, drafter = pair

@@ -1,4 +1,4 @@
-"""Run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
+"""Define the run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON = "ZeroGPU assigns a GPU for one whole generation only. Step through the 
 
 
 class ZeroRun(Run):
-    """Run whose rounds arrive from another process."""
+    """Run whose rounds arrive as messages from another process."""
 
     def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
@@ -33,7 +33,10 @@ class ZeroRun(Run):
         self.pause()
 
     def add_message(self, message: dict[str, Any]) -> list[Round]:
-        """Add a message of the other process to the trace; return the new rounds. The first must have the header."""
+        """Add a message of the other process to the trace, and return its new rounds.
+
+        The first message must have the header.
+        """
         rounds = [Round.from_wire(wire) for wire in message.get("rounds", ())]
         with self._news:
             if self.ended:

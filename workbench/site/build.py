@@ -76,7 +76,7 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
 
 
 class _Warnings(logging.Handler):
-    """Collect MkDocs' warnings for the error message: in strict mode they end the build."""
+    """Log handler that collects MkDocs' warnings for the error message; in strict mode they end the build."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -87,7 +87,7 @@ class _Warnings(logging.Handler):
 
 
 def external_addresses(site: Path) -> list[str]:
-    """Return `page: address` of every resource that a page would load from another machine; hyperlinks are allowed."""
+    """Return "page: address" for every resource that a page would load from another machine, hyperlinks excluded."""
     foreign = []
     for path in sorted(site.rglob("*")):
         if path.suffix not in (".html", ".css", ".svg"):

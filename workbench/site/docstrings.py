@@ -1,4 +1,4 @@
-"""Griffe extension that adapts our docstrings' examples for the API reference."""
+"""Griffe extension that adapts the examples in this project's docstrings for the API reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 _SESSION = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
-"""Interpreter session at the left margin (outside a section), up to the next empty line."""
+"""Pattern of an interpreter session at the left margin (outside a section), up to the next empty line."""
 
 
 class Examples(griffe.Extension):

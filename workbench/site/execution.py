@@ -57,12 +57,20 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a lesson's kernel: this process's, with defaults for FAST mode and one thread."""
+    """Return the environment variables of a lesson's kernel: those of this process, and defaults for FAST mode.
+
+    The defaults also restrict the kernel to one thread.
+    """
     return {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ)
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
-    """Copy a notebook to the folder of executed notebooks, so that the source stays without outputs."""
+    """Copy a notebook to the folder of executed notebooks, so that the original stays without outputs. Return the copy.
+
+    Args:
+        source: the notebook.
+        into: folder of the executed copies.
+    """
     into.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(source, into / source.name))
 
@@ -81,7 +89,7 @@ def is_current(executed: Path, source: Path) -> bool:
 
 
 def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
-    """Return a client that executes a notebook, with time limits for a busy machine."""
+    """Return a client that executes a notebook, with time limits that suit a busy machine."""
     defaults: dict[str, Any] = {"timeout": LIMIT_S, "startup_timeout": LIMIT_S}
     defaults["kernel_manager_class"] = _Manager
     defaults["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # hides the warning about its local port
@@ -89,7 +97,7 @@ def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
 
 
 def execute(path: Path) -> float:
-    """Run a notebook top to bottom and write the outputs into it.
+    """Run a notebook from top to bottom, and write the outputs into its file.
 
     Returns:
         Time in seconds, including the start of the kernel.

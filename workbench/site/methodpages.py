@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[dict[str, Any]]:
-    """Return the part of the site's navigation with these pages."""
+    """Return the part of the site's navigation for the pages about methods, boards and metrics."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
     entries += [{title: f"methods/board-{name}.md"} for title, name in _boards().items()]
@@ -116,7 +116,7 @@ def _evidence(row: dict[str, Any]) -> str:
 
 
 def _verifier_link(method: Method, verifier: Verifier) -> str:
-    """Return a link to a verifier, with the method's guarantee under it if there are several."""
+    """Return a link to a verifier; if the method has several verifiers, add its guarantee with this one."""
     guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + guarantee
 
@@ -132,7 +132,7 @@ def _paper(method: Method) -> str:
 
 
 def _boards() -> dict[str, str]:
-    """Return the existing boards: title → name."""
+    """Return the names of the boards that exist, by title."""
     boards = {
         "Exactness": "exactness",
         "Claims of the papers": "claims",

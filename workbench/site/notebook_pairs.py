@@ -55,7 +55,9 @@ def names(folder: Path = FOLDER) -> list[str]:
 
 
 def strip_outputs(notebook: Mapping[str, Any]) -> NotebookNode:
-    """Return a copy without outputs, counts, widget state and other traces of execution; add missing cell ids.
+    """Return a copy of a notebook without outputs, execution counts, widget state and other traces of execution.
+
+    Missing cell ids are added.
 
     Args:
         notebook: notebook in nbformat 4.
@@ -83,9 +85,13 @@ def as_text(notebook: NotebookNode) -> str:
 
 
 def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
-    """Synchronise one pair, remove outputs and set the common first cell.
+    """Synchronise the two files of a lesson, remove outputs and set the common first cell.
 
     If the files differ, the one that was edited last is used.
+
+    Args:
+        name: name of the lesson, such as "02_rejection_sampling".
+        folder: folder of the notebooks.
 
     Returns:
         The files that were changed.
@@ -104,7 +110,12 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """Return descriptions of the problems in one pair that `synchronise` would fix. Changes nothing."""
+    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix, changing nothing.
+
+    Args:
+        name: name of the lesson.
+        folder: folder of the notebooks.
+    """
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     if missing := [path.name for path in (book_path, text_path) if not path.is_file()]:
         return [f"{missing[0]} is missing"]
@@ -125,12 +136,12 @@ def problems(name: str, folder: Path = FOLDER) -> list[str]:
 
 
 def _node(data: Mapping[str, Any]) -> NotebookNode:
-    """Return a copy as nbformat's dict type."""
+    """Return a copy of notebook data as nbformat's dict type."""
     return cast(NotebookNode, nbformat.from_dict(dict(data)))
 
 
 def _differs(book: NotebookNode, text_path: Path) -> bool:
-    """Return whether the cells differ; jupytext's header is ignored."""
+    """Return whether a notebook and its text file have different cells; jupytext's header is ignored."""
     return _HEADER.sub("", as_text(book)) != _HEADER.sub("", text_path.read_text(encoding="utf-8"))
 
 
@@ -158,7 +169,12 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _identity(cell: Mapping[str, Any], used_ids: set[str]) -> str:
-    """Return the cell's id, or a hash of its text if it has none, so that repeated conversion gives the same file."""
+    """Return an id for a cell: its own, or a hash of its text, so that repeated conversion gives the same file.
+
+    Args:
+        cell: cell of a notebook.
+        used_ids: ids of the other cells, which the result must not repeat; the result is added.
+    """
     identity = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
     while identity in used_ids:
         identity = hashlib.sha256(identity.encode()).hexdigest()[:8]

@@ -22,12 +22,12 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
-"""Static output types, the richest first."""
+"""MIME types of static outputs, the richest first."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _STILL = 'class="wb-still'
-"""Marker of a widget's static image that is a separate output (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
+"""Marker in the HTML of a widget's snapshot that is a separate output (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
-"""Progress bar, as shown while models load."""
+"""Pattern of a progress bar, which libraries print while models load."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
 
 
@@ -35,7 +35,10 @@ _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
 class Page:
     """Lesson as a page of the site.
 
-    `headings`: level, id and text of each heading in order, for the table of contents.
+    Attributes:
+        title: title of the lesson.
+        body: HTML of the page's content.
+        headings: (level, id, text) of each heading in order, for the table of contents.
     """
 
     title: str
@@ -90,7 +93,7 @@ def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
 
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Remove widgets whose static image is the next output."""
+    """Return the outputs without widgets whose snapshot is the next output."""
     stills = [_STILL in output.get("data", {}).get("text/html", "") for output in outputs]
     return [
         output

@@ -26,7 +26,7 @@ PACKAGES = (
 WITH_SOURCE = ("core", "methods")
 """Subpackages whose pages include the source code."""
 ADDING, HEADS = "reference/adding.md", "reference/heads.md"
-"""Pages about adding a part, and about using third-party heads."""
+"""Source files of two pages: about adding a part, and about using third-party heads."""
 
 
 def pages() -> dict[str, str]:
@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[Any]:
-    """Return the part of the site's navigation with these pages: one section per package."""
+    """Return the part of the site's navigation for the API reference, with one section per package."""
     sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}, {"Third-party heads": HEADS}]
     for package in PACKAGES:
         names = [_name(path) for path in _modules(package)]
@@ -67,7 +67,7 @@ def navigation() -> list[Any]:
 
 
 def _modules(package: str) -> list[Path]:
-    """Return the package's `__init__.py`, then its public modules by name."""
+    """Return the files of a package: its `__init__.py`, then its public modules by name."""
     folder = ROOT / "workbench" / package
     public = (path for path in folder.rglob("*.py") if not path.name.startswith("_"))
     inner = (path for path in folder.rglob("__init__.py") if path.parent != folder)

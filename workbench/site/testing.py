@@ -1,4 +1,4 @@
-"""Pytest plugin for notebooks collected by nbmake: run a copy of each and save its outputs for the site.
+"""Pytest plugin for notebooks that nbmake collects: run a copy of each notebook, and save its outputs for the site.
 
 The checker of every exercise is tested with the answers in `tests/notebooks/answers`, in the notebook's kernel, after
 the solution of the exercise. These tests do not change the copy.
@@ -16,7 +16,7 @@ import pytest
 
 ANSWERS = Path("tests") / "notebooks" / "answers"
 MIN_RIGHT, MIN_WRONG = 2, 3
-"""Minimum numbers of right and wrong answers with which a checker is tested."""
+"""Minimum numbers of right and of wrong answers with which each checker has to be tested."""
 
 TRIAL = f"""
 def _try_checker(check, source):
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a copy in dist/notebooks instead of the notebook, and save the outputs there."""
+    """Run a copy of the notebook in dist/notebooks instead of the notebook itself, so that outputs are saved there."""
     if not getattr(item, "nbmake", False):
         return (yield)
     from workbench.site import execution  # slow to import, and most tests do not need it

@@ -1,1 +1,1 @@
-"""Recorded runs as plain data: headers, rounds, metrics. Importing it loads neither torch nor polars."""
+"""Recorded runs as plain data: headers, rounds, metrics. Importing this package loads neither PyTorch nor Polars."""

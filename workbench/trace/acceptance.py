@@ -21,7 +21,7 @@ class Definition:
 
     Attributes:
         user: project or paper that uses the definition.
-        name: its name there.
+        name: name of the figure in that project or paper.
         formula: part / whole, in words.
         part: numerator, a count.
         whole: denominator, a count.
@@ -57,11 +57,11 @@ HERE = "workbench/trace/metrics.py"
 
 
 def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None) -> list[Definition]:
-    """Return all definitions, applied to these rounds.
+    """Return acceptance under all definitions, computed from the same rounds.
 
     Args:
         rounds: rounds of a trace.
-        rules: acceptance rules from the trace's header; without them α is unknown.
+        rules: acceptance rules by name, from the trace's header; without them α is unknown.
     """
     accepted, tested, drafted = (
         metrics.count_accepted(rounds),

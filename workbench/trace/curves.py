@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 LOSS, TEACHER_FORCED, ON_POLICY = "loss", "teacher-forced", "on-policy"
-"""Groups of curves: `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
+"""First parts of the tags of curves: `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
 TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
-"""Tokens per target pass; and number of rounds that tested each position, the denominator of its acceptance rate."""
+"""Tags of two curves: tokens per target pass, and the number of rounds that tested each position, which is the
+denominator of that position's acceptance rate."""
 SPEEDUP = f"{ON_POLICY}/speed-up"
-"""Speed-up over plain decoding of the same prompts, measured alternately in one process (`workbench.trace.speedup`)."""
+"""Tag of the speed-up over plain decoding of the same prompts, measured alternately in one process
+(`workbench.trace.speedup`)."""
 EVALUATING, TRAINING = "seconds/evaluating", "seconds/training"
-"""Seconds spent so far on drafting for held-out prompts, and on training without that."""
+"""Tags of two times in seconds since the start: evaluation on held-out prompts, and training without evaluation."""
 NAMES = "events.out.tfevents.*"
 Points = list[tuple[int, float]]
 
@@ -49,7 +51,7 @@ class CurveWriter:
         self._write(self._event(step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each of these curves."""
+        """Add one point to each curve in `values`, which has the curves' new values by tag."""
         self._write(self._event(step=step, summary=self._summary(
             value=[self._summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
         )))  # fmt: skip
@@ -65,7 +67,7 @@ class CurveWriter:
 
 
 def read_curves(folder: Path) -> dict[str, Points]:
-    """Return all curves of a run by tag, as (step, value) with rising steps.
+    """Return all curves of a run by tag, each as (step, value) pairs in rising order of steps.
 
     Incomplete records, and all records after a damaged one, are skipped.
 
@@ -83,7 +85,7 @@ def read_curves(folder: Path) -> dict[str, Points]:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """Yield the events of a file. Each record is: length, checksum of the length, event, checksum of the event."""
+    """Yield the events of a file. Each record consists of length, checksum of the length, event, and its checksum."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto import event_pb2
 

@@ -1,4 +1,4 @@
-"""Entries of saved runs: a summary in each file's metadata, which becomes the run's row in the index."""
+"""Write and read the index entry of a saved run: a summary in the metadata of the run's file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.trace.metrics import summary
 from workbench.trace.type_checks import is_object
 
 VERSION = 1
-"""Version of the entries and the index. For a run without an entry of this version, such as an exported trace, the
-entry is computed from the trace when it is listed. An entry of a newer version is refused."""
+"""Version of the entries and the index. If a run has no entry of this version, as in an exported trace, its entry is
+computed from the trace when the run is listed. An entry of a newer version is refused."""
 
 FIGURES = (
     "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",
     "prefill_seconds", "tokens_per_second", "overhead_share",
 )  # fmt: skip
-"""Metrics in the index; defined in `workbench.trace.metrics`."""
+"""Metrics in the index, by their names in `workbench.trace.metrics`."""
 
 _COUNTS = {"tokens", "rounds", "drafted", "tested", "accepted"}
 _WHEN = pl.Datetime("ms", "UTC")
@@ -38,15 +38,15 @@ INDEX: Schema = {
     **{name: pl.Int64 if name in _COUNTS else pl.Float64 for name in FIGURES},
     "schema": pl.Int64, "file_bytes": pl.Int64, "file_ns": pl.Int64,
 }  # fmt: skip
-"""One row per run. `params` is JSON, `seed` is decimal digits, `created` is when the run started, `kept` when it was
-saved."""
+"""Columns of the index, which has one row per run. `params` is JSON, and `seed` is a string of decimal digits.
+`created` is the time when the run started, `kept` the time when it was saved."""
 
 ENTRY = "workbench.entry"
-"""Key of the entry in a file's metadata."""
+"""Key of the index entry in a file's metadata."""
 
 
 def tags_of(tags: Iterable[str]) -> list[str]:
-    """Return the tags stripped, sorted and without duplicates.
+    """Check tags, and return them sorted, without surrounding spaces and without duplicates.
 
     Raises:
         WorkbenchError: `tags` is a string, or a tag is empty, too long, not printable or contains a comma.
@@ -61,7 +61,14 @@ def tags_of(tags: Iterable[str]) -> list[str]:
 
 
 def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> dict[str, Any]:
-    """Return the index entry of a run as JSON data."""
+    """Return the index entry of a run as JSON data.
+
+    Args:
+        trace: trace of the run.
+        run: id of the run.
+        tags: tags of the run.
+        note: the user's note.
+    """
     header, now = trace.header, datetime.datetime.now(datetime.timezone.utc)
     figures = summary(trace)
     temperature = header.params.get("temperature")
@@ -86,7 +93,7 @@ def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> di
 
 
 def entry_of(file: Path) -> dict[str, Any] | None:
-    """Return the entry in a Parquet file's metadata; None if there is none of this version.
+    """Return the index entry in the metadata of a run's Parquet file; None if it has no entry of this version.
 
     Raises:
         WorkbenchError: the file is not a Parquet file, or a newer workbench wrote its entry.
@@ -109,7 +116,7 @@ def entry_of(file: Path) -> dict[str, Any] | None:
 
 
 def read_entry(path: Path) -> dict[str, Any]:
-    """Return the entry of a run; compute it from the trace if the file has none of this version."""
+    """Return the index entry of a run's file. If the file has none of this version, compute it from the trace."""
     stored = entry_of(path)
     if stored is not None:
         return stored

@@ -1,7 +1,7 @@
 """Events of a generation as plain data, convertible to and from JSON.
 
 A trace starts with one `Header`, has one `Round` per verification and ends with one `Footer`. All views, statistics and
-exports are computed from these alone.
+exports are computed from these events alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def _fields(item: Any) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Phase:
-    """Interval of wall-clock time on a named lane, in seconds since the start of the generation, without pauses."""
+    """Interval of wall-clock time in a named lane (such as "verify") of the timeline.
+
+    Times are in seconds since the start of the generation, without pauses.
+    """
 
     name: str
     start_s: float
@@ -55,9 +58,9 @@ class Change:
 
 @dataclass(slots=True)
 class Round:
-    """One draft–verify round, or one round of another decoding scheme, with an empty tree.
+    """One draft–verify round; or one round of another decoding scheme, whose tree is empty.
 
-    Such a scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
+    Another scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
     `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps
     does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`, form the text.
 
@@ -137,7 +140,7 @@ class Round:
     grown: TreeExplanationRecord | None = None
 
     def __post_init__(self) -> None:
-        """Set the kind to "plain" if nothing was drafted: older traces recorded "bonus" there."""
+        """Set the bonus token's kind to "plain" if nothing was drafted: older traces recorded "bonus" there."""
         if self.nodes.tokens or self.bonus_kind != BONUS:
             return
         self.bonus_kind = PLAIN
@@ -156,7 +159,7 @@ class Round:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Round:
-        """Return the object from the output of `to_wire`."""
+        """Create a round from the output of `to_wire`."""
         data = dict(data)
         data["nodes"] = Nodes(**data["nodes"])
         data["emitted"] = [EmittedToken(**e) for e in data["emitted"]]
@@ -171,7 +174,10 @@ class Round:
 
 
 def list_tentative_tokens(rounds: Iterable[Round]) -> list[TentativeTokenRecord]:
-    """Return the tentative tokens after `rounds`, the first rounds of a trace: placed, but neither revoked nor emitted.
+    """Return the tokens that are tentative after some rounds: placed, but neither revoked nor emitted.
+
+    Args:
+        rounds: rounds of a trace, from the first on.
 
     Example:
         >>> list_tentative_tokens([])
@@ -219,12 +225,12 @@ class Header:
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the header as JSON data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
-        """Return the object from the output of `to_wire`."""
+        """Create a header from the output of `to_wire`."""
         read: dict[str, Any] = {"pictures": [PromptImage(**p) for p in data.get("pictures", ())]}
         read["rules"] = {name: Rule(**rule) for name, rule in data.get("rules", {}).items()}
         return cls(**(data | read))
@@ -246,12 +252,12 @@ class Footer:
     warnings: list[str] = field(default_factory=list[str])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the footer as JSON data."""
         return dataclasses.asdict(self)
 
 
 class NewerTraceError(ValueError):
-    """Raised for a trace whose schema is newer than this version supports."""
+    """Raised for a trace whose schema is newer than this version of the workbench supports."""
 
 
 @dataclass(slots=True)
@@ -281,7 +287,7 @@ class Trace:
         return self.footer.text if self.footer.reason else "".join(e.text for r in self.rounds for e in r.emitted)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the trace as JSON data."""
         return {
             "header": self.header.to_wire(),
             "rounds": [r.to_wire() for r in self.rounds],

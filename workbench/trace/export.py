@@ -1,4 +1,4 @@
-"""Write traces as JSON Lines or Parquet files and read them back. `views/js/shared/exports.js` writes other formats.
+"""Write traces as JSON Lines or Parquet files, and read such files. `views/js/shared/exports.js` writes other formats.
 
 - JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
   computed.
@@ -28,10 +28,10 @@ from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 from workbench.trace.type_checks import find_invalid_field, is_list, is_object
 
 MAX_BYTES = 64 * 2**20
-"""Size limit of a trace file."""
+"""Maximum size of a trace file in bytes."""
 
 INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
-"""Warning for a trace whose file was cut at the end of a line."""
+"""Warning in a trace whose file ends without a footer."""
 
 _METADATA = "workbench.run"
 _REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
@@ -48,7 +48,7 @@ def to_json_lines(trace: Trace) -> str:
 
 
 def read_json_lines(text: str) -> Trace:
-    """Return the trace from the output of `to_json_lines`. Without a footer the trace gets the warning `INCOMPLETE`.
+    """Parse the output of `to_json_lines` into a trace. Without a footer the trace gets the warning `INCOMPLETE`.
 
     Raises:
         WorkbenchError: the text is not such a file, is damaged, or was written by a newer workbench.
@@ -85,7 +85,7 @@ def to_parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes
 
 
 def read_parquet(data: bytes) -> Trace:
-    """Return the trace from the output of `to_parquet`.
+    """Parse the output of `to_parquet` into a trace.
 
     Raises:
         WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
@@ -114,7 +114,7 @@ def read_parquet(data: bytes) -> Trace:
 
 
 def read(data: bytes) -> Trace:
-    """Return the trace from a file of either format, detected by its first bytes.
+    """Parse the bytes of a Parquet or JSON Lines file into a trace; the first bytes decide which format it is.
 
     Raises:
         WorkbenchError: the file is too large or cannot be read.
@@ -130,7 +130,7 @@ def read(data: bytes) -> Trace:
 
 
 def read_wire(wire: dict[str, Any]) -> Trace:
-    """Return the trace from untrusted JSON data: `Trace.from_wire` with readable errors.
+    """Parse untrusted JSON data into a trace, as `Trace.from_wire` does, but with readable errors.
 
     Raises:
         WorkbenchError: a field is missing, unknown or of the wrong type, or a newer workbench wrote the data.

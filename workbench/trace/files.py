@@ -11,9 +11,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 PART = ".part"
-"""Suffix of a temporary file that is being written; an old one may be deleted."""
+"""Suffix of a temporary file that is being written. An old file with this suffix may be deleted."""
 _NAME_BYTES = 60
-"""Bytes of the file's name that its temporary name repeats, so that it stays within the limits of file systems."""
+"""Maximum number of bytes of a file's name in the name of its temporary file, because file systems limit names."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -34,9 +34,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Generator[Path, None, None]:
-    """Yield a temporary path to write to; it replaces the file on success. For libraries that write files by name.
+    """Yield a temporary path; a file written there replaces `path` on success. For libraries that write files by name.
 
-    The file's permissions are preserved, and a symbolic link continues to point to it.
+    The permissions of the old file are preserved, and a symbolic link continues to point to the file.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
@@ -63,7 +63,7 @@ def replace_atomically(path: Path) -> Generator[Path, None, None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check before the work that `write_atomically` can write a file; leave its contents unchanged.
+    """Check, before long work, that `write_atomically` can write a file. The file's contents do not change.
 
     Raises:
         OSError: the file cannot be written.
@@ -128,7 +128,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """Return the path with links resolved, after checking that a file may be written there."""
+    """Return the path with symbolic links resolved, after checking that a file may be written there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

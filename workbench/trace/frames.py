@@ -28,8 +28,8 @@ RUN: Schema = {
     "reason": pl.String, "text": pl.String, "seconds": pl.Float64, "error": pl.String, "warnings": _STRINGS,
     "pictures": pl.String, "attribution": pl.String, "rules": pl.String,
 }  # fmt: skip
-"""One row with header and footer. `params`, `pictures`, `attribution`, `rules` are JSON; `seed` is decimal digits,
-because it may be any integer."""
+"""Columns of the table with header and footer, which has one row. `params`, `pictures`, `attribution`, `rules` are
+JSON; `seed` is decimal digits, because it may be any integer."""
 
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
@@ -41,35 +41,37 @@ ROUNDS: Schema = {
     "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
     "grown": pl.String,
 }  # fmt: skip
-"""One row per round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes`, `grown` are
-JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
+"""Columns of the table with one row per round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`,
+`probes`, `grown` are JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
     "position": pl.Int64, "text": pl.String, "p": pl.Float64, "q": pl.Float64, "accept": pl.Float64, "u": pl.Float64,
     "status": pl.String, "source": pl.String, "rule": pl.String, "inputs": pl.String,
 }  # fmt: skip
-"""One row per drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null if its round has none."""
+"""Columns of the table with one row per drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null
+if its round has none."""
 
 PLACES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "entropy": pl.Float64,
     "p_tokens": _INTS, "p_text": _STRINGS, "p_prob": _FLOATS, "q_tokens": _INTS, "q_text": _STRINGS, "q_prob": _FLOATS,
 }  # fmt: skip
-"""One row per recorded tree position (`node` −1 is the root): most likely next tokens of target (p) and drafter (q)."""
+"""Columns of the table with one row per recorded tree position (`node` −1 is the root): most likely next tokens of
+target (p) and drafter (q)."""
 
 TOKENS: Schema = {
     "round": pl.Int64, "k": pl.Int64, "token": pl.Int64, "text": pl.String, "start": pl.Int64, "end": pl.Int64,
     "kind": pl.String, "node": pl.Int64, "position": pl.Int64, "p": pl.Float64,
 }  # fmt: skip
-"""One row per committed token; `k` is its index within its round."""
+"""Columns of the table with one row per committed token; `k` is its index within its round."""
 
 PHASES: Schema = {
     "round": pl.Int64, "name": pl.String, "start_s": pl.Float64, "end_s": pl.Float64, "lane": pl.String,
 }  # fmt: skip
-"""One row per interval of wall-clock time, in seconds since the end of prefill."""
+"""Columns of the table with one row per interval of wall-clock time, in seconds since the end of prefill."""
 
 LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown")
-"""Columns that older schemas do not have."""
+"""Names of columns that traces with older schemas do not have."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
@@ -131,7 +133,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join the tables to one row per round, with the rows of the other tables as lists of structs, for Parquet."""
+    """Join a trace's tables to one with a row per round, in which rows of other tables are lists of structs."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)
@@ -141,7 +143,7 @@ def nest(frames: Frames) -> pl.DataFrame:
 
 
 def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
-    """Split the table of `nest` into the tables again; `run` is the row with header and footer."""
+    """Split the output of `nest` into a trace's tables again; `run` is the row with header and footer."""
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
@@ -152,7 +154,7 @@ def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
 
 
 def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    """Add the columns of later schemas that a table lacks, filled with null."""
+    """Return a table of an old trace with the columns that later schemas added, filled with null."""
     return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 
 
@@ -205,7 +207,7 @@ def _top(prefix: str, top: TopTokens | None) -> dict[str, Any]:
 
 
 def _by_round(table: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    """Group rows by round, in the table's order."""
+    """Return the rows of a table by number of their round, in the table's order."""
     rounds: dict[int, list[dict[str, Any]]] = {}
     for row in table.iter_rows(named=True):
         rounds.setdefault(row.pop("round"), []).append(row)

@@ -1,4 +1,4 @@
-"""Create and check ids of saved runs. A module of its own, because the run store imports Polars."""
+"""Create and check ids of saved runs, without importing Polars, which the run store needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
 
 def new_id() -> str:
-    """Return a new id: the time to the millisecond, then 20 random bits."""
+    """Return a new id of a run, made of the time to the millisecond and 20 random bits."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
 

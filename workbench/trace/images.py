@@ -1,4 +1,4 @@
-"""Images of a prompt as plain data."""
+"""Describe the images of a prompt as plain data."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class PromptImage:
 
 
 def images_of(vision: Mapping[str, Any]) -> list[Any]:
-    """Return the images in a round's `vision`, of drafter and target, as JSON data."""
+    """Return all images in a round's `vision`, those of drafter and target, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

@@ -1,4 +1,4 @@
-"""Metrics of a run, each defined once, with its denominator in the first line of its docstring."""
+"""Compute the metrics of a run. Each is defined once, with its denominator in the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workbench.trace.tokens import CORRECTED
 DISTRIBUTION_ERROR = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
-"""The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.is_upper_bound`."""
+"""Signal in place of `DISTRIBUTION_ERROR` if only an upper bound is known (`core.rejection.AcceptanceDecision`)."""
 ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
-"""Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
+"""Signal of a round under an approximate verifier: expected accepted drafts, minus those under the exact verifier."""
 DELAY = "delay before the round (s)"
 """Signal of a round: seconds of delay (display pace or pause) directly before it."""
 DELAY_NAMES = (DELAY, "held back before it (s)")
-"""`DELAY`, and its name in traces of earlier versions."""
+"""Names of the signal `DELAY`: the current one, and the one in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
-"""Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
+"""Minimum decrease of a token's probability by blanking the image at which the token counts as needing the image."""
 OTHER = "other"
 """Kind of a word that the scene lexicon does not contain."""
 
@@ -106,17 +106,17 @@ def count_emitted(rounds: Sequence[Round]) -> int:
 
 
 def tau(rounds: Sequence[Round]) -> float | None:
-    """Return τ, tokens emitted / target verification passes."""
+    """Return the mean accepted length τ, tokens emitted / target verification passes; None without passes."""
     return _ratio(count_emitted(rounds), len(rounds))
 
 
 def acceptance_rate(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / tested drafted tokens."""
+    """Return the acceptance rate, accepted / tested drafted tokens; None if no drafted token was tested."""
     return _ratio(count_accepted(rounds), count_tested(rounds))
 
 
 def draft_utilisation(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / all drafted tokens."""
+    """Return the draft utilisation, accepted / all drafted tokens; None if nothing was drafted."""
     return _ratio(count_accepted(rounds), count_drafted(rounds))
 
 
@@ -139,17 +139,20 @@ def overhead_seconds(rounds: Sequence[Round]) -> float:
 
 
 def tokens_per_second(rounds: Sequence[Round]) -> float | None:
-    """Return tokens emitted / seconds from the end of prefill to the last token."""
+    """Return the speed, tokens emitted / seconds from the end of prefill to the last token; None without rounds."""
     return _ratio(count_emitted(rounds), decode_seconds(rounds))
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
-    """Return seconds outside forward passes / seconds from the end of prefill to the last token."""
+    """Return the share of host overhead; None without rounds.
+
+    It is seconds outside forward passes / seconds from the end of prefill to the last token.
+    """
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 
 
 def count_delayed_rounds(rounds: Sequence[Round]) -> int:
-    """Return the number of rounds directly after a pause or a display delay; processor caches are cold in them."""
+    """Return the number of rounds directly after a pause or a display delay, which start with cold processor caches."""
     return sum(any(r.signals.get(name, 0.0) > 0 for name in DELAY_NAMES) for r in rounds)
 
 
@@ -179,6 +182,10 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 
     A word is a run of letters and digits; a token's leading space belongs to no word. A token with parts of several
     words gets the kind of the first.
+
+    Args:
+        trace: trace of the run.
+        lexicon: kind by lower-case word; words that it does not contain are of the kind `OTHER`.
     """
     tokens = [e for r in trace.rounds for e in r.emitted]
     text = "".join(e.text for e in tokens)
@@ -195,8 +202,12 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
     """Return (positions where a draft was tested, those where a draft was accepted) among the chosen tokens.
 
-    `chosen` has one entry per emitted token; tokens after its end are excluded. A position counts once for any number
-    of tested drafts. No draft is tested for a bonus token or a token of plain decoding.
+    A position counts once for any number of tested drafts. No draft is tested for a bonus token or a token of plain
+    decoding.
+
+    Args:
+        rounds: rounds of a run.
+        chosen: whether each emitted token is chosen; tokens after the end of this list are not.
     """
     kinds = [e.kind for r in rounds for e in r.emitted]
     counted = Counter(kind for kind, is_chosen in zip(kinds, chosen, strict=False) if is_chosen)
@@ -204,7 +215,12 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
 
 
 def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return kind of word → (tested, accepted), counted by `acceptance_where`, for the kinds that occur."""
+    """Return the counts of `acceptance_where`, (tested, accepted), for each kind of word that occurs.
+
+    Args:
+        trace: trace of the run.
+        lexicon: kind by lower-case word, as in `word_kinds`.
+    """
     kinds = word_kinds(trace, lexicon)
     return {kind: acceptance_where(trace.rounds, [k == kind for k in kinds]) for kind in sorted(set(kinds))}
 

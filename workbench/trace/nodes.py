@@ -1,11 +1,11 @@
-"""Draft of a round as plain data: its nodes, probe positions, and the tree builder's explanation."""
+"""Describe a round's draft as plain data: its nodes, probe positions, and the tree builder's explanation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
-"""Status of a drafted node. Discarded: drafted but not tested, because the path ended before it or took another
+"""Statuses of a drafted node. Discarded: drafted but not tested, because the path ended before it or took another
 branch."""
 PROBE = "probe"
 """Display name of a probe position: a token computed with a draft that cannot be accepted. It is not a draft node and
@@ -76,7 +76,7 @@ class Probe:
         text: text of the token, for display only.
         parent: predecessor: −1 the last committed token, i < N node i of the draft, N + j the earlier probe j.
         position: absolute position in the sequence.
-        source: name of the part that requested it ("reflective").
+        source: name of the part of a method that requested the probe ("reflective").
     """
 
     token: int
@@ -88,7 +88,7 @@ class Probe:
 
 @dataclass(slots=True)
 class TreeExplanationRecord:
-    """Explanation of a draft tree's shape; see `workbench.core.tree_explanation`.
+    """Explanation of a draft tree's shape, a `workbench.core.tree_explanation.TreeExplanation` as plain data.
 
     Attributes:
         rules: tree builder's rules, each with `name`, `title`, `says` (explanation), and the meanings of the values

@@ -16,7 +16,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @cache
 def temporary_folder() -> Path:
-    """Return a new folder that only this user can access; it is deleted when the process ends."""
+    """Create a temporary folder that only this user can access, and delete it when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-"))
     atexit.register(_delete, folder, os.getpid())
     return folder

@@ -1,4 +1,4 @@
-"""Index of saved runs: one row per run, built from the files and updated for added, changed and deleted files."""
+"""Maintain the index of saved runs: one row per run, updated for added, changed and deleted files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from workbench.trace.files import PART, write_atomically
 from workbench.trace.ids import is_id
 
 _STAMP = "workbench.index"
-"""Key of the index's own state in its file's metadata."""
+"""Key of the index's state in the metadata of its file."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
 _OPERATORS = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,
     "<": operator.lt,
 }  # fmt: skip
 _TICK_NS = 2 * 10**9
-"""Resolution of time stamps: a change within this time of a listing may go unnoticed, so the folder is listed again."""
+"""Resolution of time stamps in nanoseconds. A change within this time after a listing may go unnoticed, so the folder
+is listed again."""
 _FEW = 50
 """Number of changes up to which the index is not rewritten while the folder may still be changing."""
 _STALE_S = 3600.0
@@ -51,7 +52,7 @@ class RunIndex:
         """Files that the last listing could not read, with the reason."""
 
     def rows(self) -> pl.LazyFrame:
-        """Return the rows of the index, updated if the folder of runs has changed."""
+        """Return the rows of the index. If the folder of runs has changed, the index is updated first."""
         try:
             stamp = self.runs.stat().st_mtime_ns
         except FileNotFoundError:
@@ -70,7 +71,7 @@ class RunIndex:
         index = pl.concat([unchanged, new.lazy()]).sort("created", "id", descending=True)
         settled = stamp + _TICK_NS < listed_ns and not self.problems
         if not settled and len(outdated) + new.height <= _FEW and state.get("version") == VERSION:
-            return index  # the next change may come soon
+            return index  # not written: the next change may come soon
         table = index.collect()
         self._write_index(table, {"version": VERSION, "stamp": stamp, "settled": settled})
         return table.lazy()
@@ -138,7 +139,7 @@ class RunIndex:
         try:
             write_atomically(self.file, out.getvalue())
         except OSError:
-            return  # a read-only store is listed again every time
+            return  # read-only store: its folder is listed at every search
 
 
 def parse_condition(text: str) -> pl.Expr:
@@ -158,7 +159,7 @@ def parse_condition(text: str) -> pl.Expr:
 
 
 def to_utc(when: datetime.date) -> datetime.datetime:
-    """Return a time with a time zone; a date becomes midnight UTC, a time without zone is in UTC."""
+    """Return a date or a time as a time with a time zone. A date becomes midnight UTC; the default zone is UTC."""
     if not isinstance(when, datetime.datetime):
         when = datetime.datetime.combine(when, datetime.time())
     return when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)

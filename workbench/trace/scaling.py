@@ -39,7 +39,7 @@ class TrainedDrafter:
 
     @property
     def tau(self) -> float:
-        """Tokens emitted / target verification passes, over all prompts."""
+        """Mean accepted length τ over all prompts: tokens emitted / target verification passes."""
         return sum(self.emitted) / sum(self.rounds)
 
 
@@ -50,7 +50,7 @@ class ScalingLaw:
     Attributes:
         values: coefficients a, b, c.
         low: lower ends of their 95 % confidence intervals.
-        high: upper ends.
+        high: upper ends of these intervals.
         r2: share of the variance of τ that the law explains.
         left: residual of each run (measured τ minus fitted τ), in the order of the runs.
     """
@@ -62,12 +62,12 @@ class ScalingLaw:
     left: tuple[float, ...]
 
     def tau(self, tokens: float, parameters: float) -> float:
-        """Return the τ that the law predicts for another drafter."""
+        """Return the predicted τ of a drafter with this number of parameters, trained on this number of tokens."""
         return float(np.dot(self.values, (1.0, math.log10(tokens), math.log10(parameters))))
 
 
 def fit(runs: Sequence[TrainedDrafter]) -> ScalingLaw:
-    """Fit the law by least squares over runs; intervals are percentiles over resamples of the shared prompts.
+    """Fit the scaling law by least squares over runs; intervals are percentiles over resamples of the shared prompts.
 
     Raises:
         ParameterError: there are fewer than four runs, all have the same size or number of tokens, both grow together,

@@ -1,4 +1,4 @@
-"""Estimate speed-up with its 95 % confidence interval and wording; used by the app, the command line and the boards.
+"""Estimate speed-ups with their 95 % confidence intervals and wording, for the app, the command line and the boards.
 
 A speed-up is the ratio of two rates: tokens per second of a method's run and of plain decoding of the same prompt in
 the same repeat. Ratios are averaged on a logarithmic scale, so that A over B is exactly 1 / (B over A): first over the
@@ -24,20 +24,20 @@ from workbench.core.errors import WorkbenchError
 
 CONFIDENCE = 0.95
 FEWEST_PROMPTS = 3
-"""Number of prompts from which on the interval is over prompts instead of repeats."""
+"""Minimum number of prompts for an interval over prompts; with fewer prompts, the interval is over repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
-"""Maximum number of ratios in a saved baseline, and upper bound of its values."""
+"""Maximum number of ratios in a saved baseline, and upper bound of ratios and rates."""
 FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "no significant difference yet"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Ratio of rates, or rate, with its confidence interval.
+    """Estimated speed-up, or estimated rate in tokens per second, with its confidence interval.
 
     Attributes:
         value: geometric mean over prompts with equal weight.
         low: lower end of the interval; None if there are too few runs.
-        high: upper end.
+        high: upper end of the interval.
         n: number of observations: pairs of runs over all prompts and repeats.
         prompts: number of prompts.
     """
@@ -50,7 +50,7 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """`FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; without one "one run", "2 runs"."""
+        """`FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "one run" or "2 runs" without one."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """Value, conclusion and interval in one phrase; there is no conclusion if the interval contains 1.
+        """Sentence with value, conclusion and interval; without a conclusion if the interval contains 1.
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence
@@ -93,17 +93,17 @@ class Estimate:
 
     @property
     def range(self) -> str:
-        """The interval, as in "1.31–1.77×"; "" if there is none."""
+        """Text of the interval, as in "1.31–1.77×"; "" if there is no interval."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}×"
 
     def __str__(self) -> str:
-        """Return the text of a table cell: "1.52 [1.31–1.77]"; without an interval the number of runs."""
+        """Return the estimate as text of a table cell: "1.52 [1.31–1.77]"; without an interval the number of runs."""
         if self.low is None:
             return f"{self.value:.2f} ({_runs(self.n)})"
         return f"{self.value:.2f} [{self.low:.2f}–{self.high:.2f}]"
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the estimate as JSON data."""
         return asdict(self)
 
 
@@ -125,7 +125,7 @@ class Baseline:
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the baseline as JSON data."""
         return {"tokens_per_second": self.tokens_per_second, "ratios": list(self.ratios)}
 
     @classmethod
@@ -192,7 +192,9 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
 def pair_ratios(
     rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]
 ) -> dict[Hashable, list[float]]:
-    """Return ratios by prompt for the runs that exist on both sides, without runs of rate 0 (no token emitted).
+    """Return the ratios of a method's rates to those of plain decoding, by prompt.
+
+    A run counts if there is a plain run of the same prompt and repeat, and both emitted a token.
 
     Args:
         rates: tokens per second by (prompt, repeat).
@@ -206,7 +208,12 @@ def pair_ratios(
 
 
 def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> Estimate | None:
-    """Return the speed-up over plain decoding, from tokens per second by (prompt, repeat) on both sides."""
+    """Return the speed-up over plain decoding; None if no run has a plain run of the same prompt and repeat.
+
+    Args:
+        rates: tokens per second by (prompt, repeat).
+        plain: tokens per second of plain decoding by (prompt, repeat).
+    """
     return estimate(pair_ratios(rates, plain))
 
 
@@ -219,7 +226,7 @@ def group_by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, li
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return the half-width, in standard errors, of Student's confidence interval.
+    """Return the half-width of Student's confidence interval in standard errors, for some degrees of freedom.
 
     Example:
         >>> round(t_quantile(2), 3), round(t_quantile(11), 3)

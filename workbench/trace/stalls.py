@@ -8,8 +8,8 @@ from statistics import median
 from workbench.trace.events import Round
 
 TIMES, SCATTER = 3.0, 5.0
-"""A round is stalled if it took more than `TIMES` the median of comparable rounds and lies more than `SCATTER`
-deviations above it."""
+"""A round is stalled if its time is more than `TIMES` the median of comparable rounds, and more than `SCATTER`
+deviations above the median."""
 FEWEST = 5
 """Minimum number of rounds for a median; in a run with fewer rounds no stalls are detected."""
 

@@ -1,4 +1,4 @@
-"""Store for runs: a folder with one Parquet file per run, and an index to search them.
+"""Store for saved runs: a folder with one Parquet file per run, and an index to search them.
 
 - `runs/ID.parquet`: trace (`workbench.trace.export`), with tags, note and metrics in the file's metadata. These files
   are the complete store: runs may be added, copied or deleted as files.
@@ -39,7 +39,7 @@ _KINDS = (".parquet", ".jsonl")
 BASELINE = "workbench.baseline"
 """Key of the baseline (plain decoding of the same prompt) in a file's metadata."""
 LOCK_S = 30.0
-"""Seconds to wait for the store's lock; a change takes milliseconds."""
+"""Time in seconds to wait for the store's lock; a change takes milliseconds."""
 
 
 def default_folder() -> Path:
@@ -82,7 +82,7 @@ class RunStore:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def save(self, trace: Trace, tags: Iterable[str] = (), note: str = "", baseline: Baseline | None = None) -> str:
-        """Save a run.
+        """Save a run as a new file of the store.
 
         Args:
             trace: complete or partial trace of the run.
@@ -121,7 +121,7 @@ class RunStore:
         self._rewrite(run, lambda entry: entry | {"note": note})
 
     def delete(self, *runs: str) -> None:
-        """Delete runs. If one does not exist, delete none.
+        """Delete runs. If one of them does not exist, none is deleted.
 
         Raises:
             WorkbenchError: there is no such run, or it cannot be deleted.
@@ -150,7 +150,7 @@ class RunStore:
         return export.read_parquet(self._path(run).read_bytes())
 
     def baseline(self, run: str) -> Baseline | None:
-        """Return the baseline saved with a run; None if there is none.
+        """Return the baseline (plain decoding of the same prompt) that was saved with a run; None if there is none.
 
         Raises:
             WorkbenchError: as for `load`.
@@ -219,7 +219,7 @@ class RunStore:
     # -- exchanging ----------------------------------------------------------------------------------------------
 
     def export(self, runs: Sequence[str], to: Path | str, kind: Literal["parquet", "jsonl"] = "parquet") -> list[Path]:
-        """Copy runs into files: one run into a .parquet or .jsonl file, or any number into a folder.
+        """Copy one run into a .parquet or .jsonl file, or any number of runs into a folder.
 
         Parquet files include tags, note and id; JSON Lines files contain only the trace.
 
@@ -302,7 +302,7 @@ class RunStore:
             ) from None
 
     def _rewrite(self, run: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Rewrite a file with a changed entry, and return the entry. The trace is not parsed.
+        """Rewrite the file of a run with a changed index entry, and return that entry. The trace is not parsed.
 
         The entry is read and written under the lock, so that concurrent changes are not lost and a run that another
         process deleted is not restored.

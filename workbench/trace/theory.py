@@ -1,4 +1,4 @@
-"""Theoretical predictions: tokens per round, best draft length, and the optimal acceptance of several drafts.
+"""Compute theoretical predictions: tokens per round, best draft length, and optimal acceptance of several drafts.
 
 All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot them over measurements.
 """
@@ -18,7 +18,7 @@ from scipy.optimize import bisect, linprog
 from workbench.core.errors import ParameterError
 
 Distribution = Sequence[float] | np.ndarray
-"""Distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
+"""Type of a distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
 
 MOST_TUPLES = 50_000
 """Maximum number of draft tuples that the linear program and the recursion enumerate."""
@@ -189,7 +189,13 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
 
 
 def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
-    """Compute `optimal_acceptance` by the linear program over all sets of n drafts; for small vocabularies.
+    """Compute `optimal_acceptance` by the linear program over all sets of n drafts, for small vocabularies.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts for the position.
+        replacement: whether drafts are sampled independently; else without replacement.
 
     Raises:
         ParameterError: the vocabulary is too large to enumerate.
@@ -208,7 +214,7 @@ def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement:
 
 
 def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], float]:
-    """Return the probability of each set of tokens that n draws can form."""
+    """Return the probability of each set of tokens that n draws from q can form."""
     if q.size**n > MOST_TUPLES:
         raise ParameterError(
             f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance instead."
@@ -227,7 +233,15 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
 
 
 def recursive_acceptance(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
-    """Return the acceptance of n siblings, each tested against the residual distribution after the earlier ones.
+    """Return the probability that one of n siblings is accepted by recursive rejection.
+
+    Each sibling is tested against the residual distribution after the earlier ones.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of siblings.
+        replacement: whether siblings are sampled independently; else without replacement.
 
     Source: with replacement SpecInfer, arXiv:2305.09781; without, recursive rejection sampling, arXiv:2402.14160.
 
@@ -257,7 +271,15 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 
 
 def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
-    """Return the acceptance of SpecTr's K-SEQ with n independent drafts, and the divisor ρ that makes it exact.
+    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its divisor ρ of p/q.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+
+    Returns:
+        Acceptance probability, and ρ.
 
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
     """
@@ -274,7 +296,12 @@ def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, fl
 
 
 def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
-    """Return the acceptance of the n − 1 most likely tokens of q and one sample from the rest of q.
+    """Return the acceptance probability of n drafts: the n − 1 most likely tokens of q and a sample from the rest of q.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
 
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
     """
@@ -288,13 +315,28 @@ def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
 
 
 def top_acceptance(p: Distribution, q: Distribution, n: int) -> float:
-    """Return the acceptance of the n most likely tokens of q by sampling from p and accepting an equal draft."""
+    """Return the probability that a sample from p is one of the n most likely tokens of q, which are the drafts.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+    """
     p_, q_ = _checked_pair(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
 def acceptance_table(p: Distribution, q: Distribution, n: int) -> dict[str, float]:
-    """Return the acceptance of n drafts under each rule, and its optimum; for small vocabularies only."""
+    """Return the acceptance probability of n drafts under each rule, and the optimum; for small vocabularies only.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+
+    Returns:
+        Acceptance probability by name of the rule.
+    """
     return {
         "plain": single_draft_acceptance(p, q),
         "recursive, with replacement": recursive_acceptance(p, q, n),
@@ -308,7 +350,7 @@ def acceptance_table(p: Distribution, q: Distribution, n: int) -> dict[str, floa
 
 
 def single_draft_acceptance(p: Distribution, q: Distribution) -> float:
-    """Return the acceptance of one draft under speculative sampling: Σ min(p, q)."""
+    """Return the acceptance probability of one draft under speculative sampling, Σ min(p, q)."""
     p_, q_ = _checked_pair(p, q, 1)
     return float(np.minimum(p_, q_).sum())
 
@@ -316,8 +358,15 @@ def single_draft_acceptance(p: Distribution, q: Distribution) -> float:
 def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
     """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
-    The minimum is taken over sets of tokens that are known in both distributions, so the bound can only be too high. It
-    is exact if the known tokens hold all of q.
+    `p_top` and `q_top` are probabilities by token id; `n` is the number of drafts. The minimum is taken over sets of
+    tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens hold
+    all of q.
+
+    Args:
+        p_top: target probability by token id, for the target's most likely tokens.
+        q_top: draft probability by token id, for the drafter's most likely tokens.
+        n: number of drafts for the position.
+        replacement: whether drafts are sampled independently; else without replacement.
     """
     tokens = sorted(set(p_top) & set(q_top)) if sum(p_top.values()) < 1 - 1e-6 else sorted(q_top)
     p = np.array([p_top.get(token, 0.0) for token in tokens])

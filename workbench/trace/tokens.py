@@ -1,11 +1,11 @@
-"""Tokens of a text as plain data: committed tokens and tentative tokens."""
+"""Describe the tokens of a text as plain data: committed tokens and tentative tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
-"""Kind of the token that the target adds: after a rejection, after a fully accepted path, or without a draft."""
+"""Kinds of tokens that the target adds: after a rejection, after a fully accepted path, and without a draft."""
 
 
 @dataclass(slots=True)

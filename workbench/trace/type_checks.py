@@ -15,11 +15,11 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 WHOLE = 2**63
-"""Integers must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
+"""Bound of integers, which must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
 UNBOUNDED = {"seed"}
-"""Fields that may be any integer: they are stored as decimal digits."""
+"""Names of fields that may be any integer, because they are stored as decimal digits."""
 LOOSE = {"signals"}
-"""Fields whose numbers may be null: a signal that is not finite is written as null."""
+"""Names of fields whose numbers may be null, because a signal that is not finite is written as null."""
 Fits = Callable[[Any], bool]
 
 
@@ -34,7 +34,9 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
 
 
 def find_invalid_field(event: Any) -> str:
-    """Return the name of the first field with the wrong type, "" if there is none. Nested names are joined by dots.
+    """Return the name of the first field of an event that has the wrong type; "" if there is none.
+
+    Names of nested fields are joined by dots.
 
     Example:
         >>> from workbench.trace.events import Footer
@@ -78,7 +80,7 @@ def _fits(kind: Any) -> Fits:
 
 
 def _list_of(kind: Any) -> Fits:
-    """Return the check for a list; a list of strings is long and is checked as a whole for speed."""
+    """Return a function that checks lists of one kind of item. Lists of strings, which are long, are joined first."""
     of_item = _fits(kind)
     quick: dict[Any, Fits] = {str: lambda items: _is_text("".join(items)) if _all_are(items, str) else False}
     test = quick.get(kind, lambda items: all(map(of_item, items)))

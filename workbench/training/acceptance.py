@@ -12,7 +12,7 @@ with which it was generated, and both distributions use that temperature.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,10 +36,11 @@ from workbench.models.local_models import short_name
 from workbench.models.runner import Runner
 from workbench.trace import metrics
 from workbench.training.answers import ANSWERS, check_answers, encode_message, is_held_out, read_answers
-from workbench.training.cards import TrainedModel, table, training_runs, write_card
+from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
+from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_parameters, step_generator
 
 CHUNK = 512
 """Tokens per forward pass."""
@@ -129,23 +130,22 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
         raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter=….")
     train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
     net = _new_head(train_drafts, options)
-    count = sum(p.numel() for p in net.parameters())
     report(
-        f"acceptance: {count:,} parameters, {len(train_drafts.accept_probs):,} training drafts, "
-        f"{len(held_drafts.accept_probs):,} held out"
+        f"acceptance: {len(train_drafts.accept_probs):,} training drafts, {len(held_drafts.accept_probs):,} held out"
     )
     w = options.rejection_weight
-
-    config = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
-    config[WEIGHTS] = fingerprint(models.target.model)
-
-    def on_checkpoint(result: RunResult) -> str:
-        result.held = evaluate_head(net, held_drafts, w)
-        save_net(net, options.folder, models.target_name, torch.float16, **config, rejection_weight=w)
-        return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts predicted correctly"
-
-    losses = _step_losses(net, train_drafts, w, options)
-    result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
+    config = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name}
+    config |= {"parameters": count_parameters(net), WEIGHTS: fingerprint(models.target.model)}
+    result = Trainer(
+        "acceptance",
+        options,
+        net,
+        _losses(net, train_drafts, w, options.rows),
+        report,
+        evaluate=lambda: evaluate_head(net, held_drafts, w),
+        save=lambda: save_net(net, options.folder, models.target_name, torch.float16, **config, rejection_weight=w),
+        weight_decay=0.0,
+    ).run()
     facts: dict[str, Any] = {
         "drafts": len(train_drafts.accept_probs),
         "answers": train_drafts.answers,
@@ -158,9 +158,9 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
         for other in REJECTION_WEIGHTS:
             if other not in nets:
                 nets[other] = _new_head(train_drafts, options)
-                losses = _step_losses(nets[other], train_drafts, other, options)
-                run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
-                         options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
+                losses = _losses(nets[other], train_drafts, other, options.rows)
+                name = f"acceptance, weight {other:g}"
+                Trainer(name, options, nets[other], losses, report, weight_decay=0.0).run()
         facts["sweep"] = sweep(
             models,
             nets,
@@ -178,17 +178,12 @@ def _new_head(drafts: Drafts, options: AcceptanceOptions) -> AcceptanceHead:
         return AcceptanceHead(drafts.states.shape[1], options.blocks, options.tied)
 
 
-def _step_losses(
-    net: AcceptanceHead, drafts: Drafts, weight: float, options: AcceptanceOptions
-) -> Callable[[int], tuple[int, dict[str, float]]]:
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        sample = torch.randint(len(drafts.accept_probs), (options.rows,), generator=generator)
-        loss = weighted_loss(net(drafts.states[sample]), drafts.accept_probs[sample], weight)
-        loss.backward()
-        return options.rows, {"loss": float(loss.detach())}
+def _losses(net: AcceptanceHead, drafts: Drafts, weight: float, rows: int) -> Losses:
+    def loss(step: Step) -> StepLoss:
+        sample = torch.randint(len(drafts.accept_probs), (rows,), generator=step.generator)
+        return StepLoss(weighted_loss(net(drafts.states[sample]), drafts.accept_probs[sample], weight), rows)
 
-    return step_losses
+    return loss
 
 
 def sweep(
@@ -325,7 +320,7 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     for line in read_answers(path):
         if _is_held_out(line["n"]) != held or not line["answer"] or n_tokens >= options.tokens:
             continue
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + line["n"])
+        generator = step_generator(options.seed, line["n"])
         for _ in range(1 if held else options.draws):
             drafts = sample_drafts(
                 models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator
@@ -445,8 +440,3 @@ and is better in one of them.
 
 {table(["setting", "discarded drafts", "target passes", "on the front"], cells)}
 """
-
-
-def finish_card(folder: Path) -> None:
-    """Write the card of a head whose training has ended."""
-    write_card(folder, card)

@@ -6,7 +6,7 @@ A module beside each recipe writes the text of its card; this module has the cod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,20 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
 
 
-def write_cards(models: Path, cards: dict[str, Callable[[TrainedModel], str]]) -> None:
-    """Write the cards of the models in a folder whose training has ended; `cards` maps names to card functions."""
+def write_cards(
+    models: Path, cards: Mapping[str, Callable[[TrainedModel, Figures, str], str]], results: Figures, hardware: str
+) -> None:
+    """Write the cards of the models in a folder whose training has ended.
+
+    Args:
+        models: folder of the models.
+        cards: by the model's name, the function that returns its card, given the model, `results` and `hardware`.
+        results: figures of the recipe that measured the models.
+        hardware: description of the machine.
+    """
     for name, card in cards.items():
         if (models / name / "training.json").exists():
-            write_card(models / name, card)
+            write_card(models / name, lambda model, card=card: card(model, results, hardware))
 
 
 def runs_of(figures: Figures) -> list[Figures]:

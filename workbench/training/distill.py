@@ -7,7 +7,7 @@ the *target's* tokens, on text that the target writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from workbench.models.chat_markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
 from workbench.training.heads.losses import FEATURE_LOSSES, LOSSES, LossInputs, WeightedLoss
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import build_model, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
+from workbench.training.trainer import Step, StepLoss, Trainer
 from workbench.training.windows import Windows
 
 FORWARD_KL = WeightedLoss.parse("forward_kl:1")
@@ -67,6 +68,17 @@ class DistillOptions(RunOptions):
     other_rate: float = 0.006
     seed: int = 1
     threads: int = 2
+
+
+@dataclass
+class DrafterOptions(DistillOptions):
+    """Options of the `drafter` recipe.
+
+    Attributes:
+        own_minutes: Minutes for generating training text with the target first; part of `minutes`.
+    """
+
+    own_minutes: float = 4.0
 
 
 def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
@@ -198,42 +210,48 @@ def draft_model_losses(text: str) -> WeightedLoss:
     return losses
 
 
+def train_drafter(options: DrafterOptions, report: Report) -> RunResult:
+    """Generate training text with the target, then train the drafter; see `distill`."""
+    if options.own_minutes > 0 and not (options.resume and options.own_text.exists()):
+        write_own_text(options, options.own_minutes, report)
+    if options.minutes is not None:
+        options = replace(options, minutes=max(0.1, options.minutes - options.own_minutes))
+    return distill(options, report)
+
+
 def distill(options: DistillOptions, report: Report) -> RunResult:
     """Train the drafter and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target, losses = load_target(options.target), draft_model_losses(options.loss)
     drafter = build_model(drafter_config(tokenizer, options.hidden, options.layers), options.seed)
-    report(f"drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters")
-    optimizers = options.optimizers(drafter)
     text = Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)
     target_text = None
     if options.own_text.exists() and options.own_share > 0:
         target_text = Windows(options.own_text, options.window, options.rows, options.seed)
     held = generate_held_out(target, tokenizer, "story", 16, min(200, 2 * options.window))
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        from_own = target_text is not None and int((step + 1) * options.own_share) > int(step * options.own_share)
-        ids = (target_text if from_own and target_text else text).batch(step)
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+    def step_loss(step: Step) -> StepLoss:
+        n, share = step.number, options.own_share
+        from_own = target_text is not None and int((n + 1) * share) > int(n * share)
+        ids = (target_text if from_own and target_text else text).batch(n)
         count = ids.shape[0] * (ids.shape[1] - 1)
-        chosen = torch.randperm(count, generator=generator)[: options.positions]
+        chosen = torch.randperm(count, generator=step.generator)[: options.positions]
         labels = ids[:, 1:].reshape(-1)[chosen]
         with half_precision():
             with torch.no_grad():
                 teacher = target.lm_head(target.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
             student = drafter.lm_head(drafter.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
             loss = distillation_loss(student, teacher, labels, options.text_weight, losses)
-        loss.backward()
         agreement = (student.argmax(-1) == teacher.argmax(-1)).float().mean()
-        return ids.numel(), {"loss": float(loss.detach()), "agreement": float(agreement)}
+        return StepLoss(loss, ids.numel(), {"loss": float(loss.detach()), "agreement": float(agreement)})
 
-    def on_checkpoint(result: RunResult) -> str:
-        drafter.eval()
-        result.held["acceptance"] = greedy_acceptance(target, drafter, *held)
-        drafter.train()
-        save_model(drafter, tokenizer, options.out, {"target": options.target.name})
-        return f"drafter: greedy acceptance on held-out stories {result.held['acceptance']:.3f}"
-
-    loop = options.loop("drafter")
-    return run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
+    return Trainer(
+        "drafter",
+        options,
+        drafter,
+        step_loss,
+        report,
+        evaluate=lambda: {"acceptance": greedy_acceptance(target, drafter, *held)},
+        save=lambda: save_model(drafter, tokenizer, options.out, {"target": options.target.name}),
+    ).run()

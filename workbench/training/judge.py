@@ -28,11 +28,12 @@ from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import Models, load_models
 from workbench.models.local_models import short_name
 from workbench.training.acceptance import compute_logits_and_states
-from workbench.training.cards import TrainedModel, table, training_runs, write_card
+from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.swaps import Swap, find_swaps, problems
+from workbench.training.trainer import Step, StepLoss, Trainer
 
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of δ in the card's table."""
@@ -167,10 +168,9 @@ def fit(
     net = JudgeHead(width, train_tokens.states.shape[1] - width)
     report(f"judge: {len(train_tokens.right):,} harmless and {len(train_tokens.wrong):,} wrong training tokens")
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+    def loss(step: Step) -> StepLoss:
         samples = [
-            x[torch.randint(len(x), (options.rows,), generator=generator)]
+            x[torch.randint(len(x), (options.rows,), generator=step.generator)]
             for x in (train_tokens.right, train_tokens.wrong)
         ]
         harmless, wrong = ((x - mean) / spread for x in samples)
@@ -179,19 +179,24 @@ def fit(
             for a, b in ((None, None), (harmless[:, width:], wrong[:, width:]))
         ]
         size = net.weight.square().sum() + net.both.square().sum()
-        (sum(losses) + options.penalty * size).backward()
-        return 2 * options.rows, {"loss": float(losses[1].detach())}
+        figures = {"loss": float(losses[1].detach())}
+        return StepLoss(losses[0] + losses[1] + options.penalty * size, 2 * options.rows, figures)
 
-    def on_checkpoint(result: RunResult) -> str:
-        finished = calibrate(fold_scaling(net, mean, spread), calibration)
-        result.held = evaluate_judge(finished, held, options.wrong_weight)
-        facts = {"hidden_size": width, "draft_model": models.drafter_name}
-        facts[WEIGHTS] = fingerprint(models.target.model)
-        save_net(finished, options.folder, models.target_name, torch.float16, **facts)
-        return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens rejected"
+    def finished() -> JudgeHead:
+        return calibrate(fold_scaling(net, mean, spread), calibration)
 
-    result = run_loop(options.loop("judge"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
-    judge = calibrate(fold_scaling(net, mean, spread), calibration)
+    config = {"hidden_size": width, "draft_model": models.drafter_name, WEIGHTS: fingerprint(models.target.model)}
+    result = Trainer(
+        "judge",
+        options,
+        net,
+        loss,
+        report,
+        evaluate=lambda: evaluate_judge(finished(), held, options.wrong_weight),
+        save=lambda: save_net(finished(), options.folder, models.target_name, torch.float16, **config),
+        weight_decay=0.0,
+    ).run()
+    judge = finished()
     facts: dict[str, Any] = {"groups": sorted(set(train_tokens.groups)), "wrong_weight": options.wrong_weight}
     facts |= {"penalty": options.penalty, "thresholds": by_threshold(judge, held), "by_group": by_group(judge, held)}
     facts["target_alone"] = evaluate_judge(judge, held, options.wrong_weight, target_only=True)
@@ -286,6 +291,8 @@ def _share(which: Bool[Tensor, " n"]) -> float:
 def card(model: TrainedModel) -> str:
     """Return the text of the judge's card below its title."""
     config, figures = model.config, model.figures
+    if "by_kind" in figures:
+        return _card_with_generated_mistakes(model)
     held, alone, out = figures["held"], figures["target_alone"], figures["held_out"]
     learnt, calibration = figures["learnt"], figures["calibration"]
     most_wrong, wrong_pass = f"{MAX_WRONG_PASS_SHARE:.0%}", f"{1 - held['wrong refused']:.1%}"
@@ -322,6 +329,32 @@ Accepted tokens may differ from the target's: sampled and greedy output are appr
 """
 
 
-def finish_card(folder: Path) -> None:
-    """Write the card of a judge whose training has ended."""
-    write_card(folder, card)
+def _card_with_generated_mistakes(model: TrainedModel) -> str:
+    """Return the card of a judge of earlier versions: one unit, trained on mistakes that a program put into answers."""
+    config, figures = model.config, model.figures
+    held, learnt, out = figures["held"], figures["learnt"], figures["held_out"]
+    thresholds = [tuple(f"{value:.2f}" for value in row) for row in figures["thresholds"]]
+    kinds = [(kind, f"{n:,}", f"{rejected:.2f}") for kind, (n, rejected) in figures["by_kind"].items()]
+    return f"""\
+A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for
+`{config["target"]}`: one unit of {config["net"]["width"]} weights on the target's last hidden state after a draft.
+Accepted tokens may differ from the target's: sampled and greedy output are approximate.
+
+{training_runs(figures, "", " (right and wrong ones, each counted as often as it was sampled)").strip()}
+- **Data**: {learnt["answers"]:,} right answers and {learnt["mistakes"]:,} mistakes in them, generated by a program. A
+  mistake is another number, another word, an early end, or the draft model's token where the answer can have no other.
+  Tasks: {", ".join(figures["groups"])}. {learnt["right"]:,} right and {learnt["wrong"]:,} wrong training tokens, of
+  {learnt["read"]:,} that the target read. Right tokens together have weight 1 in the loss, wrong ones
+  {figures["wrong_weight"]:g}.
+
+## Held out
+
+{out["answers"]:,} right answers and {out["mistakes"]:,} mistakes, to problems that were not used in training:
+{out["right"]:,} right and {out["wrong"]:,} wrong tokens. At δ = {DEFAULT_THRESHOLD:g}, {held["right kept"]:.1%} of the
+right tokens are accepted and {held["wrong refused"]:.1%} of the wrong ones rejected; balanced accuracy
+{held["balanced accuracy"]:.1%}, area under the curve {held["area under the curve"]:.3f}, loss {held["loss"]:.3f}.
+
+{table(["δ", "right accepted", "of them not the target's most probable", "wrong accepted"], thresholds, left=0)}
+
+{table(["mistake", "wrong tokens", "rejected"], kinds)}
+"""

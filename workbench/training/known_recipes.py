@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import typing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import UnknownNameError
 from workbench.kernels import disk_cache
 from workbench.methods import method_info
-from workbench.training.options import docs_of, kind_name
+from workbench.training.options import docs_of, kind_name, types_of
 
 if TYPE_CHECKING:
     from workbench.training.recipe import Recipe
@@ -68,7 +67,7 @@ def fingerprint() -> str:
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as JSON values: see `recipes`."""
-    kinds = {name: kind_name(hint) for name, hint in typing.get_type_hints(recipe.options).items()}
+    kinds = {name: kind_name(hint) for name, hint in types_of(recipe.options).items()}
     docs = {name: text for name, text in docs_of(recipe.options).items() if name in kinds}
     return {
         "name": recipe.name,

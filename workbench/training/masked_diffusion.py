@@ -12,6 +12,7 @@ import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -23,11 +24,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.models.bundle import DEFAULT_TARGET, DIFFUSION_TARGET, bundled
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.masked_lm import MASK
-from workbench.training.cards import TrainedModel, table, training_runs, write_card
+from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS, Instance
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer, token_id
+from workbench.training.trainer import Step, StepLoss, Trainer
 
 LEAST_MASKED = 1e-3
 """Smallest probability that a position is masked (LLaDA's ε)."""
@@ -113,31 +115,29 @@ def masked_loss(
     return (losses * weights.expand(n_rows, length)[is_masked]).sum() / n_rows
 
 
-def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> RunResult:
-    """Train the model and write it to `options.out`."""
+def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
+    """Train the model and write it to `options.out`; return its figures, and further facts for its card."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
     mask_token = token_id(tokenizer, MASK)
     model = first_layers(options.layers)
-    report(f"diffusion-target: {sum(p.numel() for p in model.parameters()):,} parameters")
     windows = AnswerWindows(tokenizer, options)
     extra: dict[str, object] = {"is_bidirectional": True, "mask_token_id": mask_token, "predicts_next": True}
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        ids, prompts = windows.batch(step)
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        loss = masked_loss(model, ids, prompts, mask_token, generator)
-        loss.backward()
-        return ids.numel(), {"loss": float(loss.detach())}
+    def loss(step: Step) -> StepLoss:
+        ids, prompts = windows.batch(step.number)
+        return StepLoss(masked_loss(model, ids, prompts, mask_token, step.generator), ids.numel())
 
-    def on_checkpoint(result: RunResult) -> str:
-        save_model(model, tokenizer, options.out, extra)
-        result.held = {name: share_right(model, windows, name, options.held, mask_token) for name in options.tasks}
-        return "diffusion-target: right " + " ".join(f"{name} {share:.0%}" for name, share in result.held.items())
-
-    return run_loop(
-        options.loop("diffusion-target"), model, options.optimizers(model), step_losses, report, on_checkpoint
-    )
+    result = Trainer(
+        "diffusion-target",
+        options,
+        model,
+        loss,
+        report,
+        evaluate=lambda: {name: share_right(model, windows, name, options.held, mask_token) for name in options.tasks},
+        save=lambda: save_model(model, tokenizer, options.out, extra),
+    ).run()
+    return result, {"problems": options.held, "parameters": count_in(options.out)}
 
 
 def count_in(folder: Path) -> int:
@@ -206,8 +206,3 @@ def card(model: TrainedModel) -> str:
         + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that it answers exactly, "
         f"one position per forward, the surest first.\n\n{table(['task', 'right'], rows)}\n"
     )
-
-
-def finish_card(folder: Path) -> None:
-    """Write the card of a model whose training has ended."""
-    write_card(folder, card)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import types
@@ -34,6 +35,12 @@ def kind_name(kind: Any) -> str:
         if option_type == kind:
             return name
     raise KeyError(kind)
+
+
+def types_of(options: type) -> dict[str, Any]:
+    """Return the type of each option of a dataclass of options, by name."""
+    hints = typing.get_type_hints(options)
+    return {field.name: hints[field.name] for field in dataclasses.fields(options)}
 
 
 def docs_of(kind: type) -> dict[str, str]:

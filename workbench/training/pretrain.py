@@ -6,8 +6,8 @@ the next token too (after LayerSkip, arXiv 2404.16710), so that the first layers
 
 from __future__ import annotations
 
-import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.kernels.disk_cache import code_folder
 from workbench.models.chat_markers import ASSISTANT, END, USER
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import (
     EARLY_EXIT_LAYERS,
     build_model,
@@ -28,6 +28,7 @@ from workbench.training.models import (
 )
 from workbench.training.repeats import repeat_windows
 from workbench.training.tokenizer import load_tokenizer, token_id
+from workbench.training.trainer import Step, StepLoss, Trainer, step_generator
 from workbench.training.windows import Windows, held_windows, user_positions
 
 
@@ -102,7 +103,7 @@ class TargetObjective:
             predictable: Predictable tokens of the last windows, bool [b, T]; in the other windows all tokens count.
         """
         options = self.options
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        generator = step_generator(options.seed, step)
         inside = user_positions(ids, self.user, self.user_end_ids)
         loss_mask = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
         if predictable is not None:
@@ -147,38 +148,35 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_model(target_config(tokenizer, options.hidden, options.layers), options.seed)
-    report(f"target: {sum(p.numel() for p in model.parameters()):,} parameters")
-    optimizers = options.optimizers(model)
     objective = TargetObjective(model, tokenizer, options)
     mixed = Windows(options.corpus / "train.bin", options.window, options.rows - options.exact_rows, options.seed)
     exact = Windows(options.corpus / "exact.bin", options.window, max(1, options.exact_rows), options.seed)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        tops = exits = 0.0
+    def losses(step: Step) -> Iterator[StepLoss]:
         for part in range(options.parts):
-            index = step * options.parts + part
+            index = step.number * options.parts + part
             ids, predictable = mixed.batch(index), None
             extra = [exact.batch(index)] if options.exact_rows else []
-            if options.repeat_rows and step < options.repeat_steps:
+            if options.repeat_rows and step.number < options.repeat_steps:
                 spans, predictable = repeat_windows(
                     index, options.repeat_rows, options.window, ids.unique(), options.seed
                 )
                 ids, extra = ids[: -options.repeat_rows], [*extra, spans]
             ids = torch.cat([ids, *extra])
-            top, early, spans_loss = objective.losses(ids, step, predictable)
-            ((top + options.exit_weight * early) / options.parts).backward()
-            tops += float(top.detach()) / options.parts
-            exits += float(early.detach()) / options.parts
-        if not math.isfinite(tops):
-            raise FloatingPointError(f"the loss is {tops} at step {step}: use lower learning rates")
-        figures = {"loss": tops, "exit": exits} | ({"spans": spans_loss} if predictable is not None else {})
-        return options.rows * options.parts * options.window, figures
+            top, early, spans_loss = objective.losses(ids, step.number, predictable)
+            figures = {name: float(loss.detach()) / options.parts for name, loss in (("loss", top), ("exit", early))}
+            if predictable is not None:
+                figures["spans"] = spans_loss / options.parts
+            loss = (top + options.exit_weight * early) / options.parts
+            yield StepLoss(loss, options.rows * options.window, figures)
 
-    def on_checkpoint(result: RunResult) -> str:
-        held = held_losses(model, options.corpus, options.window)
-        result.held = held
-        save_model(model, tokenizer, options.out, {"early_exit_layers": list(options.exit_layers)})
-        return "target: held-out " + " ".join(f"{name} {value:.3f}" for name, value in held.items())
-
-    loop = options.loop("target", decay=options.decay)
-    return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)
+    return Trainer(
+        "target",
+        options,
+        model,
+        losses,
+        report,
+        evaluate=lambda: held_losses(model, options.corpus, options.window),
+        save=lambda: save_model(model, tokenizer, options.out, {"early_exit_layers": list(options.exit_layers)}),
+        decay=options.decay,
+    ).run()

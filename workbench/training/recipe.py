@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from workbench.models.machine import machine_facts
 from workbench.trace.files import write_atomically
 from workbench.training.cards import TrainedModel, table, training_runs, write_card
 from workbench.training.loop import Report, RunResult
-from workbench.training.options import convert
+from workbench.training.options import convert, types_of
 
 
 @dataclass(frozen=True)
@@ -30,26 +31,45 @@ class Recipe:
         help: One line about its result.
         options: Dataclass of its options; every field has a default.
         run: Runs it.
+        choose_options: For a recipe that trains several kinds of models: returns the dataclass with the options of the
+            kind that the given values name; `options` then has those of all kinds.
     """
 
     name: str
     help: str
     options: type
     run: Callable[[Any, Report], dict[str, Any]]
+    choose_options: Callable[[Mapping[str, Any]], type] | None = None
 
     def parse(self, values: dict[str, Any]) -> Any:
         """Build the options from names and values, which may be strings.
 
+        Options that only other kinds of models have are ignored: see `unused_options`.
+
         Raises:
             ValueError: For an unknown name or a value of the wrong type.
         """
-        kinds = typing.get_type_hints(self.options)
-        unknown = sorted(set(values) - set(kinds))
-        if unknown:
-            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; its options are: {', '.join(kinds)}")
-        return self.options(
-            **{key: convert(key, kinds[key], value) for key, value in values.items() if value is not None}
+        known = types_of(self.options)
+        if unknown := sorted(set(values) - set(known)):
+            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; its options are: {', '.join(known)}")
+        options, unused = self._class_for(values), self.unused_options(values)
+        kinds = types_of(options)
+        return options(
+            **{
+                name: convert(name, kinds[name], value)
+                for name, value in values.items()
+                if value is not None and name not in unused
+            }
         )
+
+    def unused_options(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the names of the given options that only other kinds of models have."""
+        return sorted(
+            {name for name, value in values.items() if value is not None} - types_of(self._class_for(values)).keys()
+        )
+
+    def _class_for(self, values: Mapping[str, Any]) -> Any:
+        return self.options if self.choose_options is None else self.choose_options(values)
 
 
 def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -61,6 +81,38 @@ def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> 
     return figures
 
 
+def training_recipe(
+    name: str,
+    summary: str,
+    options_class: type,
+    train: Callable[[Any, Report], RunResult | tuple[RunResult, dict[str, Any]]],
+    card: Callable[[TrainedModel], str] | None = None,
+    choose_options: Callable[[Mapping[str, Any]], type] | None = None,
+) -> Recipe:
+    """Return a recipe that trains a model, and then writes figures and card beside it.
+
+    Args:
+        name: name of the recipe.
+        summary: one line about its result.
+        options_class: dataclass of its options, with the model's folder as `folder` or `out`.
+        train: trains and writes the model; returns its figures, and further facts for its card.
+        card: returns the text of the card below its title; None: `workbench train` writes no card.
+        choose_options: see `Recipe`.
+    """
+
+    def run(options: Any, report: Report) -> dict[str, Any]:
+        earlier_figures = load_start_figures(getattr(options, "begin", None))
+        trained = train(options, report)
+        result, facts = trained if isinstance(trained, tuple) else (trained, {})
+        folder = getattr(options, "folder", options.out)
+        figures = finish(result, folder, {"options": changed_options(options), **facts, **earlier_figures})
+        if card is not None:
+            write_card(folder, card)
+        return figures
+
+    return Recipe(name, summary, options_class, run, choose_options)
+
+
 def load_start_figures(folder: Path | None) -> dict[str, Any]:
     """Return the training figures of the finished model that a run starts from; empty if there are none."""
     try:
@@ -70,11 +122,11 @@ def load_start_figures(folder: Path | None) -> dict[str, Any]:
 
 
 def changed_options(options: Any) -> dict[str, str]:
-    """Return the options that differ from their defaults, in the format of `--set`, without paths."""
+    """Return the kind of model, and the options that differ from their defaults, in the format of `--set`; no paths."""
     changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
-        if value != entry.default and not isinstance(value, Path):
+        if (value != entry.default or entry.name == "method") and not isinstance(value, Path):
             changed[entry.name] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return changed
 
@@ -110,14 +162,8 @@ def _head_recipe(head: Head, train: Callable[..., RunResult]) -> Recipe:
             "`out`), each with a default.",
         )
 
-    def run(chose: Any, report: Report) -> dict[str, Any]:
-        result = train(chose, report)
-        figures = finish(result, chose.out, {"options": changed_options(chose)})
-        write_card(chose.out, lambda model: _card(head, model))
-        return figures
-
     summary = (inspect.getdoc(train) or head.idea).split("\n")[0].rstrip(".")
-    return Recipe(head.recipe, summary, typing.cast(type, options), run)
+    return training_recipe(head.recipe, summary, typing.cast(type, options), train, partial(_card, head))
 
 
 def _card(head: Head, model: TrainedModel) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,29 +15,33 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.decoders.declarations import Head
-from workbench.methods import registry
 from workbench.training import acceptance, judge, masked_diffusion
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
-from workbench.training.distill import DistillOptions, distill, write_own_text
+from workbench.training.distill import DrafterOptions, train_drafter
 from workbench.training.evaluate import EvaluateOptions, evaluate
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
-from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
-from workbench.training.family.pipeline import PipelineOptions, run_pipeline
+from workbench.training.family.heads import train_chat_heads
+from workbench.training.family.options import (
+    ChatHeadOptions,
+    chat_head_kinds,
+    choose_chat_head_options,
+    combine_options,
+    options_class,
+)
+from workbench.training.family.pipeline import pipeline_options, run_pipeline
 from workbench.training.family.readings import ReadingsOptions, make_readings
-from workbench.training.family.throughput import ThroughputOptions, measure_throughput
-from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
+from workbench.training.family.throughput import choose_throughput_options, measure_throughput, throughput_options
+from workbench.training.heads.recipe import choose_vision_options, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.known_recipes import refuse_finished_study
-from workbench.training.loop import Report, RunResult
+from workbench.training.loop import Report
 from workbench.training.masked_diffusion import MaskedDiffusionOptions, train_masked_diffusion
 from workbench.training.models import save_tokenizer
-from workbench.training.options import docs_of
 from workbench.training.pretrain import PretrainOptions, pretrain
-from workbench.training.recipe import Recipe, changed_options, finish, head_recipes, load_start_figures
+from workbench.training.recipe import Recipe, head_recipes, training_recipe
 from workbench.training.resuming import resolve_resume
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
@@ -92,17 +94,6 @@ class CorpusOptions:
     seed: int = 0
 
 
-@dataclass
-class DrafterOptions(DistillOptions):
-    """Options of the `drafter` recipe.
-
-    Attributes:
-        own_minutes: Minutes for generating training text with the target first; part of `minutes`.
-    """
-
-    own_minutes: float = 4.0
-
-
 def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:
     documents, _ = build_documents(options.data, options.tokens, options.seed, report)
     tokenizer = train_tokenizer(documents[: max(1, len(documents) // 6)], options.vocab_size)
@@ -117,54 +108,6 @@ def _corpus(options: CorpusOptions, report: Report) -> dict[str, Any]:
     return json.loads((options.out / "corpus.json").read_text())
 
 
-def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
-    if options.own_minutes > 0 and not (options.resume and options.own_text.exists()):
-        write_own_text(options, options.own_minutes, report)
-    if options.minutes is not None:
-        options = dataclasses.replace(options, minutes=max(0.1, options.minutes - options.own_minutes))
-    return finish(distill(options, report), options.out)
-
-
-def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
-    earlier_figures = load_start_figures(options.begin)
-    result, facts = train_chat_drafter(options, report)
-    return finish(result, options.out, {"options": changed_options(options), **facts, **earlier_figures})
-
-
-def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
-    earlier_figures = load_start_figures(options.begin)
-    result, facts = train_chat_heads(options, report)
-    return finish(result, options.folder, {"options": changed_options(options), **facts, **earlier_figures})
-
-
-def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
-    result, facts = train_acceptance(options, report)
-    figures = finish(result, options.folder, {"options": changed_options(options), **facts})
-    acceptance.finish_card(options.folder)
-    return figures
-
-
-def _diffusion(options: MaskedDiffusionOptions, report: Report) -> dict[str, Any]:
-    result = train_masked_diffusion(options, report)
-    facts = {"options": changed_options(options), "problems": options.held}
-    figures = finish(result, options.out, facts | {"parameters": masked_diffusion.count_in(options.out)})
-    masked_diffusion.finish_card(options.out)
-    return figures
-
-
-def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
-    result, facts = train_judge(options, report)
-    figures = finish(result, options.folder, {"options": changed_options(options), **facts})
-    judge.finish_card(options.folder)
-    return figures
-
-
-def _train_and_finish(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
-    """Train; if the run starts from a finished model, its figures include those of that model's training."""
-    earlier_figures = load_start_figures(options.begin)
-    return finish(train(options, report), options.out, {"options": changed_options(options), **earlier_figures})
-
-
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in [
@@ -176,17 +119,19 @@ RECIPES: dict[str, Recipe] = {
             AnswersOptions,
             write_answers,
         ),
-        Recipe(
+        training_recipe(
             "acceptance",
             "SpecDec++'s acceptance head for a draft model, on its target's answers",
             AcceptanceOptions,
-            _acceptance,
+            train_acceptance,
+            acceptance.card,
         ),
-        Recipe(
+        training_recipe(
             "judge",
             "Judge Decoding's linear judge, on replaced tokens that make an answer wrong and others that do not",
             JudgeOptions,
-            _judge,
+            train_judge,
+            judge.card,
         ),
         Recipe(
             "readings",
@@ -194,17 +139,18 @@ RECIPES: dict[str, Recipe] = {
             ReadingsOptions,
             make_readings,
         ),
-        Recipe(
+        training_recipe(
             "chat-drafter",
             "a draft model with a reduced vocabulary for a chat model, distilled from its hidden states (`readings`)",
             ChatDrafterOptions,
-            _chat_drafter,
+            train_chat_drafter,
         ),
-        Recipe(
+        training_recipe(
             "chat-heads",
             "heads of any kind for a chat model, from `readings`: method=eagle, eagle-3, medusa, hydra, kangaroo …",
-            ChatHeadOptions,
-            _chat_heads,
+            combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()}),
+            train_chat_heads,
+            choose_options=choose_chat_head_options,
         ),
         Recipe(
             "chat-evaluate",
@@ -215,17 +161,16 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "throughput",
             "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
-            ThroughputOptions,
+            throughput_options(),
             measure_throughput,
+            choose_throughput_options,
         ),
-        Recipe(
-            "target",
-            "the bundled target (13 M parameters, early-exit loss)",
-            PretrainOptions,
-            lambda options, report: finish(pretrain(options, report), options.out),
-        ),
-        Recipe(
-            "drafter", "the bundled drafter (0.7 M parameters), distilled from the target", DrafterOptions, _drafter
+        training_recipe("target", "the bundled target (13 M parameters, early-exit loss)", PretrainOptions, pretrain),
+        training_recipe(
+            "drafter",
+            "the bundled drafter (0.7 M parameters), distilled from the target",
+            DrafterOptions,
+            train_drafter,
         ),
         Recipe(
             "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate
@@ -236,23 +181,23 @@ RECIPES: dict[str, Recipe] = {
             TowerOptions,
             lambda options, report: dataclasses.asdict(train_tower(options, report)),
         ),
-        Recipe(
+        training_recipe(
             "vision-target",
             "the bundled vision-language target (5 M parameters, LLaVA layout), on rendered scenes",
             VisionOptions,
-            lambda options, report: _train_and_finish(train_vision, options, report),
+            train_vision,
         ),
-        Recipe(
+        training_recipe(
             "vision-text-drafter",
             "the text-only drafter of the vision-language target, tuned on the target's own answers",
             TextDrafterOptions,
-            lambda options, report: _train_and_finish(train_text_drafter, options, report),
+            train_text_drafter,
         ),
-        Recipe(
+        training_recipe(
             "vision-drafter",
             "the drafter with image input (MASSV): the target's tower, a new projector, a small language model",
             VisionDrafterOptions,
-            lambda options, report: _train_and_finish(train_vision_drafter, options, report),
+            train_vision_drafter,
         ),
         Recipe(
             "vision-evaluate",
@@ -263,39 +208,31 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "vision-heads",
             "EagleVLM, MSD, SpecVLM and FLASH: feature drafters of the vision-language target, on its own answers",
-            VisionHeadOptions,
+            choose_vision_options({}),
             train_vision_heads,
+            choose_vision_options,
         ),
-        Recipe(
+        training_recipe(
             "diffusion-target",
             "a masked-diffusion model that fills in answers of the generators' tasks",
             MaskedDiffusionOptions,
-            _diffusion,
+            train_masked_diffusion,
+            masked_diffusion.card,
         ),
         Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
     ]
 }
 
 
-def _pipeline_options(head: Head) -> type:
-    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
-    kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.apply_settings(ChatHeadOptions())
-    shared = [f.name for f in dataclasses.fields(PipelineOptions) if f.name in head.settings and f.name != "loss"]
-    fields = [
-        (name, kinds[name], dataclasses.field(default=getattr(defaults, name))) for name in (*shared, *head.options)
-    ]
-    attributes = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
-    namespace = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{attributes}\n"}
-    return dataclasses.make_dataclass("WholeOptions", fields, bases=(PipelineOptions,), namespace=namespace)
-
-
 RECIPES |= {
     kind: Recipe(
-        kind, f"{kind} heads for any target in one command: answers, hidden states, training, card", options_class, run
+        kind,
+        f"{kind} heads for any target in one command: answers, hidden states, training, card",
+        pipeline_options(kind),
+        partial(run_pipeline, kind),
     )
-    for kind, head in registry.heads().items()
-    if head.recipe == "chat-heads" and kind not in RECIPES
-    for options_class, run in [(_pipeline_options(head), partial(run_pipeline, kind))]
+    for kind in chat_head_kinds()
+    if kind not in RECIPES
 }
 
 
@@ -323,4 +260,7 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         raise ValueError(f"there is no recipe {name!r}; the recipes are: {', '.join(recipes)}")
     recipe = recipes[name]
     transformers_logging.disable_progress_bar()
-    return recipe.run(resolve_resume(recipe.parse(options), options, report), report)
+    parsed = recipe.parse(options)
+    if unused := recipe.unused_options(options):
+        report(f"{name}: {parsed.method} does not use {', '.join(unused)}")
+    return recipe.run(resolve_resume(parsed, options, report), report)

@@ -22,7 +22,6 @@ def resolve_resume(
     options: Any,
     user_options: Mapping[str, Any],
     report: Callable[[str], None],
-    old_defaults: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a recipe's options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
@@ -30,7 +29,6 @@ def resolve_resume(
         options: parsed options.
         user_options: options by name, as the user gave them.
         report: receives progress lines.
-        old_defaults: see `check_same_settings`.
 
     Raises:
         ParameterError: a checkpoint has other settings.
@@ -42,7 +40,7 @@ def resolve_resume(
     existing = [path for path in checkpoints if path.exists()]
     resume = bool(existing) if user_options.get("resume") is None else options.resume
     if resume:
-        check_same_settings(options, old_defaults)
+        check_same_settings(options)
     for path in checkpoints:  # settings last, so that a kill never leaves them beside another run's checkpoint
         if path in existing and not resume:
             report(f"starts from the beginning; the earlier checkpoint is {set_aside(path)}")
@@ -51,19 +49,20 @@ def resolve_resume(
     return dataclasses.replace(options, resume=resume)
 
 
-def check_same_settings(options: Any, old_defaults: Mapping[str, str] | None = None) -> None:
+def check_same_settings(options: Any) -> None:
     """Check that existing checkpoints have these options.
 
     Args:
-        options: parsed options.
-        old_defaults: values that earlier versions recorded for options at their defaults; they count as unchanged.
+        options: parsed options. They may have a method `earlier_defaults`: values that earlier versions recorded for
+            options at their defaults; they count as unchanged.
 
     Raises:
         ParameterError: a checkpoint has other settings.
     """
+    earlier_defaults = options.earlier_defaults() if hasattr(options, "earlier_defaults") else {}
     for path in _checkpoints(options, options.checkpoint):
         if path.exists():
-            _check_recorded_settings(path, _settings(options), old_defaults or {})
+            _check_recorded_settings(path, _settings(options), earlier_defaults)
 
 
 def matches_checkpoint(options: Any, *names: str) -> bool:

@@ -88,13 +88,7 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
     card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {
         "text-target": _target, "text-drafter": _drafter,
     }  # fmt: skip
-    cards.write_cards(models, {name: _bind_results(card, results, hardware) for name, card in card_functions.items()})
-
-
-def _bind_results(
-    card: Callable[[TrainedModel, Figures, str], str], results: Figures, hardware: str
-) -> Callable[[TrainedModel], str]:
-    return lambda model: card(model, results, hardware)
+    cards.write_cards(models, card_functions, results, hardware)
 
 
 def _target(model: TrainedModel, results: Figures, hardware: str) -> str:

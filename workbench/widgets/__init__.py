@@ -1,4 +1,4 @@
-"""Views of the app in a notebook: `from workbench import widgets as w`.
+"""Show the app's views in a notebook: `from workbench import widgets as w`.
 
 Each widget draws with the ES modules of the app, synchronises its selection in both directions, and stores a snapshot
 in plain HTML in the notebook's output, which is readable without a kernel and without JavaScript.

@@ -1,4 +1,4 @@
-"""Verifier bench in a notebook: p and q of one position as movable bars, under every verifier."""
+"""Show the verifier bench in a notebook: p and q of one position as movable bars, and acceptance by every verifier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "de
 TOKENS = (2, 6)
 DRAFTS = 8
 SHOWN = 4
-"""Number of drafts in the snapshot's table."""
+"""Maximum number of drafts in the snapshot's table."""
 
 
 class Bench(Widget):
@@ -62,7 +62,7 @@ class Bench(Widget):
 
 
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with both distributions normalised.
+    """Check a state of the verifier bench, and return it with both distributions normalised.
 
     Raises:
         ParameterError: a distribution is invalid, or a name, number of drafts or temperature is out of range.

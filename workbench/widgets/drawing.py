@@ -1,7 +1,6 @@
 """Draw Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
-It draws only some of Plotly's traces: the SVG names the others, and the table below it has the
-values.
+Only some types of Plotly's traces are drawn: the SVG names the others, and the table below it has their values.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "11 4"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Mapping of values to pixels. `names` are the values of a categorical axis."""
+    """Axis of a figure, which maps values to pixels. `names` are the values of a categorical axis."""
 
     low: float
     high: float
@@ -38,14 +37,14 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def at(self, value: Any) -> float:
-        """Return the position of a value in pixels; NaN if it has none."""
+        """Return the position of a value in pixels; NaN if the value is not on the axis."""
         number = float(self.names.index(str(value))) if self.names else _number(value)
         if self.log:
             number = math.log10(number) if number > 0 else math.nan
         return self.start + (number - self.low) / ((self.high - self.low) or 1) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the ticks: position in pixels and label."""
+        """Return the axis's ticks as (position in pixels, label)."""
         if self.names:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
@@ -56,7 +55,7 @@ class Axis:
 
 
 def nice(low: float, high: float, about: int = 5) -> list[float]:
-    """Return approximately `about` round numbers between `low` and `high`."""
+    """Return approximately `about` round numbers between `low` and `high`, for the ticks of an axis."""
     raw = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(s for s in (1, 2, 5, 10) if s * power >= raw - 1e-12)
@@ -72,7 +71,7 @@ def _number(value: Any) -> float:
 
 
 def title(plot: Any) -> str:
-    """Return the figure's title without tags."""
+    """Return the title of a Plotly figure, without HTML tags."""
     return plain(plot.layout.title.text)
 
 
@@ -82,7 +81,10 @@ def plain(text: Any) -> str:
 
 
 def picture(plot: Any) -> str:
-    """Return the figure as SVG, with its first values in a collapsed table. Texts are escaped; there are no scripts."""
+    """Draw a Plotly figure as SVG, with its first values in a collapsed table below it, and return the HTML.
+
+    Texts are escaped, and the HTML has no scripts.
+    """
     traces = [trace for trace in plot.data if trace.visible in (None, True)]
     parts: dict[tuple[str, str], list[Any]] = {}
     for trace in traces:
@@ -102,7 +104,14 @@ def picture(plot: Any) -> str:
 
 
 def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
-    """Return the SVG of the traces on one pair of axes."""
+    """Return the SVG of the traces on one pair of axes.
+
+    Args:
+        plot: the Plotly figure.
+        axes: names of the two axes, such as ("x", "y2").
+        traces: traces on these axes.
+        head: title of this part.
+    """
     x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
     body = _heat(heat, y_layout) if heat is not None else _flat(plot, traces, axes, x_layout, y_layout)
@@ -137,7 +146,7 @@ def _short(value: Any) -> str:
 
 
 def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """Return the values along both axes, thinned to `most`; for a histogram, those of its bars."""
+    """Return a trace's values along both axes, thinned to at most `most`; for a histogram, those of its bars."""
     if trace.type == "histogram":
         values = np.asarray([_number(v) for v in (trace.x if trace.x is not None else trace.y)], dtype=float)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=trace.nbinsx or "auto")
@@ -311,7 +320,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
 
 
 def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Return whether a line or a note belongs to a pair of axes: one of its ends is given in values of one of them."""
+    """Return whether a line or a note belongs to a pair of axes, because a coordinate is a value on one of them."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)
@@ -319,7 +328,7 @@ def _on(drawn: Any, axes: tuple[str, str]) -> bool:
 
 
 def _place(value: Any, ref: str | None, axis: Axis) -> float:
-    """Return the position in pixels of a value on an axis, or of a share of the axis."""
+    """Return the position in pixels of a value on an axis, or of a share of the axis if `ref` says so."""
     share = bool(ref) and ("domain" in str(ref) or ref == "paper")
     return axis.start + _number(value) * (axis.end - axis.start) if share else axis.at(value)
 

@@ -1,4 +1,4 @@
-"""Checks of exercises: whether a reader's answer is missing, right, or wrong, with a hint."""
+"""Check a reader's answers to exercises: each is missing, right, or wrong with a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.widgets.snapshot import escape
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a check. `right` is None if there is no answer yet."""
+    """Result of checking an answer. `right` is None if there is no answer yet."""
 
     right: bool | None
     words: str

@@ -1,4 +1,4 @@
-"""Links that open the same settings in the app."""
+"""Make links that open a notebook's settings in the app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HTTP = ("http://", "https://")
 
 
 class AppLink:
-    """Link for a notebook's output. `url` is its address."""
+    """Link to the app in a notebook's output. `url` is its address."""
 
     def __init__(self, url: str, text: str) -> None:
         self.url, self.text = url, text
@@ -55,7 +55,13 @@ def app_link(
 
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads."""
+    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads.
+
+    Args:
+        trace: trace with the settings; None: none.
+        pin: element that the app selects; None: none.
+        settings: settings that replace the trace's, by name.
+    """
     fields: dict[str, Any] = {}
     if trace is not None:
         h = trace.header

@@ -1,4 +1,4 @@
-"""Running generation in a notebook: a thread follows it, so that the kernel stays free."""
+"""Show a running generation in a notebook. A thread follows the run, so that the kernel stays free."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
 SLOW = ("explain", "export_parquet", "catalogue", "memory")
-"""Slow calls. A thread answers them, so that Stop does not wait for them."""
+"""Names of slow calls from the view. A thread answers them, so that Stop does not wait for them."""
 
 
 class Live(View):
-    """Whole Live view of a run. A selection in the browser sets `selection`; a moved slider changes the run.
+    """Widget with the whole Live view of a run.
+
+    A selection in the browser sets `selection`, and a moved slider changes the run.
 
     Attributes:
         run: handle of the displayed run; the Run button of the view replaces it.
@@ -48,7 +50,7 @@ class Live(View):
         return self.run.trace
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Return the trace after the run has ended; see `RunHandle.wait`."""
+        """Wait for the end of the run and return its trace, as `RunHandle.wait` does."""
         return self.run.wait(timeout)
 
     # -- to the browser ------------------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ class Live(View):
 
 
 class WidgetSession(Session):
-    """Calls of the view, only for the runs of this widget."""
+    """Session that answers the calls of a widget's view, for the runs of this widget only."""
 
     def __init__(self, client: Client, runs: dict[str, RunHandle]) -> None:
         super().__init__(client)
@@ -133,7 +135,7 @@ class WidgetSession(Session):
 
 
 def return_errors(answer: Callable[[], Any]) -> Any:
-    """Return an answer, or an error as message and remedy."""
+    """Return the result of `answer`; if it raises an error, return the error's message and remedy as plain data."""
     try:
         with convert_panics():
             return answer()
@@ -151,8 +153,9 @@ def _snapshot_html(view: Any) -> str:
 def live(run: RunHandle, wb: Client | None = None) -> Live:
     """Show the whole Live view of a running generation: Pause, Step, Stop and changes of parameters reach the run.
 
-    The snapshot stored in the output shows the run as it was when the widget was displayed: display it again after the
-    run's end for a complete one. `app_link(run=run.id)` opens it in the app if it runs there.
+    The snapshot stored in the output shows the rounds that the run had when the widget was displayed. Display the
+    widget again after the run's end for a complete snapshot. `app_link(run=run.id)` opens the run in the app if it runs
+    there.
 
     Args:
         run: result of `wb.start(…)` or `wb.run(id)`, of a private backend or a running app's.

@@ -1,4 +1,4 @@
-"""Controls for the parameters of a method, generated from the registry, as in the app."""
+"""Show controls for a method's parameters in a notebook, generated from the registry as in the app."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Panel(Widget):
 
 
 def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> dict[str, Any]:
-    """Return all parameters of a method and of sampling: the given values, and defaults for the rest.
+    """Return the values of all parameters of a method and of sampling: those in `values`, and defaults for the rest.
 
     Args:
         methods: descriptions from `Workbench.methods`.
@@ -101,7 +101,7 @@ def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], valu
 
 
 def fit(spec: dict[str, Any], value: Any) -> Any:
-    """Return a parameter's value, converted to the parameter's type.
+    """Check a value of a parameter, and return it converted to the parameter's type.
 
     Raises:
         ParameterError: the value is invalid.

@@ -1,4 +1,4 @@
-"""Plotly figures in a notebook, without a network and without a copy of Plotly in every output.
+"""Show Plotly figures in a notebook, without a network and without a copy of Plotly in every output.
 
 The output holds the figure's data, for front ends that draw it themselves, and an SVG of it for all others. JupyterLab
 draws it with the extension that comes with the plotly package, VS Code with its own; GitHub, nbconvert and Colab show
@@ -25,7 +25,7 @@ class Figure:
         self.plot = plot
 
     def snapshot(self) -> str:
-        """Return the figure as SVG in plain HTML, with its first values as a table."""
+        """Return the figure as SVG in plain HTML, with its first values in a table."""
         return drawing.picture(self.plot)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Figure:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as plain JSON: arrays become lists, since not every version of Plotly reads packed arrays."""
+    """Return a value as JSON data. Arrays become lists, because not every version of Plotly reads packed arrays."""
     if isinstance(value, dict) and {"dtype", "bdata"} <= set(value):
         return plain(_unpacked(**value))
     if isinstance(value, dict):
@@ -49,19 +49,19 @@ def plain(value: Any) -> Any:
 
 
 def _unpacked(dtype: str, bdata: str, shape: str = "") -> np.ndarray:
-    """Return an array from Plotly's packed format."""
+    """Decode an array in Plotly's packed format: dtype, base64 data, and shape such as "2, 3" ("": one dimension)."""
     array = np.frombuffer(base64.b64decode(bdata), dtype.removesuffix("c"))
     return array.reshape([int(n) for n in str(shape).split(",")]) if shape else array
 
 
 def figure(plot: Any) -> Figure:
-    """Wrap a Plotly figure so that it is drawn without a network and saved in the notebook with an SVG of it.
+    """Wrap a Plotly figure, so that it is drawn without a network and saved in the notebook as SVG, too.
 
     Args:
         plot: a `plotly.graph_objects.Figure`.
 
     Raises:
-        TypeError: the figure is something else.
+        TypeError: `plot` is not a Plotly figure.
     """
     if not hasattr(plot, "to_plotly_json") or not hasattr(plot, "layout"):
         raise TypeError(f"{type(plot).__name__} is not a Plotly figure. Pass a plotly.graph_objects.Figure.")

@@ -19,7 +19,7 @@ from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
-"""Largest number of rounds, nodes and prompt characters in a snapshot, since it is stored in the notebook."""
+"""Maximum numbers of rounds, nodes and prompt characters in a snapshot, because it is stored in the notebook."""
 ELEMENTS = {ACCEPTED: "u", CORRECTED: "b", BONUS: "i", REJECTED: "s", DISCARDED: "small"}
 LINES = {
     ACCEPTED: "text-decoration:none;border-bottom:3px solid",
@@ -34,17 +34,22 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def escape(text: Any) -> str:
-    """Escape a model's text for HTML: no tag, no entity, no control character, no change of the writing direction."""
+    """Escape a model's text for HTML, so that it contains no tags, control characters or changes of direction."""
     return html.escape(_HIDDEN.sub("\ufffd", str(text)), quote=True)
 
 
 def escape_visible(text: str) -> str:
-    """Escape a text like `escape`, with line breaks and tabs made visible."""
+    """Escape a text for HTML as `escape` does, and replace line breaks and tabs by visible characters."""
     return escape(text.replace("\n", "⏎").replace("\t", "⇥")) or "·"
 
 
 def mark(text: str, status: str) -> str:
-    """Return a token with the element, glyph and colours of its status; a token of plain decoding has none of these."""
+    """Return the HTML of a token with element, glyph and colours of its status; plain tokens have none of these.
+
+    Args:
+        text: text of the token.
+        status: "accepted", "rejected", "discarded", "corrected", "bonus" or "plain".
+    """
     if status == PLAIN:
         return escape_visible(text)
     entry = palette()["statuses"][status]
@@ -58,7 +63,7 @@ def mark(text: str, status: str) -> str:
 
 
 def legend() -> str:
-    """Return the legend: every status once, in its own style."""
+    """Return the HTML of a legend, with every status once in its own style."""
     statuses = (ACCEPTED, CORRECTED, BONUS, REJECTED, DISCARDED)
     return "<small>" + " · ".join(mark(status, status) for status in statuses) + "</small>"
 
@@ -74,7 +79,7 @@ def token_text(round: Round, emitted: EmittedToken) -> str:
 
 
 def ribbon(trace: Trace) -> str:
-    """Return the text with statuses; after each round, its rejected drafts in brackets."""
+    """Return a trace's text as HTML with each token's status, and each round's rejected drafts in brackets."""
     parts = []
     for r in trace.rounds[:ROUNDS]:
         line = "".join(mark(token_text(r, e), e.kind) + ("<br>" if e.text.endswith("\n") else "") for e in r.emitted)
@@ -93,7 +98,7 @@ def _prompt(trace: Trace) -> str:
 
 
 def tree(trace: Trace, index: int = 0) -> str:
-    """Return the draft tree of a round as a nested list: each node with p, q and its status."""
+    """Return the draft tree of a round as a nested HTML list of nodes, each with p, q and its status."""
     if not trace.rounds:
         return "<p>No round was recorded.</p>"
     r = trace.rounds[max(0, min(index, len(trace.rounds) - 1))]
@@ -125,7 +130,7 @@ def _node(r: Round, i: int) -> str:
 
 
 def key_figures(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """Return a table with one row per trace: run and main figures."""
+    """Return an HTML table of the main figures, with one row per trace."""
     heads = ("run", "tokens", "rounds", "mean accepted length τ", "acceptance rate", "tokens/s", "draft s", "verify s")
     rows = []
     for i, trace in enumerate(traces):
@@ -151,13 +156,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def describe(trace: Trace) -> str:
-    """Return method and models in one line."""
+    """Return a trace's method and models in one line of text."""
     h = trace.header
     return f"{h.method} · {h.target}" + (f" ← {h.drafter}" if h.drafter else "")
 
 
 def curves(trace: Trace) -> str:
-    """Return acceptance by depth, and the accepted drafts per round as block characters."""
+    """Return HTML with the acceptance by depth, and with the accepted drafts per round as block characters."""
     depths = metrics.acceptance_by_depth(trace.rounds)
     rows = "".join(f"<tr><td>{d}</td><td>{k / t:.2f}</td><td>{t}</td></tr>" for d, t, k in depths if t)
     table = (
@@ -176,7 +181,7 @@ def spark(values: Sequence[float]) -> str:
 
 
 def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """Return the time per phase of each trace as a bar of characters on a common time axis, with the figures."""
+    """Return HTML with each trace's time per phase as a bar of characters on a common time axis, and its figures."""
     seconds = [metrics.decode_seconds(t.rounds) for t in traces]
     longest = max([*seconds, 1e-9])
     lines = []
@@ -190,7 +195,7 @@ def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
 
 
 def stage(trace: Trace, other: Trace | None = None) -> str:
-    """Return the whole view: figures, text, the collapsed tree of the most instructive round, curves."""
+    """Return the HTML of the whole Live view: figures, text, collapsed tree of the most instructive round, curves."""
     traces = [trace] if other is None else [trace, other]
     pictures = "".join(image_html(p.url, p.width, p.height) for p in trace.header.pictures)
     tree_html = f"<details><summary>Draft tree</summary>{tree(trace, instructive_round(trace))}</details>"
@@ -204,7 +209,7 @@ def instructive_round(trace: Trace) -> int:
 
 
 def image_html(url: str, width: int, height: int) -> str:
-    """Return an image of a trace, only if its data is in the trace: nothing is downloaded."""
+    """Return the HTML of a trace's image; "" unless the trace contains its data, so that nothing is downloaded."""
     if not is_png_url(url):
         return ""
     return (
@@ -213,7 +218,7 @@ def image_html(url: str, width: int, height: int) -> str:
 
 
 def vision(trace: Trace, other: Trace | None = None) -> str:
-    """Return the image, the number of vision tokens that the drafter gets, and the text."""
+    """Return HTML with the image, the number of vision tokens that the drafter gets, and the text."""
     round_vision = next((r.vision for r in trace.rounds if r.vision), {})
     n_tokens = {name: round_vision.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
     words = ", ".join(f"{name}: {n} vision tokens" for name, n in n_tokens.items() if n is not None)
@@ -224,5 +229,5 @@ def vision(trace: Trace, other: Trace | None = None) -> str:
 
 
 def wrap(inner: str) -> str:
-    """Wrap a snapshot in the element that the notebook stores; it contains no scripts."""
+    """Wrap the HTML of a snapshot in the element that the notebook stores."""
     return f'<div class="wb-snapshot" style="line-height:1.9;max-width:60em">{inner}</div>'

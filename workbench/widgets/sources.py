@@ -1,4 +1,4 @@
-"""Code and style shared by all widgets, sent to the browser once per kernel."""
+"""Send the code and style that all widgets share to the browser, once per kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = re.compile(r"@media \((max|min)-width: (\d+)px\)")
 
 
 class Sources(ipywidgets.Widget):
-    """Code of a view's module, its style and the data that they need, for the browser alone.
+    """Invisible widget that holds a view's code, style and data in the browser, for all widgets with that view.
 
     Attributes:
         version: fingerprint of module and style.
@@ -67,5 +67,5 @@ def texts(view: str) -> dict[str, Any]:
 
 
 def by_width_of_output(css: str) -> str:
-    """Convert rules for narrow windows to rules for narrow outputs: a notebook's output is narrower than its window."""
+    """Convert CSS rules for narrow windows to rules for narrow outputs: an output is narrower than its window."""
     return _WIDTH.sub(r"@container wb (\1-width: \2px)", css)

@@ -1,4 +1,4 @@
-"""Widgets that show recorded traces."""
+"""Show recorded traces in a notebook by widgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.widgets import snapshot
 from workbench.widgets.sources import Sources, get_sources
 
 PARTS = ("round", "node", "token", "patch", "trace")
-"""Selectable parts, each counted from 0; `node` may also be "target", the target's own token."""
+"""Names of the parts that can be selected, each counted from 0; `node` may also be "target", the target's own token."""
 
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -47,10 +47,11 @@ class Widget(anywidget.AnyWidget):
 
 
 class View(Widget):
-    """View of one or several traces. `selection` is the pinned part, synchronised in both directions.
+    """Widget that shows one or several traces.
 
     Attributes:
-        selection: `round`, and `token`, `node`, `patch` or `trace`, from 0, as in a trace; `{}`: nothing is pinned.
+        selection: selected part, synchronised in both directions: `round`, and `token`, `node`, `patch` or `trace`,
+        from 0, as in a trace; `{}`: nothing is pinned.
     """
 
     selection = traitlets.Dict().tag(sync=True)
@@ -81,7 +82,7 @@ class View(Widget):
 
 
 def check_selection(selection: dict[str, Any]) -> dict[str, Any]:
-    """Return a selection without the parts that are None.
+    """Check a selection, and return it without the parts that are None.
 
     Raises:
         TraitError: a part does not exist, or is not a whole number from 0.
@@ -108,7 +109,7 @@ def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
-    """Return a widget's mime bundle with view and snapshot: front ends show the one that they support."""
+    """Add a snapshot to a widget's mime bundle; a front end shows the widget or the snapshot, as it can."""
     if bundle is None:
         return {"text/html": html}
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
@@ -124,10 +125,15 @@ PLACEHOLDER = "<!-- the picture of this widget is the next output -->"
 
 
 def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
-    """Display a widget and, as a separate output, its snapshot, which the widget hides once it is drawn.
+    """Display a widget, and its snapshot as a separate output, which the widget hides once it is drawn.
 
     In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
     widget's part of a bundle, which they cannot draw, and ignore the rest.
+
+    Args:
+        bundle: mime bundle of the widget.
+        html: snapshot of the widget.
+        number: id that distinguishes this widget's snapshot from others.
 
     Args:
         bundle: the widget's own mime bundle.
@@ -167,10 +173,10 @@ def curves(trace: Trace) -> View:
 
 
 def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) -> View:
-    """Show time per phase: the app's lane of one trace, or several traces on a common time axis.
+    """Show the time per phase of one trace, or of several traces on a common time axis.
 
     Args:
-        traces: one, or several.
+        traces: one trace, or several.
         names: names of the traces; by default their methods.
 
     Raises:
@@ -205,14 +211,14 @@ def vision(trace: Trace, other: Trace | None = None) -> View:
 
 
 def link(*views: Any) -> list[Any]:
-    """Synchronise the selections of several widgets. Return the links, to `unlink` them."""
+    """Synchronise the selections of several widgets, and return the links, each of which has a method `unlink`."""
     first, *others = views
     first.selection = next((view.selection for view in views if view.selection), {})
     return [traitlets.link((first, "selection"), (other, "selection")) for other in others]
 
 
 class Show(ipywidgets.VBox):
-    """Widgets below each other, with their snapshots."""
+    """Box of widgets below each other, with their snapshots."""
 
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
@@ -222,7 +228,7 @@ class Show(ipywidgets.VBox):
         super().__init__([*children, hiding_style])
 
     def snapshot(self) -> str:
-        """Return the snapshots below each other; controls have none."""
+        """Return the HTML of the widgets' snapshots below each other; controls have none."""
         return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -234,5 +240,5 @@ class Show(ipywidgets.VBox):
 
 
 def show(*widgets: Any) -> Show:
-    """Return widgets below each other, as one output."""
+    """Return a box that shows widgets below each other as one output."""
     return Show(list(widgets))

@@ -1,21 +1,23 @@
-"""Base classes of a method's parts: frozen parameters; state is an argument. `feedback.py` has their inputs."""
+"""Base classes of a method's parts, and the data that they exchange with the decoder.
+
+Parts hold frozen parameters; their state for a sequence is an argument.
+"""
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.probes import Probes
+from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.rejection import AcceptanceDecision, VerificationResult, walk
-from workbench.core.sampling import SamplingParams
+from workbench.core.sampling import SamplingParams, apply_logits_processors, entropy_of, largest, likeliest, to_probs
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan, TreeBuilderProtocol
-from workbench.decoders.draft_verify.feedback import EarlyExitStates, RoundFeedback, TentativeDecision, Verification
 from workbench.decoders.draft_verify.tree_building import PartialTree, Step
 from workbench.kernels.segment import CaptureSelection
 
@@ -24,6 +26,164 @@ if TYPE_CHECKING:
     from workbench.engine.request import Request, Sequence
     from workbench.models.loading import Models
     from workbench.trace.tokens import EmittedToken
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Draft budget of a round.
+
+    Attributes:
+        depth: largest depth of the tree; 0: draft nothing.
+        can_stop_early: ask the policy after each level whether to continue (`Policy.should_continue`), which costs a
+            synchronisation.
+        tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
+        nodes: most nodes of the tree, for drafters with a tree builder; None: the tree builder's own number.
+    """
+
+    depth: int
+    _: KW_ONLY
+    can_stop_early: bool = False
+    tree_builder: TreeBuilder | None = None
+    nodes: int | None = None
+
+    def limit_nodes(self, nodes: int) -> int:
+        """Limit a number of nodes, or levels of a chain, to the budget."""
+        return nodes if self.nodes is None else min(nodes, self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Inputs of an acceptance rule: the draft, the target's results, and the verifier's state for the sequence.
+
+    Index 0 of every tensor belongs to the last committed token, index i + 1 to node i.
+
+    Attributes:
+        tree: draft tree.
+        processed_logits: target logits after penalties and processors, or a function that returns them: see `logits`.
+        probs: distributions that tokens are drawn from, or a function that returns them; when greedy, the plain
+            softmax, for reading only. See `p`.
+        sampling: sampling parameters of this sequence.
+        u_bonus: uniform random numbers for the emitted token; None when greedy.
+        hidden: the LM head's input.
+        layer_states: layer index → hidden states after this layer, for the layers that the method requested.
+        committed: tokens of the sequence, prompt included; the tree's root is the last one. This is the sequence's own
+            list, which grows.
+        state: result of the verifier's `init_state` for this sequence.
+        probe_output: results at the verifier's own probe positions (`Part.probes`); None without any.
+        raw_logits: the model's unprocessed logits; None: equal to `logits`.
+        histories: tokens up to and including each position, if penalties or processors need them.
+        entropy: entropy of p at each position, in nats, if known: see `entropies`.
+        lazy: whether the decision's `bonus` and `distribution_error` may be lazy (`LazySequence`). A rule that reads
+            them from another rule's decision calls that rule with `replace(v, lazy=False)`.
+        best: the target's most probable token at each position, if known: see `likeliest`.
+    """
+
+    tree: DraftTree
+    processed_logits: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
+    probs: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
+    sampling: SamplingParams
+    u_bonus: Float[Tensor, " N_plus_1"] | None
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    committed: abc.Sequence[int] = ()
+    state: Any = None
+    probe_output: ProbeOutput | None = None
+    raw_logits: Float[Tensor, "N_plus_1 V"] | None = None
+    histories: abc.Sequence[Tensor] = ()
+    entropy: Float[Tensor, " N_plus_1"] | None = None
+    lazy: bool = False
+    best: Int[Tensor, " N_plus_1"] | None = None
+
+    @property
+    def logits(self) -> Float[Tensor, "N_plus_1 V"]:
+        """Target logits after penalties and processors."""
+        return self.processed_logits if isinstance(self.processed_logits, Tensor) else self.processed_logits()
+
+    @property
+    def p(self) -> Float[Tensor, "N_plus_1 V"]:
+        """Distributions that tokens are drawn from, computed at first access: some rules do not need them."""
+        return self.probs if isinstance(self.probs, Tensor) else self.probs()
+
+    def likeliest(self) -> Int[Tensor, " N_plus_1"]:
+        """Return the target's most probable token at each position. Usually already computed for the trace."""
+        return likeliest(self.logits) if self.best is None else self.best
+
+    def entropies(self) -> Float[Tensor, " N_plus_1"]:
+        """Return the entropy of p at each position, in nats. Usually already computed for the trace."""
+        if self.entropy is not None:
+            return self.entropy
+        p_best, best = largest(self.p, 1)
+        return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
+
+    def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+        """Return the distributions of other logits at the same positions, under the sequence's own sampling."""
+        return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFeedback:
+    """Feedback after a round, for drafters, tree builders, verifiers and policies.
+
+    Attributes:
+        tokens: drafted tokens, one per node.
+        parents: parents of the nodes (−1: the last committed token).
+        result: accepted path and bonus token.
+        emitted: committed tokens of this round, cut at the end of the text.
+        root: last committed token before the round, the root of the tree.
+        top_tokens: the target's top tokens at the root (entry 0) and after each node, accepted or not.
+        plan: draft budget of the round.
+        hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
+        layer_states: layer index → hidden states after this layer at the same positions, for the layers that the method
+            requested (`KernelModule.captured_layers`).
+        probe_output: results at the drafter's own probe positions (`Part.probes`); None without any.
+        top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    result: VerificationResult
+    emitted: list[int]
+    root: int
+    top_tokens: list[list[int]]
+    plan: Plan
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    probe_output: ProbeOutput | None = None
+    top_probs: list[list[float]] = field(default_factory=list[list[float]])
+
+    @property
+    def path_indices(self) -> list[int]:
+        """Indices into `hidden` and `layer_states` of positions that predict emitted tokens: root, accepted nodes."""
+        return [0, *(node + 1 for node in self.result.path)][: len(self.emitted)]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExitStates:
+    """Hidden states after the target's first layers.
+
+    Attributes:
+        layer: number of layers.
+        states: residual stream after them, index 0 at the last committed token, index i + 1 at node i.
+        layer_states: layer index → hidden states after this layer at the same positions, for some of these first
+            layers. After an early exit, parts receive no other captured states (`RoundFeedback.layer_states`).
+    """
+
+    layer: int
+    states: Float[Tensor, "N_plus_1 D"]
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TentativeDecision:
+    """A verifier's decision on the tentative tokens, oldest first. See `Verifier.decide_tentative`.
+
+    Attributes:
+        n_final: number of oldest tokens that become final.
+        n_revoked: number of newest tokens that are taken back.
+    """
+
+    n_final: int = 0
+    n_revoked: int = 0
 
 
 class Part:
@@ -111,7 +271,7 @@ class Drafter(Part):
 
         The sequences' drafters are of this class, but may differ in parameters: read `sequence.drafter`.
         """
-        return [row.drafter.propose_one(row, row.state.plan) for row in sequences]
+        return [sequence.drafter.propose_one(sequence, sequence.state.plan) for sequence in sequences]
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return a tree for one sequence, of at most `plan.depth` levels."""
@@ -152,7 +312,7 @@ class Drafter(Part):
         """Return the key of a state that is learned from the text and the target's outputs; None: no such state.
 
         A drafter with a key keeps receiving feedback (`observe`) while another one drafts. A new drafter with the same
-        key takes over the state, even with other parameters (see `inactive_drafters.py`). So the key must contain all
+        key takes over the state, even with other parameters (see `drafter_lifetime.py`). So the key must contain all
         parameters that the state depends on. Without a key, a change of drafter creates a new state.
         """
         return None
@@ -181,7 +341,7 @@ class TreeBuilder(Part):
         """Update `sequence.state.tree_builder` after a round; `sequence.committed` contains the emitted tokens."""
 
 
-def siblings_of(drafter: Drafter, tree_builder: TreeBuilderProtocol | type[TreeBuilder] | None) -> frozenset[Sampling]:
+def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
     """Return how siblings in a drafter's trees are drawn; a tree builder that the drafter does not use is ignored."""
     supported = drafter.siblings()
     return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
@@ -202,21 +362,21 @@ class DistributionDrafter(Drafter):
         """Return a tree without nodes; None if nothing can be drafted yet."""
         raise NotImplementedError
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return the tree that the plan's tree builder builds from this drafter's distributions.
 
         Raises:
             WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
         """
-        grower = plan.tree_builder or self.default_tree_builder
-        if grower is None:
+        builder = plan.tree_builder or self.default_tree_builder
+        if builder is None:
             raise WorkbenchError(
                 f"{type(self).__name__} yields distributions, but its method names no tree builder.",
                 "Name tree builders in the method (`tree_builders`): see workbench/methods/tree_builders.",
             )
-        if (growth := self.begin(row)) is None:
-            return DraftTree.empty(device=row.models.target.device)
-        return grower.build(growth, plan)
+        if (tree := self.begin(sequence)) is None:
+            return DraftTree.empty(device=sequence.models.target.device)
+        return builder.build(tree, plan)
 
 
 class Verifier(Part):

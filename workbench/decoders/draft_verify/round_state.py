@@ -1,34 +1,40 @@
-"""Phases of one sequence in one round. `decoder.py` runs them for all sequences and isolates their errors."""
+"""One sequence in one round: its state, and the body of each phase. `decoder.py` runs the phases for all sequences."""
 
 from __future__ import annotations
 
 from collections import abc
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.errors import NumericalError, WorkbenchError
-from workbench.core.probes import ProbeOutput
-from workbench.core.transfer import on_host
-from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.acceptance import Acceptance, accept
-from workbench.decoders.draft_verify.drafter_setup import init_drafter_state, levels_left
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inactive_drafters import release_drafter, send_feedback
+from workbench.core.errors import CapacityError, NumericalError, WorkbenchError
+from workbench.core.probes import ProbeOutput, Probes, concat_probes
+from workbench.core.transfer import on_host, to_device
+from workbench.core.tree import DraftTree, tree_attention_mask
+from workbench.decoders.draft_verify.acceptance import Acceptance, VerifiedTree, accept, record_round
+from workbench.decoders.draft_verify.drafter_lifetime import (
+    init_drafter_state,
+    levels_left,
+    release_drafter,
+    send_feedback,
+)
 from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
-from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, TentativeToken, decide
-from workbench.decoders.draft_verify.trace_recording import emitted_tokens, record_round
-from workbench.decoders.draft_verify.verification_input import VerificationInput, build_input
-from workbench.decoders.draft_verify.verification_result import VerifiedTree
+from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback
+from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, cut, settle
+from workbench.decoders.draft_verify.two_part_pass import WholeSegment, forward_entering
 from workbench.engine.decoder import EngineContext
-from workbench.engine.request import FINISHED, Sequence
+from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
-from workbench.engine.stop_conditions import apply_stop_conditions, find_end
-from workbench.engine.trace_recording import append_round
+from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH, Runner
+from workbench.trace.events import Round
 from workbench.trace.tokens import EmittedToken
 
 
@@ -38,194 +44,399 @@ class RoundState:
 
     Attributes:
         sequence: the sequence.
-        tree: draft tree.
+        tree: draft tree; empty after `plan` if nothing is to be drafted.
         drafting: timing of its drafting group.
-        verification_input: the sequence's part of the target's forward: the draft, and probe positions after it.
+        target_input: the sequence's part of the target's forward: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input there, [N+1, D].
         layer_states: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
         probe_outputs: results at probe positions, by the part that requested them.
         has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the
             CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
-        verified_tree: verification result.
+        acceptance: results of the acceptance rule, on the device until `copy_to_host`.
+        verified_tree: the draft with its accepted path.
+        new_tokens: tokens that the round adds to the text.
+        results: which of these, and of earlier tentative tokens, are final.
     """
 
     sequence: Sequence
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    verification_input: VerificationInput | None = None
+    target_input: VerificationInput | None = None
     logits: Tensor | None = None
     hidden: Tensor | None = None
     layer_states: dict[int, Tensor] = field(default_factory=dict)
     probe_outputs: dict[str, ProbeOutput] = field(default_factory=dict)
     has_invalid_token: Tensor | None = None
+    acceptance: Acceptance | None = None
     verified_tree: VerifiedTree | None = None
+    new_tokens: list[EmittedToken] = field(default_factory=list)
+    results: TentativeResults | None = None
+
+    # -- plan and draft ------------------------------------------------------------------------------------------
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
         """Set the draft budget, limited by the remaining tokens, the plan's nodes and the drafter's context."""
-        row = self.sequence
-        planned = row.policy.plan(row, row.state.policy, batch)
-        depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.limit_nodes(planned.depth)))
-        row.state.plan = replace(
-            planned, depth=depth, tree_builder=planned.tree_builder or row.configured_method.tree_builder
-        )
+        sequence = self.sequence
+        planned = sequence.policy.plan(sequence, sequence.state.policy, batch)
+        limits = sequence.remaining - 1, levels_left(sequence), planned.limit_nodes(planned.depth)
+        depth = max(0, min(planned.depth, *limits))
+        builder = planned.tree_builder or sequence.configured_method.tree_builder
+        sequence.state.plan = replace(planned, depth=depth, tree_builder=builder)
+        if depth == 0:
+            self.tree = DraftTree.empty(device=sequence.models.target.device)
 
-    def draft_again(self) -> None:
-        """Draft for this sequence alone from a new state: after a failed batch the old one may be inconsistent."""
-        row = self.sequence
-        row.cache_slot.scratch = 0
-        release_drafter(row)
-        row.state.drafter = init_drafter_state(row, row.drafter, row.models)
-        self.tree = row.drafter.propose([row])[0]
+    @property
+    def drafting_group(self) -> Hashable:
+        """Key of the sequences that are drafted together: those with one drafter class and the same models."""
+        drafter = self.sequence.drafter
+        return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
+
+    # -- verify --------------------------------------------------------------------------------------------------
 
     def build_input(self, models: Models) -> None:
         """Assemble the input of the target's forward."""
         assert self.tree is not None
-        size, guarded = models.target.vocab_size, not on_host(models.target.device)
-        self.has_invalid_token = _clamp_token_ids(self.tree.tokens, size) if guarded and len(self.tree) else None
-        self.verification_input = build_input(self.sequence, self.tree, models)
-        for probes in self.verification_input.probes_by_part.values() if guarded else ():
+        is_on_host = on_host(models.target.device)
+        if not is_on_host:
+            self._replace_invalid(self.tree.tokens, models.target.vocab_size)
+        self.target_input = build_input(self.sequence, self.tree, models)
+        for probes in () if is_on_host else self.target_input.probes_by_part.values():
             if probes.states is None:
-                invalid = _clamp_token_ids(probes.tokens, size)
-                self.has_invalid_token = invalid if self.has_invalid_token is None else self.has_invalid_token | invalid
+                self._replace_invalid(probes.tokens, models.target.vocab_size)
 
-    def segment(self, models: Models) -> Segment:
-        """Return the segment of the last committed token, the draft after it, and the probe positions."""
-        assert self.verification_input is not None
-        return self.verification_input.segment(self.sequence, models)
+    def _replace_invalid(self, tokens: Tensor, size: int) -> None:
+        """Note whether some token id is invalid, and clamp all ids in place; does not synchronise.
+
+        The tensor itself is changed, because drafters recognise their tree by object identity.
+        """
+        if len(tokens):
+            is_invalid = ((tokens < 0) | (tokens >= size)).any()
+            tokens.clamp_(0, size - 1)
+            self.has_invalid_token = (
+                is_invalid if self.has_invalid_token is None else self.has_invalid_token | is_invalid
+            )
+
+    @property
+    def first_layers(self) -> tuple[int, int]:
+        """Layers that drafting has already run, and layers after which probe positions enter; 0: none."""
+        assert self.target_input is not None
+        exits = self.target_input.exits
+        return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
     def take_output(self, out: Output, b: int) -> None:
         """Take the sequence's results, at batch index `b`, from the output of the target's forward."""
-        assert self.verification_input is not None
-        n = 1 + len(self.verification_input.tree)
-        self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
+        assert self.target_input is not None
+        n = 1 + len(self.target_input.tree)
+        self.hidden, self.logits = out.hidden[b, :n], out.logits[b, :n]
         if self.has_invalid_token is not None:
             self.logits = self.logits.masked_fill(self.has_invalid_token, torch.nan)
-        self.probe_outputs = self.verification_input.probe_outputs(out.logits[b], out.hidden[b])
-        exit_taps = {} if self.verification_input.exits is None else self.verification_input.exits.layer_states
+        self.probe_outputs = self.target_input.probe_outputs(out.logits[b], out.hidden[b])
+        exit_states = {} if self.target_input.exits is None else self.target_input.exits.layer_states
         self.layer_states = {
-            i: out.layer_states[i][b, :n] if i in out.layer_states else exit_taps[i]
+            i: out.layer_states[i][b, :n] if i in out.layer_states else exit_states[i]
             for i in self.sequence.state.captured_layers
         }
 
-    def accept(self, record: bool) -> Acceptance:
-        """Return the results of the sequence's acceptance rule, on the device."""
+    # -- accept --------------------------------------------------------------------------------------------------
+
+    def accept(self, record: bool) -> None:
+        """Apply the sequence's acceptance rule on the device."""
         assert self.tree is not None
         assert self.logits is not None
         assert self.hidden is not None
-        assert self.verification_input is not None
-        probes, probed = self.verification_input.probes, self.probe_outputs.get("verifier")
-        return accept(self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, probed)
+        assert self.target_input is not None
+        probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
+        self.acceptance = accept(
+            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
+        )
 
-    def walk(self, acceptance: Acceptance) -> None:
+    def walk(self) -> None:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
-        assert self.verification_input is not None
-        sources = [
-            probes.source for probes in self.verification_input.probes_by_part.values() for _ in range(len(probes))
-        ]
-        self.verified_tree = VerifiedTree.of(self.tree, acceptance, self.sequence.verifier, sources)
+        assert self.acceptance is not None
+        assert self.target_input is not None
+        sources = [probes.source for probes in self.target_input.probes_by_part.values() for _ in range(len(probes))]
+        self.verified_tree = VerifiedTree.of(self.tree, self.acceptance, self.sequence.verifier, sources)
 
-    def commit(self, timing: Timing, t_round: float, context: EngineContext) -> None:
-        """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
-        row, verified_tree, hidden = self.sequence, self.verified_tree, self.hidden
-        assert verified_tree is not None
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, context: EngineContext) -> None:
+        """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
+        sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
+        assert verified is not None
         assert hidden is not None
-        if verified_tree.is_nan:
-            if self.has_invalid_token is not None and bool(self.has_invalid_token):
-                raise WorkbenchError(
-                    f"{type(row.drafter).__name__} drafted or probed a token id that the target does not have.",
-                    f"Use numbers from 0 to {context.models.target.vocab_size - 1}.",
-                )
-            raise NumericalError(
-                "The target returned NaN instead of probabilities.",
-                "Try another dtype; bfloat16 or float32 often helps.",
-            )
-        result, n_before = verified_tree.result, len(row.committed)
-        tokens = [*(verified_tree.acceptance.tokens[i] for i in result.path), result.bonus]
-        is_tentative = bool(row.state.tentative) or row.verifier.max_tentative() > 0
-        if is_tentative:
-            n_emitted, reason = find_end(row, tokens, context.models, n_before)
-            spans = [("", 0, 0)] * n_emitted
-        else:
-            n_emitted, reason, spans = apply_stop_conditions(row, tokens, context.models)
-        root, previous_hidden = row.committed[-1], row.cache_slot.last_hidden
-        path = result.path[:n_emitted]
-        context.models.target.commit(row.cache_slot, [0, *(node + 1 for node in path)])
-        row.cache_slot.last_hidden = hidden[path[-1] + 1 if path else 0]
-        row.committed.extend(tokens[:n_emitted])
-        scores = list[TokenLogprob]()
-        if (raw := verified_tree.acceptance.raw_logits) is not None:
-            positions = [0, *(node + 1 for node in result.path)][:n_emitted]
-            n_top = row.request.options.logprobs or 0
-            scores = token_logprobs(raw[positions], tokens[:n_emitted], n_top, context.token_text)
+        self._refuse_nan(verified, target)
+        root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
+        all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
+        n, reason, spans = cut(sequence, all_tokens, context.models)
+        tokens = all_tokens[:n]
+        path = positions[: n + 1]  # root and accepted nodes; the last token has no entry in the KV cache yet
+        target.commit(sequence.cache_slot, path)
+        sequence.cache_slot.last_hidden = hidden[path[-1]]
+        sequence.committed.extend(tokens)
+        logprobs = list[TokenLogprob]()
+        if (raw := verified.acceptance.raw_logits) is not None:
+            n_top = sequence.request.options.logprobs or 0
+            logprobs = token_logprobs(raw[positions[:n]], tokens, n_top, context.token_text)
         if not reason:
-            self._send_feedback(root, tokens[:n_emitted])
-        new_tokens = emitted_tokens(verified_tree, n_before, spans)
-        if is_tentative:
-            results = decide(
-                row, self._tentative_tokens(new_tokens, previous_hidden, scores, context), bool(reason), context.models
+            self._observe(root, tokens)
+        self.new_tokens = verified.emitted_tokens(n_before, spans)
+        states_before = chain((hidden_before,), (hidden[position] for position in positions))
+        self.results = settle(sequence, self.new_tokens, states_before, logprobs, reason, context)
+
+    def _refuse_nan(self, verified: VerifiedTree, target: Runner) -> None:
+        if not verified.is_nan:
+            return
+        if self.has_invalid_token is not None and bool(self.has_invalid_token):
+            raise WorkbenchError(
+                f"{type(self.sequence.drafter).__name__} drafted or probed a token id that the target does not have.",
+                f"Use numbers from 0 to {target.vocab_size - 1}.",
             )
-        else:
-            results = TentativeResults(new_tokens, [], reason)
-            row.request.logprobs.extend(scores)
-        record = record_round(
-            row, verified_tree, new_tokens, results, timing, context.token_text, context.record, t_round
+        raise NumericalError(
+            "The target returned NaN instead of probabilities.",
+            "Try another dtype; bfloat16 or float32 often helps.",
         )
-        append_round(row, record)
-        if results.reason:
-            context.end(row, FINISHED, results.reason)
 
-    def _tentative_tokens(
-        self, new: list[EmittedToken], before: Tensor | None, scores: list[TokenLogprob], context: EngineContext
-    ) -> list[TentativeToken]:
-        """Return the round's tokens as tentative ones. `before`: LM head input from which the root was drawn."""
-        assert self.verified_tree is not None
-        assert self.hidden is not None
-        places = [0, *(node + 1 for node in self.verified_tree.result.path)]
-        inputs_before = [before, *(self.hidden[place] for place in places)]
-        texts = [context.token_text(token.token) for token in new]
-        return [
-            TentativeToken(*values)
-            for values in zip(new, inputs_before, texts, scores or [None] * len(new), strict=False)
-        ]
-
-    def _send_feedback(self, root: int, emitted: list[int]) -> None:
+    def _observe(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
-        row, verified_tree = self.sequence, self.verified_tree
-        assert verified_tree is not None
-        outcome = RoundFeedback(
-            verified_tree.acceptance.tokens,
-            verified_tree.acceptance.parents,
-            verified_tree.result,
+        sequence, verified = self.sequence, self.verified_tree
+        assert verified is not None
+        acceptance, state, builder = verified.acceptance, sequence.state, sequence.configured_method.tree_builder
+        feedback = RoundFeedback(
+            acceptance.tokens,
+            acceptance.parents,
+            verified.result,
             emitted,
             root,
-            verified_tree.acceptance.top_tokens,
-            row.state.plan,
+            acceptance.top_tokens,
+            state.plan,
             self.hidden,
             self.layer_states,
             self.probe_outputs.get("drafter"),
-            verified_tree.acceptance.top_probs,
+            acceptance.top_probs,
         )
-        if row.state.plan.depth > 0 and (owned := inspectable_state_of(row.state.drafter)) is not None:
-            owned.count(verified_tree.sources, verified_tree.result.path)
-        if not row.state.no_draft_reason:
-            row.drafter.observe(row, outcome)
-        send_feedback(row, outcome)
-        row.verifier.observe(row, outcome)
-        if (
-            row.configured_method.tree_builder is not None
-            and row.state.plan.tree_builder == row.configured_method.tree_builder
-        ):
-            row.configured_method.tree_builder.observe(row, outcome)
-        row.policy.observe(row, row.state.policy, outcome)
+        if state.plan.depth > 0 and (inspectable := inspectable_state_of(state.drafter)) is not None:
+            inspectable.count(verified.sources, verified.result.path)
+        if not state.no_draft_reason:
+            sequence.drafter.observe(sequence, feedback)
+        send_feedback(sequence, feedback)
+        sequence.verifier.observe(sequence, feedback)
+        if builder is not None and state.plan.tree_builder == builder:
+            builder.observe(sequence, feedback)
+        sequence.policy.observe(sequence, state.policy, feedback)
+
+    # -- after the round -----------------------------------------------------------------------------------------
+
+    @property
+    def reason(self) -> str:
+        """Why the text ends; "" if it continues."""
+        return "" if self.results is None else self.results.reason
+
+    def to_record(self, timing: Timing, context: EngineContext) -> Round:
+        """Return the round for the trace."""
+        assert self.verified_tree is not None
+        assert self.results is not None
+        return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
 
-def _clamp_token_ids(tokens: Tensor, size: int) -> Tensor:
-    """Return whether some token id is invalid, and clamp all ids in place; does not synchronise.
+# -- groups of sequences ----------------------------------------------------------------------------------------------
 
-    The tensor itself is changed, because drafters recognise their tree by object identity.
+
+def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable]) -> list[list[RoundState]]:
+    """Return the rounds in groups with equal keys."""
+    groups: dict[Hashable, list[RoundState]] = {}
+    for r in rounds:
+        groups.setdefault(key(r), []).append(r)
+    return list(groups.values())
+
+
+def propose(group: abc.Sequence[RoundState]) -> None:
+    """Draft a tree for each sequence of a drafting group."""
+    sequences = [r.sequence for r in group]
+    # `list` checks the number of trees before any is assigned.
+    for r, tree in list(zip(group, sequences[0].drafter.propose(sequences), strict=True)):
+        r.tree = tree
+
+
+def propose_again(group: abc.Sequence[RoundState]) -> None:
+    """Draft from new states: after a failed call the old ones may be inconsistent."""
+    for sequence in [r.sequence for r in group]:
+        sequence.cache_slot.scratch = 0
+        release_drafter(sequence)
+        sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)
+    propose(group)
+
+
+def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
+    """Run one forward of the target for rounds with the same `first_layers`."""
+    ordered = sorted(group, key=lambda r: r.sequence.cache_slot.index)
+    captured = {layer for r in ordered for layer in r.sequence.state.captured_layers}
+    begin, entry_layer = ordered[0].first_layers
+    inputs = [(r.sequence, r.target_input) for r in ordered if r.target_input is not None]
+    if entry_layer:
+        parts = [block.entering(sequence, models) for sequence, block in inputs]
+        out = forward_entering(models, parts, entry_layer, captured)
+    else:
+        segments = [block.segment(sequence, models) for sequence, block in inputs]
+        if begin:
+            out = models.target.forward_from(segments, begin, captured)
+        else:
+            out = models.target.forward(segments, capture_layers=captured)
+    for b, r in enumerate(ordered):
+        r.take_output(out, b)
+
+
+def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
+    """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
+    on_device = [r.acceptance for r in rounds if r.acceptance is not None]
+    for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
+        r.acceptance = acceptance
+
+
+# -- input of the target's forward ------------------------------------------------------------------------------------
+
+PROBING_PARTS = ("drafter", "verifier")
+"""Parts that may request probe positions, in the order of their probes in a block."""
+ROOM = min(SCRATCH, MOST) - 1
+"""Most nodes and probes in a block. Larger blocks could not use the compiled forward, which would change rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationInput:
+    """One sequence's part of a target forward.
+
+    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
+    everything that a commit can keep, and are dropped with the rejected nodes.
+
+    Attributes:
+        tree: draft, N nodes.
+        probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
+        exits: the target's hidden states computed by drafting, from which the forward continues.
     """
-    invalid = ((tokens < 0) | (tokens >= size)).any()
-    tokens.clamp_(0, size - 1)
-    return invalid
+
+    tree: DraftTree
+    probes_by_part: Mapping[str, Probes] = field(default_factory=dict)
+    exits: EarlyExitStates | None = None
+
+    @property
+    def probes(self) -> Probes | None:
+        """All probes, in the order of the block."""
+        return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
+
+    def segment(self, sequence: Sequence, models: Models) -> Segment:
+        """Return tokens, positions and mask; a chain without probes needs no explicit mask.
+
+        Raises:
+            CapacityError: the draft alone exceeds the cache's scratch positions.
+        """
+        tree, probes = self.tree, self.probes
+        sequence.cache_slot.scratch = 0
+        root = to_device(sequence.committed[-1:], models.target.device)
+        if len(tree) == 0 and probes is None:
+            return Segment(sequence.cache_slot, root)
+        if len(tree) >= SCRATCH:
+            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+        tokens = torch.cat([root, tree.tokens])
+        states = None if self.exits is None else self.exits.states
+        if probes is None and tree.fanout <= 1:
+            return Segment(sequence.cache_slot, tokens, states=states)
+        parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
+        sees = tree_attention_mask(parents, tree.depth + 1)
+        positions = sees.sum(1) - 1
+        if probes is None:
+            return Segment(sequence.cache_slot, tokens, sees, positions, states)
+        n, p = len(tree), len(probes)
+        mask = sees.new_zeros(1 + n + p, 1 + n + p)
+        mask[: 1 + n, : 1 + n] = sees
+        mask[1 + n :, 0] = True
+        mask[1 + n :, 1:] = probes.attention_mask
+        positions, embeddings = torch.cat([positions, probes.depths]), self._input_embeddings(tokens, models)
+        return Segment(sequence.cache_slot, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
+
+    @property
+    def probe_entry_layer(self) -> int:
+        """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
+        return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
+
+    def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
+        """Return the segment for the layers before `probe_entry_layer`, and the function for the others."""
+
+        def whole(stream: Float[Tensor, "n D"]) -> Segment:
+            return replace(self.segment(sequence, models), states=self.entry_states(stream))
+
+        return self.below().segment(sequence, models), whole
+
+    def below(self) -> VerificationInput:
+        """Return the part of the block that the layers before `probe_entry_layer` process."""
+        return replace(
+            self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
+        )
+
+    def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
+        """Return the residual streams of the whole block at `probe_entry_layer`. `stream`: those of `below`."""
+        at = 1 + len(self.tree)
+        parts, draft_stream = [stream[:at]], stream[:at]
+        for probes in self.probes_by_part.values():
+            if probes.layer_input is not None:
+                parts.append(probes.layer_input.make_states(draft_stream).to(stream.dtype))
+            else:
+                parts.append(stream[at : at + len(probes)])
+                at += len(probes)
+        return torch.cat(parts)
+
+    def _input_embeddings(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
+        """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
+        all_probes, embed = self.probes_by_part.values(), models.target.embed
+        if all(probes.states is None for probes in all_probes):
+            return None
+        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
+
+    def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
+        """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
+        results: dict[str, ProbeOutput] = {}
+        at = 1 + len(self.tree)
+        for part, probes in self.probes_by_part.items():
+            results[part] = ProbeOutput(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
+            at += len(probes)
+        return results
+
+
+def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
+    """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
+
+    With probes, the forward starts at the first layer: the states from drafting include no probes.
+
+    Raises:
+        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
+    """
+    accepted: dict[str, Probes] = {}
+    room, farthest = ROOM - len(tree), models.target.context - sequence.cache_slot.length - 1
+    for part in PROBING_PARTS:
+        may_probe = part == "verifier" or not sequence.state.no_draft_reason
+        probes = getattr(sequence, part).probes(sequence, tree) if may_probe else None
+        if probes is None or len(probes) == 0:
+            continue
+        if probes.attention_mask.shape != (len(probes), len(tree) + len(probes)):
+            raise WorkbenchError(
+                f"{probes.source or part} gave a probe mask of shape {list(probes.attention_mask.shape)} for a draft "
+                f"of {len(tree)} nodes and {len(probes)} probes.",
+                "Give a mask over nodes and probes: bool [P, N + P].",
+            )
+        if len(probes) > room or probes.max_depth > farthest:
+            sequence.add_warning(
+                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
+            )
+            continue
+        accepted[part] = probes
+        room -= len(probes)
+    return VerificationInput(tree, accepted, None if accepted else exit_states(sequence, tree))
+
+
+def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
+    """Return the states from which verification continues; None if a part needs hidden states that they lack."""
+    states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
+    if states is None:
+        return None
+    lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}
+    return states if lower <= set(states.layer_states) else None

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.inactive_drafters import ObservingDrafter
+    from workbench.decoders.draft_verify.drafter_lifetime import ObservingDrafter
     from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
     from workbench.engine.request import Sequence
 

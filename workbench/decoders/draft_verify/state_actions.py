@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
 from workbench.core.panics import convert_panics
-from workbench.decoders.draft_verify.drafter_setup import init_drafter_state
-from workbench.decoders.draft_verify.inactive_drafters import release_drafter
+from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter
 from workbench.decoders.draft_verify.inspectable_state import FinishedState, InspectableState, inspectable_state_of
 from workbench.decoders.draft_verify.state import drafter_state
 from workbench.decoders.draft_verify.state_file import from_bytes, kind_of, to_bytes

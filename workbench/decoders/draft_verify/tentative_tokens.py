@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from workbench.decoders.draft_verify.drafter_setup import init_drafter_state
-from workbench.decoders.draft_verify.inactive_drafters import release_drafter, release_inactive
+from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
+from workbench.engine.decoder import EngineContext
 from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob
-from workbench.engine.stop_conditions import apply_stop_conditions
+from workbench.engine.stop_conditions import apply_stop_conditions, find_end
 from workbench.models.loading import Models
 from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
@@ -57,6 +57,47 @@ class TentativeResults:
     emitted: list[EmittedToken]
     placed: list[TentativeTokenRecord]
     reason: str
+
+
+def _has_tentative(sequence: Sequence) -> bool:
+    return bool(sequence.state.tentative) or sequence.verifier.max_tentative() > 0
+
+
+def cut(sequence: Sequence, tokens: abc.Sequence[int], models: Models) -> tuple[int, str, list[tuple[str, int, int]]]:
+    """Return how many new tokens belong to the text, why it ends (or ""), and the span of each token.
+
+    A tentative token has no text, and so an empty span, until it is final.
+    """
+    if not _has_tentative(sequence):
+        return apply_stop_conditions(sequence, tokens, models)
+    n, reason = find_end(sequence, tokens, models, len(sequence.committed))
+    return n, reason, [("", 0, 0)] * n
+
+
+def settle(
+    sequence: Sequence,
+    new: list[EmittedToken],
+    states_before: abc.Iterable[Tensor | None],
+    logprobs: abc.Sequence[TokenLogprob],
+    reason: str,
+    context: EngineContext,
+) -> TentativeResults:
+    """Emit the new tokens of a round; with a verifier that may take tokens back, those that are final.
+
+    Args:
+        sequence: sequence; its new tokens are committed.
+        new: new tokens.
+        states_before: for each, the LM head input from which the token before it was drawn.
+        logprobs: their log-probabilities, if requested.
+        reason: why the text ends with the last of them, from `cut`.
+        context: the engine's models and texts of tokens.
+    """
+    if not _has_tentative(sequence):
+        sequence.request.logprobs.extend(logprobs)
+        return TentativeResults(new, [], reason)
+    texts = [context.token_text(token.token) for token in new]
+    values = zip(new, states_before, texts, logprobs or [None] * len(new), strict=False)
+    return decide(sequence, [TentativeToken(*value) for value in values], bool(reason), context.models)
 
 
 def decide(

@@ -9,58 +9,56 @@ No layer processes a token twice, and the results for the draft are the same as 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.verification_input import VerificationInput
+from workbench.core.transfer import to_device
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.self_test import ROUNDING, logits_error
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
+WholeSegment = Callable[[Float[Tensor, "n D"]], Segment]
+"""Function that returns a whole segment, probes included, from the residual streams of the part without them."""
+
 
 def forward_entering(
     models: Models,
-    batch: abc.Sequence[tuple[Sequence, VerificationInput]],
+    batch: abc.Sequence[tuple[Segment, WholeSegment]],
     layer: int,
     capture_layers: Collection[int] = (),
 ) -> Output:
-    """Run `Runner.forward` for inputs whose probes enter after `layer` layers.
+    """Run `Runner.forward` for segments whose probes enter after `layer` layers.
 
     Args:
         models: models with the target.
-        batch: one input per sequence, in the order of the KV cache slots.
+        batch: for each sequence, the segment that the first layers process, and the function for the other layers; in
+            the order of the KV cache slots.
         layer: number of layers, the same for all of them, 1 … L.
         capture_layers: indices of layers to capture; states of layers below `layer` do not contain these probes.
     """
     target = models.target
-    lower_segments = [block.below().segment(row, models) for row, block in batch]
-    lower_taps = {tap for tap in capture_layers if tap < layer}
-    lower_out, streams = _below(target, lower_segments, layer, lower_taps)
-    full_segments = [
-        replace(block.segment(row, models), states=block.entry_states(stream[: len(segment.tokens)]))
-        for (row, block), segment, stream in zip(batch, lower_segments, streams, strict=True)
-    ]
+    lower_segments = [segment for segment, _ in batch]
+    lower_layers = {captured for captured in capture_layers if captured < layer}
+    lower_out, streams = _below(target, lower_segments, layer, lower_layers)
     out = target.forward(
-        full_segments,
+        [whole(stream[: len(segment.tokens)]) for (segment, whole), stream in zip(batch, streams, strict=True)],
         layers=range(layer, target.n_layers),
-        capture_layers={tap for tap in capture_layers if tap >= layer},
+        capture_layers={captured for captured in capture_layers if captured >= layer},
     )
-    out.layer_states |= {tap: lower_out.layer_states[tap] for tap in lower_taps}
+    out.layer_states |= {captured: lower_out.layer_states[captured] for captured in lower_layers}
     return out
 
 
 def _below(
-    target: Runner, batch: abc.Sequence[Segment], layer: int, taps: Collection[int]
+    target: Runner, batch: abc.Sequence[Segment], layer: int, captured: Collection[int]
 ) -> tuple[Output, Float[Tensor, "B n D"]]:
     """Run the first layers over a batch; return the output and the residual stream (float32 from compiled layers)."""
-    out = target.forward(batch, layers=range(layer), head=False, capture_layers={*taps, layer - 1})
+    out = target.forward(batch, layers=range(layer), head=False, capture_layers={*captured, layer - 1})
     return out, out.layer_states[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
 
 
@@ -69,12 +67,16 @@ def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
 
     Tested once per target, by processing the sequence's last token both ways.
     """
-    key = ("enters", layer)
+    key, slot, target = ("enters", layer), sequence.cache_slot, models.target
     if key not in models.shared:
-        block, target = VerificationInput(DraftTree.empty(device=models.target.device)), models.target
+
+        def last_token(states: Float[Tensor, "1 D"] | None = None) -> Segment:
+            slot.scratch = 0
+            return Segment(slot, to_device(sequence.committed[-1:], target.device), states=states)
+
         with torch.inference_mode():
-            one_pass = target.forward([block.segment(sequence, models)]).logits[0, :1]
-            two_parts = forward_entering(models, [(sequence, block)], layer).logits[0, :1]
-        sequence.cache_slot.scratch = 0
+            one_pass = target.forward([last_token()]).logits[0, :1]
+            two_parts = forward_entering(models, [(last_token(), last_token)], layer).logits[0, :1]
+        slot.scratch = 0
         models.shared[key] = logits_error(two_parts, one_pass) <= ROUNDING[target.dtype]
     return models.shared[key]

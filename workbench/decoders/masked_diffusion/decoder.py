@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import NumericalError
 from workbench.core.params import param
 from workbench.core.random_stream import Purpose
-from workbench.core.sampling import SamplingParams, likeliest, pick, to_probs
-from workbench.core.transfer import to_device, to_list
+from workbench.core.sampling import SamplingParams, choose_tokens
+from workbench.core.transfer import to_device
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step
 from workbench.engine.decoder import Decoder, EngineContext
@@ -137,21 +136,14 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         Returns:
             Token ids, and the model's probability of each.
         """
-        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
+        logits = logits.clone()
         logits[:, self.mask_token] = -torch.inf
-        p = logits.softmax(1)
-        found: Int[Tensor, " m"]
-        if sequence.sampling.greedy:
-            found = likeliest(logits)
-        else:
-            base, round_number = len(sequence.committed), sequence.state.n_rounds
-            stream = sequence.random_stream
-            u = [stream.uniform(base + i, Purpose.BONUS, 1, level=round_number)[0] for i in positions]
-            found = pick(to_probs(logits, sequence.sampling), torch.tensor(u, dtype=torch.float64).to(p.device))
-        probs = to_list(p.gather(1, found.unsqueeze(1)).squeeze(1))
-        if any(value != value for value in probs):
-            raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
-        return to_list(found), probs
+        base, stream, n_rounds = len(sequence.committed), sequence.random_stream, sequence.state.n_rounds
+
+        def draw(row: int) -> float:
+            return float(stream.uniform(base + positions[row], Purpose.BONUS, 1, level=n_rounds)[0])
+
+        return choose_tokens(logits, sequence.sampling, draw, plain_probs=True)
 
     def _emit_prefix(self, sequence: Sequence) -> Step:
         """Emit the tokens before the first masked position. Later filled positions become tentative tokens."""

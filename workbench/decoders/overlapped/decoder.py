@@ -76,87 +76,83 @@ class OverlappedDecoder(DraftVerify):
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="draft-ahead")
         self.drafting: Future[None] | None = None  # while the second thread drafts
 
-    def change(self, row: Sequence, settings: Settings) -> None:
+    def change(self, sequence: Sequence, settings: Settings) -> None:
         """Apply new settings, and discard the draft that was made with other settings."""
-        self.ahead.pop(id(row), None)
-        super().change(row, settings)
+        self.ahead.pop(id(sequence), None)
+        super().change(sequence, settings)
 
-    def close(self, row: Sequence) -> None:
+    def close(self, sequence: Sequence) -> None:
         """Discard the sequence's draft for the next round, and release its drafter.
 
         This waits for the second thread first, which may still use the KV cache that is released.
         """
         if self.drafting is not None:
             self.drafting.result()
-        self.ahead.pop(id(row), None)
-        super().close(row)
+        self.ahead.pop(id(sequence), None)
+        super().close(sequence)
 
-    def draft(self, states: list[RoundState]) -> list[RoundState]:
+    def draft(self, rounds: list[RoundState]) -> list[RoundState]:
         """Use the drafts whose assumption holds, and draft for the other sequences.
 
         Returns:
             Round states of the sequences that have a draft.
         """
-        now, others = self.clock.mark(), list[RoundState]()
-        for state in states:
-            sequence, ahead = state.sequence, self.ahead.pop(id(state.sequence), None)
+        now = self.clock.mark()
+        for r in rounds:
+            sequence, ahead = r.sequence, self.ahead.pop(id(r.sequence), None)
             if ahead is None:
-                others.append(state)
                 continue
             holds = ahead.text == sequence.committed and len(ahead.tree) <= sequence.state.plan.depth
             if holds:
-                state.tree, state.drafting = ahead.tree, Drafting(now, now, (id(sequence),))
-            else:
-                others.append(state)
+                r.tree, r.drafting = ahead.tree, Drafting(now, now, (id(sequence),))
             sequence.report.signals[USED] = len(ahead.tree) if holds else 0
             sequence.report.signals[DISCARDED] = 0 if holds else len(ahead.tree) + 1
-        super().draft(others)
-        return [state for state in states if state.tree is not None]
+        return super().draft(rounds)
 
-    def verify(self, states: list[RoundState]) -> list[RoundState]:
+    def verify(self, rounds: list[RoundState]) -> list[RoundState]:
         """Verify this round's drafts while the second thread drafts the next ones. Return when both have finished."""
-        ahead = [state for state in states if self._can_draft_ahead(state)]
+        ahead = [r for r in rounds if self._can_draft_ahead(r)]
         if not ahead:
-            return super().verify(states)
+            return super().verify(rounds)
         self.drafting = self.lane.submit(self._draft_ahead, ahead)
         try:
-            return super().verify(states)
+            return super().verify(rounds)
         finally:
             self.drafting.result()
             self.drafting = None
-            for state in ahead:
-                if state.sequence.status in ENDED:  # by an error in this phase
-                    self.ahead.pop(id(state.sequence), None)
+            for r in ahead:
+                if r.sequence.status in ENDED:  # by an error in this phase
+                    self.ahead.pop(id(r.sequence), None)
 
     @staticmethod
-    def _can_draft_ahead(state: RoundState) -> bool:
-        sequence, tree = state.sequence, state.tree
+    def _can_draft_ahead(r: RoundState) -> bool:
+        sequence, tree = r.sequence, r.tree
         if tree is None or len(tree) == 0 or sequence.state.no_draft_reason or sequence.remaining <= len(tree) + 2:
             return False
         levels = sequence.drafter.max_levels(sequence)
         return levels is None or levels > len(tree) + sequence.state.plan.depth + 1
 
-    def _draft_ahead(self, states: abc.Sequence[RoundState]) -> None:
+    def _draft_ahead(self, rounds: abc.Sequence[RoundState]) -> None:
         """Draft the next round of each sequence, on the second thread.
 
         A failure is logged, and that sequence drafts as usual in its next round.
         """
-        for state in states:
-            sequence, start = state.sequence, self.clock.mark()
+        for r in rounds:
+            sequence, start = r.sequence, self.clock.mark()
             try:
                 with torch.inference_mode():  # inference mode is set per thread
-                    self.ahead[id(sequence)] = draft_ahead(state)
+                    self.ahead[id(sequence)] = draft_ahead(r)
             except Exception:
                 log.exception("nothing could be drafted ahead")
             sequence.report.other_work.append(("draft", start, self.clock.mark(), LANE))
-            assert state.drafting is not None
+            assert r.drafting is not None
             assert sequence.models.drafter is not None
-            state.drafting.spans.extend(sequence.models.drafter.meter.take())
+            r.drafting.spans.extend(sequence.models.drafter.meter.take())
 
 
-def draft_ahead(state: RoundState) -> AheadDraft:
+def draft_ahead(r: RoundState) -> AheadDraft:
     """Draft after the whole draft of a round and one more token, as if the target had accepted all of it."""
-    sequence, tree = copy.copy(state.sequence), state.tree
+    sequence, tree = copy.copy(r.sequence), r.tree
     assert tree is not None
     sequence.committed = [*sequence.committed, *tree.tokens.tolist()]
     plan = dataclasses.replace(sequence.state.plan, depth=sequence.state.plan.depth + 1)
@@ -169,8 +165,8 @@ def without_first(tree: DraftTree) -> DraftTree:
     """Return a copy of a chain without its first token."""
     distributions = {} if tree.score is None else {"score": tree.score[1:]}
     if tree.q is not None and tree.child_q_rows is not None:
-        rows = tree.child_q_rows
-        distributions |= {"q": tree.q[1:], "child_q_rows": torch.where(rows > 0, rows - 1, rows)[1:]}
+        at = tree.child_q_rows
+        distributions |= {"q": tree.q[1:], "child_q_rows": torch.where(at > 0, at - 1, at)[1:]}
     return dataclasses.replace(
         tree,
         tokens=tree.tokens[1:],

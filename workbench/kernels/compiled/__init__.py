@@ -1,4 +1,4 @@
-"""Forwards over few tokens on a CPU, compiled by numba for this processor and cached on disk.
+"""Compiled functions for forwards over few tokens on a CPU. numba compiles them for this processor and caches them.
 
 The cache folder is named by a hash of all files in this package: numba alone checks the file of a function, not the
 files of the functions that it calls.

@@ -1,4 +1,4 @@
-"""Matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
+"""Compute matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
 
 Tiles multiply so fast that memory bandwidth is the limit even for 64 tokens. Weights are read from the model's own
 tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
@@ -24,15 +24,17 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import LANES, SIZE
 
 TILE = 16
-"""Rows of a tile: outputs computed together, and the largest number of tokens in a group."""
+"""Number of rows of a tile, which is the number of outputs computed together and the largest number of tokens in a
+group."""
 INPUTS = 32
-"""Inputs per row of a tile."""
+"""Number of inputs per row of a tile."""
 CONFIG = 64
-"""Bytes of a tile configuration."""
+"""Size of a tile configuration in bytes."""
 AHEAD = 8
 """Prefetch distance in steps of `INPUTS`, for one block of outputs; half of it for two blocks."""
 _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their remainders."""
+"""Numbers of the tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their
+remainders."""
 _ADDRESS = types.int64
 
 
@@ -60,7 +62,7 @@ def _tile(number):
 
 @no_type_check
 def _at_config(name):
-    """Return the type and code of an instruction that loads or stores a tile configuration at an address."""
+    """Return numba's signature and code generator of an instruction that loads or stores a tile configuration."""
 
     def codegen(ctx, b, sig, args):
         _call(b, name, b.inttoptr(args[0], llvm.I8.as_pointer()))
@@ -86,7 +88,7 @@ def store_config(context, address):
 @intrinsic
 @no_type_check
 def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
-    """Compute 16 or 32 neighbouring outputs (`blocks` 1 or 2) for one or two groups of `tokens` tokens each.
+    """Compute 16 or 32 neighbouring outputs of a product (`blocks` 1 or 2) for 1 or 2 groups of `tokens` tokens each.
 
     out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`; added to `out` if `add` is 1. `groups` 0 means the only token of
     a forward. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` the address of the group
@@ -267,7 +269,10 @@ def end(before):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def pack(is_dealt, rows, out):
-    """Pack rows, float32 [T, n], for `tiled` into int32 of groups · `tokens_of` · n numbers and 16 more."""
+    """Write rows, float32 [T, n], in the layout that `tiled` reads to `out`.
+
+    `out` is int32 of groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in even-odd order.
+    """
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)
     for first in range(0, n_rows, tokens):
@@ -280,7 +285,11 @@ def pack(is_dealt, rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tiled(w, n, lo, hi, x, rows, out, per_row, add):
-    """Compute outputs lo ≤ o < hi, multiples of 16, for all rows; `out` is the address of output 0 of row 0."""
+    """Compute outputs lo ≤ o < hi of a product for all rows, with tiles; lo and hi are multiples of 16.
+
+    `w` is the address of the weights, bfloat16 [·, n]; `x` the array that `pack` wrote; `out` the address of output 0
+    of row 0, float32, with `per_row` numbers from one row to the next. The results are added to `out` if `add` is 1.
+    """
     tokens = tokens_of(rows)
     groups, o = (rows + TILE - 1) // TILE, lo
     while o < hi:

@@ -1,4 +1,4 @@
-"""K-SEQ's discount ρ, one position at a time, so that its distributions stay in the processor's caches."""
+"""Compute K-SEQ's discount ρ, one position at a time, so that distributions stay in the processor's caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.kernels.compiled.siblings import put
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 

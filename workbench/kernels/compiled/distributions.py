@@ -1,4 +1,4 @@
-"""Top tokens and entropy of distributions over the vocabulary, each read once.
+"""Compute top tokens and entropy of distributions over the vocabulary, reading each distribution once.
 
 `top_and_entropy` reads distributions that exist already. Greedy decoding needs no distribution: `summarise_softmax`
 computes the same from logits in the model's own dtype and writes no array of the vocabulary's size.
@@ -15,9 +15,11 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so far."""
+"""Number of columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so
+far."""
 WIDER = 512
-"""Columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not pay."""
+"""Number of columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not
+pay."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -153,7 +155,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
-    """Compute `summarise_softmax` for bfloat16 logits, whose bits are int16 [n, V]."""
+    """Compute `summarise_softmax` for bfloat16 logits; `bits`, int16 [n, V], are their bits."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)

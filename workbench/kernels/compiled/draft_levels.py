@@ -1,4 +1,4 @@
-"""One level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
+"""Compute one level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
 
 There are two input products: the input of the residual stream, and the term added to queries, keys and values. A
 drafter may have both, one or neither. Threads share the work within each of the five functions. Calling them from
@@ -19,9 +19,9 @@ from workbench.kernels.compiled.forward import read_logits, run_layers
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def level(joined, beside, layered, read, weighed):
-    """Compute one level; each argument is the tuple of arguments of one function.
+    """Compute one level of the tree by five compiled functions, whose arguments are the five tuples.
 
-    Any number of threads may call it with the same arrays.
+    Any number of threads may call this function with the same arrays.
     """
     join(*joined)
     join(*beside)

@@ -1,4 +1,4 @@
-"""Inputs of a feature drafter: token embeddings and features, normed, concatenated and projected, without torch.
+"""Compute a feature drafter's inputs: token embeddings and features, normed, concatenated and projected, without torch.
 
 The product is small, but torch's threads keep their cores busy while they wait for more work, and the compiled layer
 that follows needs those cores.
@@ -16,7 +16,7 @@ from workbench.kernels.compiled.layer_steps import widen
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 OUTS = 64
-"""Outputs per piece."""
+"""Number of outputs per piece of work."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

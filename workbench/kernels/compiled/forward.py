@@ -1,4 +1,4 @@
-"""Forward pass of a Llama-like decoder over a few tokens, as one compiled function without Python.
+"""Run a forward pass of a Llama-like decoder over a few tokens as one compiled function without Python.
 
 Any number of threads call the same function with the same arrays. A layer has five phases (queries, keys and values;
 attention; its output; gate and up; down). A phase consists of pieces, and each thread takes the next free piece. So a
@@ -42,10 +42,10 @@ from workbench.kernels.compiled.llvm import TILES
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 PHASES = 5
-"""Phases per layer."""
+"""Number of phases per layer."""
 _OUT, _WIDE, _HEAD = 96, 256, 2048
-"""Outputs per piece: of the output and down projections, of gate and up, of the LM head. Smaller pieces balance the
-work better between threads; larger ones read longer contiguous memory."""
+"""Number of outputs per piece of work: of the output and down projections, of gate and up, of the LM head. Smaller
+pieces balance the work better between threads; larger ones read longer contiguous memory."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -54,10 +54,12 @@ def run_layers(
     kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
     count, taken, query, mixed, wide,
 ):  # fmt: skip
-    """Run `layers` (int64 indices) over x; `halves`, int64 [·, 2]: 1 if the layer's attention (MLP) is run.
+    """Run decoder layers over x, in place.
 
-    Further arguments, besides the arrays in the module's docstring: `kind` of the weights; `sizes` (H, G, d, F);
-    `scale` of the scores; scratch in float32: `query` and `mixed` [T, H, d], in even-odd order; `wide` [T, F].
+    Arguments that the module's docstring does not describe: `kind` of the weights (`llvm.BF16`, …); `layers`, int64
+    indices of the layers; `halves`, int64 [·, 2], 1 where a layer's attention and its MLP are run; `sizes` (H, G, d,
+    F); `scale`, the factor of attention scores; and scratch in float32: `query` and `mixed` [T, H, d], in even-odd
+    order, and `wide` [T, F].
     """
     n_tokens, width = x.shape
     heads, groups, size, mlp_width = sizes

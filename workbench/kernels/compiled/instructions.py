@@ -1,4 +1,4 @@
-"""Instructions of a forward over few tokens, emitted as LLVM code: products, attention, atomic counters.
+"""Emit LLVM code for the innermost operations of a forward over few tokens: products, attention, atomic counters.
 
 For a single token, every weight is read once for two operations, so memory bandwidth is the limit. torch's products
 reach about two thirds of that bandwidth: they prefetch too late, and each starts and stops threads. Here a
@@ -26,19 +26,22 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import BF16, INT8, LANES, SIZE
 
 STEP = 32
-"""Inputs per step of a product, in even-odd order (`layer_steps.to_even_odd_order`); it divides all input sizes."""
+"""Number of inputs per step of a product, in even-odd order (`layer_steps.to_even_odd_order`). All input sizes are
+multiples of it."""
 GROUP = 64
-"""Int8 weights that share a scale, as in `workbench.kernels.quantised`; compiled code needs its own constant."""
+"""Number of int8 weights that share a scale, as in `workbench.kernels.quantised`; compiled code needs a constant of its
+own."""
 OUTS = 4
-"""Outputs computed together; the number of outputs must be a multiple of it."""
+"""Number of outputs computed together. The number of all outputs must be a multiple of it."""
 ROWS = 8
-"""Largest number of rows that share each weight read."""
+"""Maximum number of rows (tokens) that are multiplied by a weight each time it is read."""
 VECTORS = (2, 4, 6, 8)
-"""Head sizes for which attention is compiled, in vectors of 16 numbers."""
+"""Head sizes for which attention is compiled, as numbers of vectors with 16 entries."""
 HEADS = 3
-"""Largest number of a token's queries that share one read of keys and values, limited by the number of registers."""
+"""Maximum number of a token's queries for which keys and values are read once, limited by the number of registers."""
 AHEAD = 9216
-"""Prefetch distance in bytes: computing with this many for eight tokens takes about as long as the memory latency."""
+"""Prefetch distance in bytes. Multiplying this many bytes of weights by eight tokens takes about as long as the memory
+latency."""
 
 _ADDRESS = types.int64
 
@@ -158,7 +161,7 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
     """Compute the weighted sum out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m, m > 0, in the order of j.
 
-    `out` is in even-odd order. Arguments as in `scores`.
+    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are those of `scores`.
     """
 
     def codegen(ctx, b, sig, args):
@@ -185,7 +188,7 @@ def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
 @intrinsic
 @no_type_check
 def put(context, address, value):
-    """Store a float32 as bfloat16, rounded to nearest, ties to even."""
+    """Store a float32 `value` at an address as bfloat16, rounded to nearest, ties to even."""
 
     def codegen(ctx, b, sig, args):
         bits = b.bitcast(args[1], llvm.I32)
@@ -211,7 +214,7 @@ def float_of(context, bits):
 @intrinsic
 @no_type_check
 def fetch_add(context, address, by):
-    """Add `by` to an int64 atomically (sequentially consistent) and return its previous value."""
+    """Add `by` to the int64 at an address atomically (sequentially consistent) and return its previous value."""
 
     def codegen(ctx, b, sig, args):
         return b.atomic_rmw("add", b.inttoptr(args[0], llvm.I64.as_pointer()), args[1], "seq_cst")

@@ -1,4 +1,4 @@
-"""Steps of a decoder layer for a few tokens: product, norm, rotary embedding, attention, gate.
+"""Compute the steps of a decoder layer for a few tokens: product, norm, rotary embedding, attention, gate.
 
 Division by zero gives infinity, as in numpy: an exception within a piece would make the other threads wait forever.
 """
@@ -32,10 +32,11 @@ _BYTES = np.array(SIZE)
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
-    """Compute outputs lo ≤ o < hi, multiples of `OUTS`, for all rows of x; `out` is the address of output 0 of row 0.
+    """Compute outputs lo ≤ o < hi of a product for all rows of x; lo and hi are multiples of `OUTS`.
 
-    x is the result of `ready`. Up to eight rows share each weight read; more rows are split as evenly as possible into
-    parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
+    x is the result of `ready`, `w` the address of the weights, and `out` the address of output 0 of row 0. Up to eight
+    rows share each weight read; more rows are split as evenly as possible into parts of at most six, the fastest size.
+    With tiles, lo and hi are multiples of 16.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)
@@ -55,7 +56,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def to_even_odd_order(rows, out):
-    """Copy rows, [T, n], in even-odd order: of each 32 numbers those at even positions, then those at odd ones."""
+    """Copy rows, [T, n], to `out` in even-odd order: of each 32 numbers, those at even positions come first."""
     for t in range(rows.shape[0]):
         for lo in range(0, rows.shape[1], STEP):
             for i in range(LANES):
@@ -66,7 +67,7 @@ def to_even_odd_order(rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def widen(bits, words):
-    """Convert bfloat16 bits, int16, to float32 bits, int32."""
+    """Convert bfloat16 to float32: read their bits, int16, from `bits`, and write int32 to `words`."""
     for i in range(bits.shape[0]):
         words[i] = np.int32(bits[i]) << np.int32(16)
 
@@ -74,7 +75,7 @@ def widen(bits, words):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def ready(kind, rows, dealt, packed):
-    """Reorder rows, float32 [T, n], for `product`, and return their address.
+    """Write rows, float32 [T, n], in the order that `product` reads, and return their address.
 
     The rows are written to `dealt` (even-odd order) or, for tiles, to `packed`; both are scratch. If `rows` and `dealt`
     are the same array, it is in even-odd order already.
@@ -91,7 +92,7 @@ def ready(kind, rows, dealt, packed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def room(kind, rows, width):
-    """Allocate the scratch in which `ready` packs rows of up to `width` numbers; empty if the kind is not `TILES`."""
+    """Allocate the scratch `packed` of `ready` for rows of up to `width` numbers; empty if the kind is not `TILES`."""
     if kind != TILES:
         return np.empty(0, np.int32)
     groups = (rows + TILE - 1) // TILE
@@ -114,7 +115,7 @@ def norm(x, weight, eps, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def apply_rope(head, cos, sin):
-    """Apply rotary embedding in place to a query or key, float32 [d]: first half with second half (Su et al. 2021)."""
+    """Apply rotary embedding (Su et al. 2021) in place to a query or key, float32 [d]; i and i + d/2 form a pair."""
     half = head.shape[0] // 2
     for i in range(half):
         a, b = head[i], head[i + half]
@@ -162,7 +163,7 @@ def largest_of(bits):
 @njit(nogil=True, cache=True)
 @no_type_check
 def largest(numbers):
-    """Return the largest of contiguous float32 numbers without NaN; see `largest_of`."""
+    """Return the largest of contiguous float32 numbers without NaN, as fast as `largest_of`."""
     bits = numbers.view(np.int32)
     top = _ordered(bits[0])
     for j in range(1, bits.shape[0]):
@@ -187,7 +188,7 @@ def _odds(scored):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def gate(rows, up):
-    """Replace each entry of `rows` by its SiLU times the entry of `up`."""
+    """Multiply the SiLU of each entry of `rows` by the entry of `up`, in place in `rows`."""
     for i in range(rows.shape[0]):
         rows[i] = rows[i] / (np.float32(1) + exp(-rows[i])) * up[i]
 
@@ -195,7 +196,7 @@ def gate(rows, up):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def aligned(rows, width):
-    """Allocate scratch aligned to a cache line: a vector that spans two lines costs two reads."""
+    """Allocate float32 scratch [rows, width] aligned to a cache line: a vector that spans two lines costs two reads."""
     buffer = np.empty(rows * width + 16, np.float32)
     skip = (64 - buffer.ctypes.data % 64) % 64 // 4
     return buffer[skip : skip + rows * width].reshape((rows, width))
@@ -204,7 +205,7 @@ def aligned(rows, width):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def attend(query, keys, values, seen, m, scale, weights, out):
-    """Compute attention over the m positions in `seen` for queries of a token that share keys and values.
+    """Compute attention over the first m positions in `seen`, for queries of one token that share keys and values.
 
     `query` and `out` are [heads, d] in even-odd order. `weights` is scratch for `HEADS` rows of m + 15.
     """

@@ -1,4 +1,4 @@
-"""Helpers that emit LLVM code for `instructions`: vectors of 16 numbers, addresses, loops and branches.
+"""Emit LLVM code for vectors of 16 numbers, addresses, loops and branches, on behalf of `instructions`.
 
 `b` is llvmlite's builder throughout. These functions return LLVM values, not Python numbers.
 """
@@ -13,15 +13,15 @@ from llvmlite import ir
 BF16, INT8, TILES = 0, 1, 2
 """Kinds of weights: bfloat16; int8 with scales; bfloat16 multiplied by AMX tiles. Keys and values are bfloat16."""
 SIZE = (2, 1, 2)
-"""Bytes per weight of each kind."""
+"""Number of bytes per weight, by kind of weights (`BF16`, `INT8`, `TILES`)."""
 LANES = 16
-"""Numbers in a vector."""
+"""Number of float32 entries in a vector."""
 F32, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 VECTOR, WORDS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 
 def number(value: int, kind: Any = I64) -> Any:
-    """Return a constant."""
+    """Return an LLVM constant of type `kind`."""
     return ir.Constant(kind, value)
 
 
@@ -52,7 +52,7 @@ def pair(b: Any, kind: int, address: Any) -> list[Any]:
 
 
 def every(word: int) -> Any:
-    """Return a vector that repeats one 32-bit word."""
+    """Return an LLVM constant: a vector that repeats one 32-bit word."""
     return ir.Constant(WORDS, [word] * LANES)
 
 
@@ -72,7 +72,10 @@ def sums(b: Any, vectors: list[Any]) -> Any:
 
 
 def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
-    """Add the halves of each block of 2 · half lanes; each result has a half block of `one`, then of `other`."""
+    """Add the two halves of each block of 2 · half lanes, in both vectors.
+
+    Each block of the result has the sums of `one` in its first half and those of `other` in its second half.
+    """
     is_first = [i // half % 2 == 0 for i in range(LANES)]
     same_block = [i if first else LANES + i for i, first in enumerate(is_first)]
     other_block = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
@@ -101,7 +104,7 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def fetch(b: Any, address: Any) -> None:
-    """Prefetch a cache line."""
+    """Emit a prefetch of the cache line at an address."""
     pointer = I8.as_pointer()
     prefetch = b.module.declare_intrinsic(
         "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
@@ -137,7 +140,7 @@ class Loop:
 
 
 def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], None]) -> None:
-    """Emit code for each option, and a branch to the one that equals `value` at run time; one of them must."""
+    """Emit a branch on `value`, which is one of the options at run time; `write` emits the code for each option."""
     after, blocks = b.append_basic_block("after"), [b.append_basic_block("case") for _ in options]
     choice = b.switch(value, blocks[-1])
     for option, block in zip(options, blocks, strict=True):

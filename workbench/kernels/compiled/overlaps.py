@@ -1,4 +1,4 @@
-"""Sums over two distributions, such as Σ min(p, q) and Σ (p − q)₊, without temporary arrays of vocabulary size."""
+"""Compute sums over two distributions, such as Σ min(p, q) and Σ (p − q)₊, without arrays of the vocabulary's size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
 LEAST = np.float32(2.0**-100)
 """Smallest divisor in `add_up`. Below it, by·p is smaller than the rounding error of a sum of q."""
 
@@ -40,7 +40,7 @@ def _excess(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_common(p, q, by):
-    """Return Σ min(p, by·q) for p and q, float32 [V], in float64."""
+    """Return Σ min(p, by·q) in float64; p and q are float32 [V]."""
     total = 0.0
     for lo in range(0, p.shape[0], BLOCK):
         hi = min(p.shape[0], lo + BLOCK)

@@ -14,9 +14,10 @@ from workbench.kernels.compiled.work_sharing import done, take, wait
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
-"""Tokens per block. A block is searched only if its largest probability can be among the largest overall."""
+"""Number of tokens per block of a search. A block is searched only if its largest probability can be among the largest
+overall."""
 ADDED = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block of a sum. A block is summed in float32, and blocks are added in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -52,7 +53,7 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _beaten(own, w, q, g):
-    """Return Σ q / (own + w) and Σ g / (own + w)."""
+    """Return Σ q / (own + w) and Σ g / (own + w), where own is the weight of one token and w those of others."""
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         inverse = _ONE / (own + w[j])
@@ -76,7 +77,10 @@ def _sums(w, q, g, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
-    """Iterate w ← w · p / r; write the weights with the largest acceptance to `best`, and their sums as of `_sums`."""
+    """Iterate w ← w · p / r, and write the weights with the largest acceptance to `best`.
+
+    `from_q` and `from_g` receive the results of `_sums` for these weights.
+    """
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
     best_acceptance = -_ONE
@@ -117,7 +121,7 @@ def _with_itself(q, found):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add(one, two, of, into):
-    """Sum two distributions by group, in eight banks.
+    """Sum the probabilities of two distributions by group, in eight banks (separate sums of every eighth token).
 
     Neighbouring tokens are often in the same group; with one bank, each addition would wait for the previous one.
     """
@@ -139,7 +143,7 @@ def _add(one, two, of, into):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add_one(probs, of, into):
-    """Sum one distribution by group, in eight banks as `_add` does."""
+    """Sum the probabilities of one distribution by group, in eight banks as `_add` does."""
     banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
     for x in range(0, n_full, 8):
         for i in range(8):

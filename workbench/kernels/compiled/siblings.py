@@ -1,4 +1,4 @@
-"""Sequential tests of siblings, position by position; each test reads the vocabulary once.
+"""Test siblings one after the other, position by position; each test reads the vocabulary once.
 
 After rejections, the residual at all tokens other than drafted ones and their neighbours is (p − C · q)₊: a rejection
 subtracts c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's
@@ -15,7 +15,7 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
@@ -180,9 +180,9 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one position (arguments: see `verify_siblings`); return its `beside` and `apart`.
+    """Test the siblings at one position, and return the position's entries of `beside` and `apart`.
 
-    `probs` may be unnormalised weights with the sum `total`.
+    Arguments are those of `verify_siblings` for one position. `probs` may be unnormalised weights with the sum `total`.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -318,7 +318,7 @@ def verify_siblings(
             rejections; or [0, F].
         beside: float32 [R], written: total probability of all other tokens in the residual distribution; or [0].
         left: float32 [R, V], written: the residual distribution; or [0, V].
-        apart: float32 [R], written: see `workbench.core.relaxed.RelaxedResult.total_variation`; or [0].
+        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; or [0].
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, empty = token.shape[0], np.empty(0, np.float32)

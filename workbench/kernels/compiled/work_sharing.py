@@ -1,6 +1,7 @@
 """Share work between threads that run one function on the same arrays: each takes the next free piece.
 
-A phase is int64 [2], zeros at first: number of pieces taken, number of pieces done.
+A phase (a set of pieces that may be processed in any order) is represented by two counters, int64 [2], zeros at first:
+number of pieces taken, number of pieces done.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def take(phase, pieces):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def done(phase):
-    """Count one more piece as done."""
+    """Count one more piece of a phase as done."""
     fetch_add(phase.ctypes.data + 8, 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def wait(phase, pieces):
-    """Wait until all pieces are done, by any thread."""
+    """Wait until all pieces of a phase are done, by whichever threads."""
     spins = 0
     while fetch_add(phase.ctypes.data + 8, 0) < pieces:
         spins += 1

@@ -100,8 +100,6 @@ METHOD = Method(
         "A block diffusion drafter after DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that fill in "
         "{block} masked positions at once, with the target's layers {taps} as keys and values; embedding and output "
         "head are the target's.",
-        settings={"loss": "ce_soft:1"},
-        options=("block", "layers", "taps", "cond"),
     ),
     suites={
         "on-policy": (

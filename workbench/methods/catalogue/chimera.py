@@ -86,8 +86,6 @@ METHOD = Method(
         ChimeraHeads,
         "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), of width "
         "{cond}; the LM head is the target's.",
-        settings={"loss": "ce_soft:1"},
-        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -84,8 +84,6 @@ METHOD = Method(
         CloverHeads,
         "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), of width {cond}, on "
         "an augmenting block of {augmenting} layer over the target's last hidden states.",
-        settings={"loss": "smooth_l1:10+ce_soft:1", "blocks": 5},
-        options=("blocks", "cond", "augmenting", "mixes"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

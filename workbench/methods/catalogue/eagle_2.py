@@ -39,7 +39,6 @@ HEAD = Head(
     FeatureNet,
     "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on its inputs and its output; used by EAGLE and "
     "EAGLE-2.",
-    options=("average",),
 )
 
 METHOD = Method(

@@ -82,8 +82,6 @@ METHOD = Method(
     head=Head(
         Eagle3Net,
         "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}.",
-        settings={"loss": "ce_soft:1"},
-        options=("head_learns", "draft_vocab_size", "ttt", "taps"),
     ),
     suites={
         "on-policy": (

@@ -104,8 +104,6 @@ METHOD = Method(
         FalconNet,
         "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): positions attend to each other in blocks of {block}; an "
         "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward.",
-        settings={"loss": "smooth_l1:10+forward_kl:0.9+ce_hard:0.1", "block": 2, "cond": 0},
-        options=("cond", "block", "glance"),
     ),
     suites={
         "on-policy": (

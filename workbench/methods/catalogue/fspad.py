@@ -70,8 +70,6 @@ METHOD = Method(
         FSPADNet,
         "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token's embedding gates the feature in {wide} times "
         "its width, one decoder layer predicts the next feature, and the LM head reads a projection of it.",
-        settings={"loss": "smooth_l1:10+ce_soft:1"},
-        options=("wide", "apart"),
     ),
     suites={
         "on-policy": (

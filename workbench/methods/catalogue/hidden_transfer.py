@@ -70,8 +70,6 @@ METHOD = Method(
         "{transfers} matrices (Wu et al. 2024, arXiv 2404.12022) that turn the target's hidden state after layer "
         "{transfer_layer} into states of the next tokens; the layers above and the LM head turn these into "
         "predictions.",
-        settings={"loss": "ce_soft:1"},
-        options=("transfers",),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -69,8 +69,6 @@ METHOD = Method(
         HydraHeads,
         "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each also "
         "reading the tokens since, as vectors of {cond} numbers.",
-        settings={"loss": "ce_soft:1"},
-        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -87,8 +87,6 @@ METHOD = Method(
         HydraPlusPlusHeads,
         "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, "
         "on a prefix layer over the target's last hidden states.",
-        settings={"loss": "ce_soft:1"},
-        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -64,7 +64,6 @@ METHOD = Method(
         ExitAdapter,
         "Kangaroo's adapter (Liu et al. 2024, arXiv 2404.18911): one attention layer after the target's layer "
         "{exit_layer}.",
-        settings={"loss": "ce_soft:1"},
     ),
     suites={"on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),)},
     recording=Recording(("chat", "story")),

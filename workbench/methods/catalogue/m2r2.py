@@ -75,8 +75,6 @@ METHOD = Method(
         Accelerators,
         "M2R2's accelerator adapters (Bhendawade et al. 2025, arXiv 2502.02040), rank {rank}: with them a second "
         "residual stream goes through the target's first {exit_layer} layers, and the LM head reads it.",
-        settings={"loss": "ce_soft:1+cosine:0.1", "exit_layer": 3, "rank": 32, "matrix_rate": 0.006},
-        options=("rank",),
     ),
     suites={"on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),)},
     recording=Recording(("chat", "story")),

@@ -37,7 +37,6 @@ PAPER = Source(
 HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
-    options=("blocks",),
     agreement="the first head's likeliest token is the one that follows the next token in the text",
 )
 

@@ -88,7 +88,6 @@ METHOD = Method(
         "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the vectors "
         "that the projector made of them. Trained on text alone first, then with an increasing share of images.",
         recipe="vision-heads",
-        settings={"curriculum": True},
     ),
     recording=Recording(scene="four-shapes"),
 )

@@ -81,8 +81,6 @@ METHOD = Method(
         MTPNet,
         "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden "
         "state and embedding, one projection, one layer; embedding and output head are the target's.",
-        settings={"loss": "ce_soft:1"},
-        options=("ttt",),
     ),
     suites={
         "on-policy": (

@@ -125,8 +125,6 @@ METHOD = Method(
         PARDNet,
         "A drafter after PARD (An et al. 2025, arXiv 2504.18583): EAGLE's layer and a mask token, which predict all "
         "tokens of a draft in one pass; embedding and output head are the target's.",
-        settings={"loss": "ce_soft:1", "ahead": TRAINED},
-        options=("ahead",),
     ),
     suites={
         "on-policy": (

@@ -85,8 +85,6 @@ METHOD = Method(
         PromptTokens,
         "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: after a text the "
         "target predicts later tokens at them.",
-        settings={"loss": "ce_soft:1", "other_rate": 0.01},
-        options=("prompts", "ensemble"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -102,8 +102,6 @@ METHOD = Method(
         S2DNet,
         "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
         "with exits after layers {exits}, with embeddings of its own.",
-        settings={"loss": "ce_soft:1", "cond": 96, "places": 2048},
-        options=("cond", "exits"),
         agreement="the whole drafter's likeliest token is the target's, of all tokens",
     ),
     suites={

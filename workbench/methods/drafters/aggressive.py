@@ -11,9 +11,7 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.suffix import Text
 from workbench.models.loading import Models

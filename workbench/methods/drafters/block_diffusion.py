@@ -36,8 +36,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback, TreeBuilder
 from workbench.engine.request import Request, Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.draft_model_cache import keep_accepted_chain, uncached_tokens
 from workbench.methods.drafters.draft_tree import DraftModelState, TreeFromModel

@@ -9,7 +9,7 @@ import torch
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.transfer import to_device, to_list
 from workbench.decoders.draft_verify.drafter_vision import report_vision
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.image_inputs import process, text_only, translate_placeholders
 from workbench.engine.image_trace import position_bytes
 from workbench.engine.request import Sequence

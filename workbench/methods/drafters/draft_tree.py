@@ -13,8 +13,7 @@ from torch import Tensor
 
 from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Segment, Slot

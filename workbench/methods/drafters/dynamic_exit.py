@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.kernels.layers import decoder_layers
 from workbench.methods.drafters.early_exit import EarlyExitDrafter, ExitStates

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Request, Sequence
 from workbench.kernels.packed import Matrix, is_small_on_cpu

@@ -15,8 +15,7 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import EarlyExitStates
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, EarlyExitStates
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.partial_target import PartialTarget

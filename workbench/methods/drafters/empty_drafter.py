@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan
 from workbench.engine.request import Sequence
 
 

@@ -15,8 +15,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device, to_list
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.drafter_vision import report_vision
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
 from workbench.engine.request import Request, Sequence
 from workbench.kernels.device_clock import Mark

@@ -15,7 +15,7 @@ from workbench.core.params import param
 from workbench.core.static_trees import parents_of
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.compressors import even_positions
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState

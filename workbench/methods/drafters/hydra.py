@@ -11,9 +11,8 @@ drafted after it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -25,13 +24,11 @@ from workbench.decoders.draft_verify.tree_building import FullDistributions, Nod
 from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
-from workbench.methods.drafters.trained_net import TrainedNet, head_of, load_fitting
+from workbench.methods.drafters.trained_net import LevelNet, head_of, load_fitting
 from workbench.models.loading import Models
 
-_Heads = TypeVar("_Heads", bound="SequentialHeads")
 
-
-class SequentialHeads(TrainedNet):
+class SequentialHeads(LevelNet):
     """Base class of heads that read the drafted tokens before the one they predict: Hydra and its variants.
 
     Args:
@@ -44,10 +41,6 @@ class SequentialHeads(TrainedNet):
     def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
-        self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """Share of held-out positions, after correct paths, at which each head's r-th best token was correct,
-        [K, 10].
-        """
         self.norm = Norm(width, eps=1e-6)
         self.narrow = nn.Linear(width, cond, bias=False)
 
@@ -67,15 +60,6 @@ class SequentialHeads(TrainedNet):
     def sizes(self) -> dict[str, Any]:
         """Constructor arguments that rebuild this net."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"head_accuracy": self.accuracy}
-
-    @classmethod
-    def of(cls: type[_Heads], config: Mapping[str, Any], context: int = 1024) -> _Heads:
-        net = cls(**config["net"], context=context)
-        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
-        return net
 
 
 class HydraHeads(SequentialHeads):

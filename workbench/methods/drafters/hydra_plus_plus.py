@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import CaptureSelection

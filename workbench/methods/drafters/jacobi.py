@@ -11,9 +11,7 @@ import torch
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.random_tokens import sample_from_text
 from workbench.models.loading import Models

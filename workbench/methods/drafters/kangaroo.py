@@ -24,8 +24,7 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.captured_states import CaptureSelection, states_of
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import Meter
 from workbench.kernels.reduced_vocabulary import SharedHead

@@ -15,8 +15,7 @@ from workbench.core.sampling import apply_logits_processors, replace_all_masked_
 from workbench.core.table_signals import make_table_signals
 from workbench.core.transfer import to_device, to_list
 from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.chain import Chain

@@ -19,8 +19,6 @@ from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     Arrays,
     InspectableState,
@@ -29,8 +27,8 @@ from workbench.decoders.draft_verify.inspectable_state import (
     check_token_ids,
     pad_rows,
 )
-from workbench.decoders.draft_verify.parts import Drafter
-from workbench.decoders.draft_verify.verification_input import ROOM
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
+from workbench.decoders.draft_verify.round_state import ROOM
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.random_tokens import sample_from_text
 from workbench.methods.tree_builders.shapes import MOST_NODES

@@ -16,15 +16,14 @@ from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.methods.drafters.trained_net import TrainedNet, head_of, load_fitting
+from workbench.methods.drafters.trained_net import RANKS as RANKS
+from workbench.methods.drafters.trained_net import LevelNet, head_of, load_fitting
 from workbench.methods.tree_builders.template import Template
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.loading import Models
 
-RANKS = 10
 
-
-class MedusaHeads(TrainedNet):
+class MedusaHeads(LevelNet):
     """K stacks of residual blocks on the target's last hidden state, each followed by the target's LM head or its own.
 
     A block computes x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
@@ -43,8 +42,6 @@ class MedusaHeads(TrainedNet):
     def __init__(self, width: int, blocks: int = 4, layers: int = 1, own_rows: int = 0) -> None:
         super().__init__()
         self.width = width
-        self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """Share of held-out positions at which each stack's r-th best token was correct, [K, 10]."""
         stacks = [nn.ModuleList(nn.Linear(width, width) for _ in range(blocks)) for _ in range(layers)]
         self.heads, self.more = stacks[0], nn.ModuleList(stacks[1:])
         for stack in stacks:

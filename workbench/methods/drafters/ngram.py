@@ -12,8 +12,6 @@ import torch
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     Arrays,
     InspectableState,
@@ -21,7 +19,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
     StateSummary,
     check_token_ids,
 )
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import should_continue
 from workbench.engine.request import Sequence
 from workbench.models.loading import Models

@@ -16,11 +16,9 @@ from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import ANY_DRAFTER
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import TrainedState
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.weight_sharing import WeightSharingCopy

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Slot
 from workbench.methods.drafters.draft_model_cache import (

@@ -16,10 +16,9 @@ tree builder `DynamicSparse`, decides the number of probes after each node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,21 +26,18 @@ from torch import Tensor
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.verification_input import ROOM
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Plan, RoundFeedback
+from workbench.decoders.draft_verify.round_state import ROOM
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
-from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.drafters.trained_net import LevelNet
 from workbench.methods.tree_builders.dynamic_sparse import planned_probe_counts
 
 ProbeCounts = tuple[int, ...]
 """Number of probes after the root and after each node of a draft, in node order."""
-_Net = TypeVar("_Net", bound="ProbeNet")
 
 
-class ProbeNet(TrainedNet):
+class ProbeNet(LevelNet):
     """Base of trained nets that compute the inputs of probes."""
 
     levels: int
@@ -49,8 +45,6 @@ class ProbeNet(TrainedNet):
     ensemble: int = 1
     """Number of probes per step, whose predictions are averaged. A probe attends only to probes of the same ensemble
     index."""
-    accuracy: tuple[tuple[float, ...], ...] = ()
-    """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
         """Return logits of j probe steps, averaged over the ensemble of v probes per step.
@@ -60,15 +54,6 @@ class ProbeNet(TrainedNet):
         """
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"head_accuracy": self.accuracy}
-
-    @classmethod
-    def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
-        net = super().of(config, context)
-        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
-        return net
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.engine.datastore import Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.request import Sequence

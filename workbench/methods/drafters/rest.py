@@ -14,9 +14,8 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.inspectable_state import InspectableState, StateEntry, StateSummary
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.request import Sequence

@@ -36,8 +36,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.table_signals import make_table_signals
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import STOPPED, FullDistributions, NodeDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.distributions import summarise_softmax

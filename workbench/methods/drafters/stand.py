@@ -16,7 +16,6 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     BROKEN,
     Arrays,
@@ -27,7 +26,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
     check_token_ids,
     pad_rows,
 )
-from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.distributions import TOP

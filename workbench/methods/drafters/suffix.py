@@ -13,8 +13,6 @@ import numpy as np
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     Arrays,
     InspectableState,
@@ -22,7 +20,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
     StateSummary,
     check_token_ids,
 )
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.shapes import NODES

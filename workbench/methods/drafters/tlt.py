@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.eagle import Eagle

@@ -13,8 +13,6 @@ import torch
 from workbench.core.params import param
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     Arrays,
     InspectableState,
@@ -23,7 +21,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
     check_array,
     check_token_ids,
 )
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features

@@ -18,6 +18,9 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 _Net = TypeVar("_Net", bound="TrainedNet")
+_Levels = TypeVar("_Levels", bound="LevelNet")
+RANKS = 10
+"""Number of best tokens of each draft level whose accuracy is measured, and that a tree may contain."""
 
 
 class TrainedNet(nn.Module):
@@ -74,6 +77,22 @@ class TrainedNet(nn.Module):
     def prepare_for_drafting(self: _Net) -> _Net:
         """Prepare the net for drafting: evaluation mode, no gradients."""
         return self.eval().requires_grad_(False)
+
+
+class LevelNet(TrainedNet):
+    """Base class of nets with one prediction per draft level, whose static tree follows from measured accuracies."""
+
+    accuracy: tuple[tuple[float, ...], ...] = ()
+    """Share of held-out positions, after correct paths, at which each level's r-th best token was correct, [K, 10]."""
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"head_accuracy": self.accuracy}
+
+    @classmethod
+    def of(cls: type[_Levels], config: Mapping[str, Any], context: int = 1024) -> _Levels:
+        net = super().of(config, context)
+        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
 
 
 def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:

@@ -14,9 +14,7 @@ from workbench.core.random_stream import Purpose
 from workbench.core.transfer import to_device, to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
 from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.declarations import WRONG_SETTING, Claim
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of

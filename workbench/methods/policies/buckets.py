@@ -14,9 +14,7 @@ from statistics import fmean, median
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH

@@ -12,8 +12,7 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.sampling import entropy_nats
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH

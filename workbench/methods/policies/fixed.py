@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from workbench.core.params import param
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy
 from workbench.engine.request import Sequence
 
 

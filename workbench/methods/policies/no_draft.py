@@ -6,8 +6,7 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy
 from workbench.engine.request import Sequence
 
 

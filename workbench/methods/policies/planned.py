@@ -8,9 +8,7 @@ from statistics import median_low
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.request import Sequence
 
 

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.trained_net import TrainedNet, load_trained

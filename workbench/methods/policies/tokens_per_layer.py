@@ -11,8 +11,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.table_signals import make_table_signals
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.parts import Plan, Policy
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.dynamic_exit import ExitStatistics

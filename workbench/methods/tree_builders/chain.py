@@ -16,8 +16,7 @@ from workbench.core.sampling import apply_logits_processors, likeliest, pick, re
 from workbench.core.transfer import from_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree, should_continue
 from workbench.engine.request import Sequence
 from workbench.kernels.distributions import summarise_softmax

@@ -10,8 +10,7 @@ import torch
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 from workbench.methods.tree_builders.tree_sampler import TreeSampler

@@ -21,8 +21,7 @@ from workbench.core.params import param
 from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import Drafter, Plan, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.shapes import MOST_NODES

@@ -13,8 +13,7 @@ from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import TreeBuilder
+from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.methods.tree_builders.tree_sampler import TreeSampler

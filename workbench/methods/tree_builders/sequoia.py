@@ -14,9 +14,7 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.declarations import WRONG_SCALE, Claim
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.shapes import NODES

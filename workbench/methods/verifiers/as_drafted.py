@@ -14,8 +14,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.core.sibling_groups import compute_node_errors, select_rows
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import make_ready, unverified_excess

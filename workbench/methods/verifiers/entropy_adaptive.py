@@ -19,8 +19,7 @@ from workbench.core.sampling import entropy_nats
 from workbench.core.sibling_groups import compute_node_errors, select_rows
 from workbench.core.transfer import to_list
 from workbench.decoders.declarations import WRONG_SCALE, Claim
-from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import RoundFeedback, Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import excess, make_ready

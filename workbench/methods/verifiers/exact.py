@@ -14,8 +14,7 @@ from workbench.core.rules import Rule
 from workbench.core.sample_matching import child_acceptance, match_sampled_token
 from workbench.core.sibling_groups import SiblingGroups, verify_positions
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.kernels.rejection import recursive_rejection, supports_distributions
 
 EMITTED = Rule(

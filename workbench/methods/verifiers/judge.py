@@ -14,8 +14,7 @@ from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sibling_groups import ranks
 from workbench.decoders.declarations import Claim, Head
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.rejection import verify_lossless
 from workbench.methods.drafters.trained_net import TrainedNet, load_trained

@@ -15,8 +15,7 @@ from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import on_host, to_list
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy

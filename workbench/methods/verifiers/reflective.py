@@ -19,8 +19,7 @@ from workbench.core.sibling_groups import ranks
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.rejection import relaxed_rejection, verify_lossless
 from workbench.methods.verifiers.answers import at_matched_accuracy

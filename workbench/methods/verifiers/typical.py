@@ -18,8 +18,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.sibling_groups import compute_node_errors, sample_bonus_tokens
 from workbench.core.tree import DraftTree, children_of, tree_attention_mask
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import make_ready, price_of_keeping

@@ -13,7 +13,7 @@ from workbench.core.lazy import LazySequence
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.kernels.rejection import recursive_rejection
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of trained heads from other projects, read into one neutral description.
+"""Read checkpoints of trained heads from other projects into one neutral description.
 
 `files` opens safetensors and refuses pickles. `eagle`, `eagle3`, `medusa` and `hydra` each recognise the layouts of one
 family by the names of configuration fields and tensors; `layouts.read_checkpoint` tries them in turn. The result is a

@@ -1,4 +1,4 @@
-"""Compatibility of trained heads with a target: one result per checked property, and properties of a fitting target."""
+"""Check whether trained heads fit a target, property by property, and describe the target that would fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = 64
-"""Number of embedding rows that are compared."""
+"""Number of rows of the heads' and the target's embedding that are compared."""
 ALIKE = 0.9
 """Minimum cosine similarity at which two embeddings count as the same weights, stored in different formats."""
 
@@ -24,9 +24,9 @@ class HeadRequirements:
     Attributes:
         name: name of the target.
         hidden_size: width of its hidden states.
-        vocab_size: number of its tokens.
-        n_layers: number of its layers.
-        rope: parameters of its rotary embedding; see `rope_of`.
+        vocab_size: number of tokens in its vocabulary.
+        n_layers: number of its decoder layers.
+        rope: parameters of its rotary embedding, in the form that `rope_of` returns.
     """
 
     name: str
@@ -37,7 +37,11 @@ class HeadRequirements:
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any]) -> HeadRequirements:
-        """Return the requirements of a target from its configuration, which may have a nested `text_config`.
+        """Create the requirements of a target from its configuration.
+
+        Args:
+            name: name of the target.
+            config: configuration of the target, which may have a nested `text_config`.
 
         Raises:
             KeyError, TypeError: the configuration lacks a size.
@@ -54,7 +58,7 @@ class CheckResult:
     Attributes:
         name: checked property, such as "hidden size".
         fits: whether the heads match the target in this property; None: a note, not a requirement.
-        message: result as text; if the heads do not match, also the target that would fit.
+        message: result as text; if the heads do not match, it also describes the target that would fit.
     """
 
     name: str
@@ -142,9 +146,9 @@ def _rope(rope: Mapping[str, Any]) -> str:
 
 
 def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str) -> str:
-    """Return an error if the heads were trained for other weights, as their copy of the embedding shows.
+    """Return an error message if the heads' copy of the embedding shows that they were trained for other weights.
 
-    The result is empty if the embeddings agree or the heads have no copy.
+    The message is empty if the embeddings agree or the heads have no copy.
 
     Args:
         checkpoint: heads whose sizes fit the target.

@@ -1,4 +1,4 @@
-"""Neutral description of a checkpoint of trained heads: configuration values, and tensors by their role."""
+"""Describe a checkpoint of trained heads independently of its layout: configuration values, and tensors by role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 ROPES = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Suffix of the name of a buffer that older programs stored; it is ignored, as the configuration determines it."""
+"""Suffix of the name of a RoPE buffer that older programs stored. The buffer is ignored: it follows from the
+configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class TensorSpec:
 def match_tensors(
     stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return each tensor's name in the files, by its name in this workbench; raise an error for unknown tensors.
+    """Match the tensors of a checkpoint with those of a layout: name in this workbench → name in the files.
 
     Args:
         stored: files of the checkpoint.
@@ -132,7 +133,7 @@ def match_tensors(
             raise ModelError(
                 f"{part.stored_name} in {stored.folder} is {_times(shape)}; its configuration requires "
                 f"{_times(part.shape)}.",
-                "Give it the config.json that it was trained with.",
+                "Use the config.json that the heads were trained with.",
             )
     expected = {part.stored_name for part in parts} | set(unread)
     unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
@@ -148,7 +149,13 @@ def match_tensors(
 def read_positive_int(
     stored: CheckpointFiles, config: Mapping[str, Any], *names: str, default: int | None = None
 ) -> int:
-    """Return a positive integer from a configuration: the first of these keys that is present, else `default`.
+    """Return a positive integer from a configuration: the value of the first key in `names` that is present.
+
+    Args:
+        stored: files of the checkpoint, for error messages.
+        config: the configuration.
+        *names: keys to try.
+        default: value if no key is present; None: there is no default.
 
     Raises:
         ModelError: the value is not a positive integer, or no key is present and there is no default.
@@ -158,7 +165,7 @@ def read_positive_int(
         phrase = "lacks" if value is None else f"has {value!r:.40} for"
         raise ModelError(
             f"The config.json in {stored.folder} {phrase} `{names[0]}`, which must be a whole number above 0.",
-            "Give it the config.json that it was trained with.",
+            "Use the config.json that the heads were trained with.",
         )
     return value
 
@@ -186,7 +193,16 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def sort_draft_tokens(
     stored: CheckpointFiles, ids: Iterable[int], what: str, vocab_size: int
 ) -> tuple[list[int], list[int] | None]:
-    """Return a draft vocabulary's token ids in increasing order, and the index of each in `ids`; None: the same order.
+    """Sort the token ids of a draft vocabulary, after checking them.
+
+    Args:
+        stored: files of the checkpoint, for error messages.
+        ids: token ids in the order of the checkpoint's LM head.
+        what: name of the tensor with the ids, for error messages.
+        vocab_size: number of tokens of the target.
+
+    Returns:
+        Token ids in increasing order; and the index of each in `ids`, None if the order is the same.
 
     Raises:
         ModelError: a token occurs twice or is not in the target's vocabulary.

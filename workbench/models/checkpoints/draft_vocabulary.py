@@ -1,4 +1,4 @@
-"""Maps between a draft vocabulary and the target's vocabulary: `d2t`, `t2d`, `token_map`."""
+"""Read the maps between a draft vocabulary and the target's from checkpoints: `d2t`, `t2d`, `token_map`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from workbench.models.checkpoints.files import CheckpointFiles
 
 MAPS = ("d2t", "t2d")
 DraftTokens = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""Values of `Checkpoint.draft_tokens` and `Checkpoint.order`."""
+"""Type of the two fields `Checkpoint.draft_tokens` and `Checkpoint.order`."""
 
 
 def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
-    """Return the draft vocabulary from `d2t`, checked against `t2d` if there is one; (None, None) without `d2t`.
+    """Return the draft vocabulary that `d2t` describes, checked against `t2d` if there is one.
 
     Token i of the heads is token i + d2t[i] of the target; `t2d` is a mask over the target's tokens.
+
+    Args:
+        stored: files of the checkpoint.
+        vocab_size: number of tokens of the target.
+
+    Returns:
+        Token ids and their order, as in `Checkpoint`; (None, None) without `d2t`.
 
     Raises:
         ModelError: a token occurs twice or does not exist, or `d2t` and `t2d` disagree.
@@ -40,9 +47,18 @@ def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
 
 
 def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) -> DraftTokens:
-    """Return the draft vocabulary from a list of token ids, for LM heads with `rows` rows.
+    """Return the draft vocabulary from a list of token ids.
 
     The LM heads have one row for each token of the list, or one for each token of the target.
+
+    Args:
+        stored: files of the checkpoint.
+        name: name of the tensor with the list.
+        vocab_size: number of tokens of the target.
+        rows: number of rows of the checkpoint's LM heads.
+
+    Returns:
+        Token ids and their order, as in `Checkpoint`.
 
     Raises:
         ModelError: as for `draft_vocabulary`; or the number of rows is neither of these.

@@ -1,4 +1,4 @@
-"""EAGLE-1 and -2 (one layer; only their trees differ), and the corresponding layouts of vLLM's speculators.
+"""Read checkpoints of EAGLE-1 and -2 (one layer; only their trees differ), also in the layouts of vLLM's speculators.
 
 Layouts: SafeAILab's `eagle/model/cnets1.py`; vllm-project/speculators' types `eagle` (until 0.3) and `mtp`. EAGLE: Li
 et al. 2024, arXiv:2401.15077, §4.1.
@@ -29,7 +29,7 @@ IN_LAYER = {
     "gate.weight": "mlp.gate_proj.weight", "up.weight": "mlp.up_proj.weight", "down.weight": "mlp.down_proj.weight",
     "before.weight": "input_layernorm.weight",
 }  # fmt: skip
-"""Tensors of a decoder layer: name in this workbench → name in transformers' Llama."""
+"""Names of a decoder layer's tensors: name in this workbench → name in transformers' Llama."""
 OUTSIDE = {
     SAFEAILAB: {"embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "fuse.bias": "fc.bias"},
     SPECULATORS: {
@@ -43,9 +43,9 @@ OUTSIDE = {
         "after.weight": "mtp_layers.0.final_layernorm.weight",
     },
 }  # fmt: skip
-"""Tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
+"""Names of the tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
 LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
-"""Prefix of the names of the layer's tensors, by layout."""
+"""Prefix of the names of the decoder layer's tensors, by layout."""
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
 
 
@@ -96,7 +96,7 @@ NORMS = ("norm_embed", "norm_feature", "before", "after")
 
 
 def layout_of(stored: CheckpointFiles) -> str | None:
-    """Return the name of the EAGLE layout of a checkpoint; None if it has none of them."""
+    """Return the name of a checkpoint's EAGLE layout; None if the checkpoint has another layout."""
     kind = stored.config.get("speculators_model_type")
     if kind in ("eagle", "mtp"):
         return SPECULATORS if kind == "eagle" else MTP
@@ -105,7 +105,12 @@ def layout_of(stored: CheckpointFiles) -> str | None:
 
 
 def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a layout's norms, except the one between attention and MLP."""
+    """Return the names of a layout's norms, except the one between attention and MLP.
+
+    Args:
+        layout: name of the layout.
+        config: configuration of the heads.
+    """
     if layout == MTP:
         return NORMS
     return ("norm_embed", "before", "after") if config.get("layernorms") else ()
@@ -113,6 +118,10 @@ def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes and settings of a Llama-like decoder layer from a configuration.
+
+    Args:
+        stored: files of the checkpoint, for error messages.
+        config: configuration of the heads.
 
     Raises:
         ModelError: a value is missing or not supported.
@@ -144,7 +153,7 @@ def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str,
 
 
 def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in and around a layer; `input_width` is the input width of its attention."""
+    """Return the shapes of a decoder layer's tensors by name; `input_width` is the width of its attention's input."""
     width, ffn = facts["hidden_size"], facts["ffn"]
     queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
     norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}
@@ -157,7 +166,7 @@ def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[
 
 
 def verifier_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the target in a configuration; empty if there is none."""
+    """Return the name of the target that a configuration of heads names; empty if it names none."""
     section = config.get("speculators_config")
     verifier = section.get("verifier") if isinstance(section, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")

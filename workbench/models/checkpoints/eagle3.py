@@ -1,4 +1,6 @@
-"""EAGLE-3: features of three layers, a layer with an input of twice the width, an LM head over a draft vocabulary.
+"""Read checkpoints of EAGLE-3: a decoder layer that reads features of three layers, and a reduced LM head.
+
+The decoder layer has an input of twice the width; the LM head is over a draft vocabulary.
 
 Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
 vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
@@ -19,10 +21,10 @@ INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.w
     "norm_embed.weight": "input_layernorm.weight", "norm_feature.weight": "hidden_norm.weight",
     "q_norm.weight": "self_attn.q_norm.weight", "k_norm.weight": "self_attn.k_norm.weight",
 }  # fmt: skip
-"""Tensors of the layer: name in this workbench → name in the file after the layer's prefix."""
+"""Names of the decoder layer's tensors: name in this workbench → name in the file after the layer's prefix."""
 OPTIONAL = {"embed.weight", "q.bias", "k.bias", "v.bias", "q_norm.weight", "k_norm.weight"}
 TAPS = 3
-"""Number of layers whose hidden states are read if the configuration names none."""
+"""Number of the target's layers whose hidden states the heads read if the configuration names none."""
 
 
 def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
@@ -50,7 +52,7 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
         raise ModelError(
             f"The config.json in {stored.folder} has a draft vocabulary of {draft_size:,} tokens, but the LM head has "
             f"{n_proposed:,}.",
-            "Give it the config.json that it was trained with.",
+            "Use the config.json that the heads were trained with.",
         )
     if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
@@ -113,7 +115,9 @@ def _layout(stored: CheckpointFiles) -> str | None:
 
 
 def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
-    """Return the layers whose input is read; () if the configuration names none (they follow from the target's depth).
+    """Return the target's layers whose input the heads read, from their configuration.
+
+    The result is () if the configuration names none; the layers then follow from the number of the target's layers.
 
     Raises:
         ModelError: the value is not an increasing list of layer indices.
@@ -128,6 +132,6 @@ def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
     if not is_valid or sorted(set(ids)) != ids:
         raise ModelError(
             f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {ids!r:.60}, not an increasing list of layers.",
-            "Give it the config.json that it was trained with.",
+            "Use the config.json that the heads were trained with.",
         )
     return tuple(ids)

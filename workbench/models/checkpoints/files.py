@@ -1,4 +1,4 @@
-"""Files of a checkpoint: a configuration, and safetensors whose tensors are looked up by name. Pickles are refused."""
+"""Open the files of a checkpoint, a configuration and safetensors, and read tensors by name. Pickles are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CheckpointFiles:
             return file.get_tensor(name)
 
     def rows(self, name: str, indices: Iterable[int]) -> Tensor:
-        """Return some rows of a tensor; the others are not read.
+        """Return some rows of a tensor; the other rows are not read.
 
         Raises:
             ModelError: the tensor cannot be read.
@@ -122,7 +122,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 class _opened:
-    """`safe_open` with its errors turned into ModelError."""
+    """Context manager around `safe_open` that converts its errors to ModelError."""
 
     def __init__(self, path: Path, framework: str) -> None:
         self.path, self.framework = path, framework

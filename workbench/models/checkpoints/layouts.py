@@ -1,4 +1,4 @@
-"""Recognise checkpoint layouts: try the readers in turn, and use the first that recognises the files."""
+"""Recognise the layout of a checkpoint: try the readers of all layouts in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own heads: folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
+"""Find the user's own heads, in folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.local_models import as_argument, short_name, trained_for
 
 ENV = "WORKBENCH_HEADS"
-"""Environment variable with folders of heads that are used in addition to the bundled ones, separated as in PATH."""
+"""Name of the environment variable with folders of the user's own heads, separated as in PATH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class OwnHeads:
 
     Attributes:
         folder: folder of the files.
-        config: configuration in the format of this workbench's own heads.
+        config: configuration of the heads, in the format of heads that this workbench trained.
         checkpoint: description of heads with another project's layout; None: this workbench wrote them.
     """
 
@@ -57,12 +57,17 @@ _missed: set[str] = set()
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in these folders in this process, before those that the environment names."""
+    """Use the heads in some folders in this process, with precedence over those that the environment names."""
     _chosen[:] = places
 
 
 def prefer(place: str, on: bool = True) -> None:
-    """Use the heads in a folder before all others in this process; with `on` False, stop using them."""
+    """Use the heads in a folder before all others in this process, or stop using them.
+
+    Args:
+        place: folder of the heads.
+        on: whether to use the heads.
+    """
     use_heads(*([place] if on else []), *(other for other in _chosen if other != place))
     (_preferred.add if on else _preferred.discard)(place)
     _missed.discard(place)
@@ -111,7 +116,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """Return the result of `read_checkpoint`, cached until a file in the folder changes (`changed`: newest date)."""
+    """Return the result of `read_checkpoint` from a cache. Its key includes `changed`, the newest date of a file."""
     return read_checkpoint(Path(place))
 
 
@@ -141,6 +146,11 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
 
 def check(place: str, target: str, folder: Path | None) -> None:
     """Refuse heads that cannot be read or, according to the target's files, do not fit the target.
+
+    Args:
+        place: folder of the heads.
+        target: name of the target.
+        folder: folder of the target; None: it is not on this machine yet.
 
     Raises:
         ModelError: the heads cannot be used; the message names a target that would fit.

@@ -19,7 +19,7 @@ import psutil
 from workbench.core.errors import CapacityError
 
 _PATIENCE_S = 2.0
-"""Time to wait for a lock, in seconds; a process that tests whether the lock is free takes it briefly."""
+"""Time in seconds to wait for a lock, because a process that only tests whether it is free takes it briefly."""
 
 
 def identity(pid: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process with this identity; None if it has ended, even if another process now has its id."""
+    """Return the process with an identity that `identity` returned; None if it has ended, even if its id was reused."""
     try:
         process = psutil.Process(noted["pid"])
         current = identity(noted["pid"])
@@ -101,7 +101,7 @@ def is_locked(file: Path) -> bool:
 
 
 def holder(file: Path) -> psutil.Process | None:
-    """Return a process that has a file open, other than this one; None if none is found."""
+    """Return another process that has a file open; None if none is found."""
     path = str(file.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

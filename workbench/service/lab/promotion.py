@@ -1,4 +1,4 @@
-"""Promotion of a head from the lab: the app drafts with a copy of it, as with `--head`, and the run records that."""
+"""Promote a head from the lab: the app drafts with a copy of the head, as with `--head`, and the run records that."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
 
 
 def demote(run: LabRun, heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
-    """Stop drafting with a run's head; return the result of `promote` with empty values."""
+    """Stop drafting with a run's head. Return a dict with the keys of `promote` and empty values."""
     _end(run, promoted_folder(run), heads, prefer_heads)
     return {"folder": "", "step": 0, "switched": 0}
 
@@ -72,7 +72,9 @@ def promoted_folder(run: LabRun) -> str:
 
 
 def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
-    """Promote the heads again that were promoted before a restart; drop the record of a head that no longer works.
+    """After a restart, promote the heads again that were promoted before.
+
+    The record of a head that no longer works is dropped.
 
     Returns:
         Folders of the promoted heads.
@@ -100,7 +102,7 @@ def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> No
 
 
 def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
-    """Copy the head, because training saves the next checkpoint into the same folder."""
+    """Copy the head of a run into `heads`, because training saves the next checkpoint into the same folder."""
     head = run.head
     if head is None:
         raise WorkbenchError("There is no checkpoint of this run yet.", "Wait until training has saved the first one.")
@@ -129,7 +131,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
 
 
 def _is_whole(head: Path) -> bool:
-    """Return whether the weights match their checksum."""
+    """Return whether the weights of a head match their checksum."""
     try:
         checksum, _, name = (head / SUMS_FILE).read_text(encoding="utf-8").strip().partition("  ")
         return not checksum_problem(head / name, checksum)

@@ -1,4 +1,4 @@
-"""Training run of the lab, read from its folder: request, progress, results, and reason of its end."""
+"""Read a training run of the lab from its folder: request, progress, results, and reason of its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", 
 RESUMABLE = (STOPPED, KILLED, FAILED)
 """States from which a run can be resumed."""
 STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
-"""Stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
+"""Names of the stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
 _STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
 LOG_BYTES = 200_000
@@ -41,12 +41,15 @@ class LabRun:
 
     @property
     def id(self) -> str:
-        """Id of the run."""
+        """Id of the run, which is its folder's name."""
         return self.folder.name
 
     @property
     def record(self) -> dict[str, Any]:
-        """Content of `run.json`: head, target, options, created, stopped, process; if unreadable: {"damaged": True}."""
+        """Content of `run.json`, with keys such as head, target, options, created, stopped and process.
+
+        {"damaged": True} if the file is unreadable.
+        """
         try:
             content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
             texts = all(isinstance(content[name], str) for name in ("head", "target", "created"))
@@ -139,7 +142,7 @@ class LabRun:
         )
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
-        """Return a summary of the run as plain data; `trouble` is the error and its remedy."""
+        """Return a summary of the run as plain data. Its key `trouble` has the error and its remedy."""
         request, state = self.record, self.state
         curves = self.curves() if curves is None else curves
         last_step = max((points[-1][0] for points in curves.values()), default=0)
@@ -162,7 +165,7 @@ class LabRun:
         return {tag: points for tag, points in finite.items() if points}
 
     def details(self) -> dict[str, Any]:
-        """Return the summary with curves, progress, memory, and the end of the log."""
+        """Return the summary of the run, together with its curves, progress, memory, and the end of its log."""
         curves = self.curves()
         return self.summary(curves) | {
             "curves": curves, "progress": self.progress(curves), "memory": self.memory(),
@@ -238,7 +241,7 @@ class LabRun:
 
 
 def _number(value: Any) -> float:
-    """Return a positive number, or 0 for anything else."""
+    """Return `value` if it is a positive number, otherwise 0."""
     return value if isinstance(value, (int, float)) and value > 0 else 0
 
 

@@ -30,12 +30,13 @@ from workbench.trace.files import write_atomically
 from workbench.trace.ids import is_id, new_id
 
 ENV = "WORKBENCH_LAB"
-"""Folder of the lab's runs, answers and promoted heads."""
+"""Environment variable with the folder of the lab's runs, answers and promoted heads."""
 NICE = 10
 GRACE_S, LEAVING_S = 60.0, 10.0
-"""Seconds for a stopped training to finish its step and save a checkpoint; the second value: when the app ends."""
+"""Seconds that a stopped training has to finish its step and save a checkpoint: if the user stops it, or if the app
+ends."""
 SPARE = 256 << 20
-"""Disk space that must stay free, in bytes."""
+"""Minimum free disk space in bytes that a run must leave."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -85,7 +86,7 @@ class Lab:
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Return the tokens per second of a target's last answers here; None if it has generated none yet."""
+        """Return the speed of a target's last answers in this lab, in tokens per second; None if there are none."""
         paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -138,7 +139,7 @@ class Lab:
         return run
 
     def stop(self, run_id: Any) -> LabRun:
-        """Stop a run: it finishes its step and saves a checkpoint. It is killed if it does not end within `GRACE_S`."""
+        """Stop a run after its current step and a checkpoint; its process is killed if that takes over `GRACE_S`."""
         run = self.run(run_id)
         process = run.process
         if process is not None:
@@ -169,12 +170,12 @@ class Lab:
             shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, prefer_heads: PreferHeads, on: bool = True) -> dict[str, Any]:
-        """Make the app draft with the last saved head of a run; see `workbench.service.lab.promotion`.
+        """Make the app draft with the last saved head of a run, or stop that. Return the result of `promotion.promote`.
 
         Args:
             run_id: id of the run.
             prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
-            on: True: draft with it; False: stop.
+            on: whether to draft with the head; False: stop drafting with it.
 
         Raises:
             WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.
@@ -188,7 +189,7 @@ class Lab:
             )
 
     def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
-        """Promote the heads again that were promoted when the app ended; return their folders."""
+        """Promote the heads again that were promoted when the app ended last. Return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
@@ -197,7 +198,7 @@ class Lab:
             return promotion.restore_promotions(self.runs(), prefer_heads)
 
     def close(self) -> None:
-        """Stop the trainings that this process started; they can be resumed."""
+        """Stop the training runs that this process started. They can be resumed."""
         for run_id, process in list(self._processes.items()):
             if process.poll() is None:
                 LabRun(self.folder / "runs" / run_id).note(stopped=True)
@@ -211,7 +212,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lab's lock: one thread of one app at a time may change its runs and heads.
+        """Hold the lab's lock, so that only one thread of one app changes its runs and heads at a time.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -229,7 +230,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lab's lock for the block, unless a run is being trained.
+        """Hold the lab's lock within this context; refuse if a run is being trained.
 
         Raises:
             CapacityError: a run is being trained.
@@ -280,7 +281,7 @@ class Lab:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
     def _check_disk(self, training_request: TrainingRequest) -> None:
-        """Refuse a run without disk space for the hidden states: four layers for each token of answers and prompts."""
+        """Refuse a run whose data, hidden states of four layers per token of answers and prompts, exceed the disk."""
         width = config_of(folder_of(training_request.target) or Path()).get("hidden_size", 1024)
         n_bytes = training_request.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
@@ -297,7 +298,7 @@ class Lab:
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    """Return the identity of a child process; if it has already ended, one that matches no process."""
+    """Return the identity of a child process; if it has already ended, an identity that matches no process."""
     try:
         return processes.identity(pid)
     except psutil.Error:
@@ -311,7 +312,7 @@ def _place_of(target: str) -> str:
 
 
 def _end(process: psutil.Process) -> None:
-    """Kill a process that does not end by itself in time."""
+    """Wait for a process to end, and kill it if it does not end in time."""
     with contextlib.suppress(psutil.Error):
         try:
             process.wait(GRACE_S)

@@ -1,4 +1,4 @@
-"""Training requests to the lab: head, target and budget, from the list of recipes. Imports no PyTorch."""
+"""Check training requests to the lab: head, target and budget. This module imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOSSES = (
     "smooth_l1:1+ce_soft:0.1",
 )  # fmt: skip
 FIRST = "eagle-3"
-"""Default head of the lab."""
+"""Kind of head that the lab trains by default."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TrainingRequest:
 
     @classmethod
     def of(cls, head: str, target: str, options: Mapping[str, Any], targets: list[str]) -> TrainingRequest:
-        """Check the values of a form.
+        """Create a request from the values of a form, after checking them.
 
         Raises:
             UnknownNameError: there is no such head, target or option.
@@ -78,7 +78,11 @@ class TrainingRequest:
         return cls(head, target, Budget(**{name: specs[name].parse(value) for name, value in options.items()}))
 
     def settings(self, threads: int | None = None) -> dict[str, Any]:
-        """Return the options of the training recipe."""
+        """Return the options of the training recipe by name.
+
+        Args:
+            threads: number of threads; None: one less than the machine has.
+        """
         options = dict(vars(self.budget))
         if not options["steps"]:
             del options["steps"]
@@ -88,14 +92,14 @@ class TrainingRequest:
 
     @property
     def data(self) -> str:
-        """Name of the target's answers, which runs with equal settings share."""
+        """Name of the training data (the target's answers), which is the same for runs with equal settings."""
         budget = self.budget
         return f"{budget.answer_tokens}-{budget.max_new_tokens}-{budget.per_task}-{budget.seed}"
 
 
 @cache
 def heads() -> dict[str, str]:
-    """Return the heads that can be trained by one command and watched: kind → title."""
+    """Return the titles of the heads that the lab can train, by kind."""
     titles = {
         name: next((m.title for m in method_info.methods() if name in m.needs), name)
         for name in method_info.trainable_heads()

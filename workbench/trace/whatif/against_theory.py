@@ -20,6 +20,10 @@ from workbench.trace.whatif.width import tested_positions
 def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
     """Return theoretical values for a run, as JSON data.
 
+    Args:
+        trace: the run.
+        plain: plain decoding of the same prompt by the same target; None: not available.
+
     Returns:
         `tau`, measured; `rate`, accepted / tested with the siblings of a position counted once; `tau_iid`, equation 1
         at that rate; `rates` by position; `tau_by_position`; `best`, the best draft length under the run's cost model;

@@ -46,6 +46,10 @@ def combine(first: Trace, second: Trace) -> Combination:
     A recorded round shows up to which token a draft from its start, or from any position in its accepted part, would
     have been accepted. So the reach of both drafters is known at every position of the common prefix.
 
+    Args:
+        first: run of one drafter.
+        second: run of the other drafter, with the same target and prompt.
+
     Raises:
         WorkbenchError: the runs have different prompts or targets, or their outputs have no common prefix.
     """
@@ -76,7 +80,7 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Return the start and the end of every round in the common prefix."""
+    """Return, per round in the common prefix, the positions where it starts and up to which its draft is accepted."""
     starts, ends, at = list[int](), list[int](), 0
     for r in trace.rounds:
         if at >= common:

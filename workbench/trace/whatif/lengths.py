@@ -41,7 +41,14 @@ class Costs:
 
 
 def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """Fit the cost model without stalled rounds: a line through target passes by size; means of the other times."""
+    """Fit the cost model to the rounds of a run that are not stalled.
+
+    The time of a target pass is a line over its number of tokens; other times are means.
+
+    Args:
+        trace: the run.
+        plain: plain decoding of the same prompt, as in `time_breakdown`.
+    """
     rounds, others = exclude_stalled(trace.rounds), exclude_stalled(plain.rounds) if plain else []
     levels = sum(draft_depths(rounds))
     sizes = [(len(r.nodes), r.verify_s) for r in rounds] + [(0, r.verify_s) for r in others]
@@ -63,14 +70,14 @@ def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Predicted run.
+    """Prediction for a run with another draft length.
 
     Attributes:
         name: the difference to the recorded run, in words.
         depth: draft length, or None if it varies.
         tau: tokens per round.
         tokens_per_second: speed by the cost model.
-        relative: that speed / speed of the recorded run by the same model.
+        relative: `tokens_per_second` / speed of the recorded run by the same cost model.
     """
 
     name: str
@@ -82,7 +89,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class LengthPredictions:
-    """Predictions for other draft lengths.
+    """Predicted speeds of a run with other draft lengths.
 
     Attributes:
         recorded: the recorded run under the cost model.
@@ -110,12 +117,16 @@ class LengthPredictions:
 def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPredictions:
     """Predict the speed of a run with other draft lengths.
 
-    With drafts cut to k levels a round ends after at most k accepted tokens and the target's own, and the next round
+    With drafts cut to k levels, a round ends after at most k accepted tokens and the target's own, and the next round
     starts there, inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of a
     round is that of the levels and nodes up to k of the recorded round in which it starts. A tree keeps its shape up to
     level k; a tree rebuilt with all its nodes on fewer levels may accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
+
+    Args:
+        trace: the run.
+        plain: plain decoding of the same prompt by the same target; None: not available.
     """
     rounds, model = trace.rounds, fit_costs(trace, plain)
     levels, tokens = draft_depths(rounds), metrics.count_emitted(rounds)

@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position of the text.
+    """Position of the recorded text, with the outcome of drafting there.
 
     Attributes:
         number: index of the recorded round that emitted its token.
@@ -117,7 +117,7 @@ def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], flo
         return share * (1 - share) / (n_tested + 2)
 
     def better(now: int, then: int) -> float:
-        """Return by how much acceptance at one depth exceeds that at another beyond its standard error, from 0."""
+        """Return how much higher acceptance is at depth `now` than at `then`, minus the standard error; at least 0."""
         return max(0.0, rate(now) - rate(then) - (error(now) + error(then)) ** 0.5) if counts else 0.0
 
     def chance(position: Position, depth: int) -> float:

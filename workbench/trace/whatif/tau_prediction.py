@@ -11,7 +11,7 @@ from workbench.trace.events import Round
 
 
 def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return τ as predicted by two models: the same acceptance everywhere, or acceptance by position.
+    """Predict τ by two models: the same acceptance probability everywhere, or one per position of the draft.
 
     Returns:
         `rate`, accepted / tested with the siblings of a position counted once; `rates`, the same by position, given
@@ -26,14 +26,22 @@ def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def _rate_of_places(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / tested, with the siblings of a position counted once; for a chain the acceptance rate."""
+    """Return accepted / tested with the siblings of a position counted once; None if nothing was tested.
+
+    For a chain this is the acceptance rate.
+    """
     counts = metrics.acceptance_by_depth(rounds)
     tested = sum(t for _, t, _ in counts)
     return sum(k for _, _, k in counts) / tested if tested else None
 
 
 def tau_of(rates: Sequence[float], levels: Sequence[int]) -> float:
-    """Return τ from the conditional acceptance at each position and the number of drafted levels of each round."""
+    """Return τ for given acceptance probabilities and draft lengths.
+
+    Args:
+        rates: probability that the token at each position of a draft is accepted, given all earlier positions.
+        levels: number of drafted levels in each round.
+    """
     return fmean(theory.tau_by_position(rates[:d]) for d in levels) if levels else 0.0
 
 

@@ -69,12 +69,15 @@ class TimeBreakdown:
 
     @property
     def speedup(self) -> float | None:
-        """Speed-up over plain decoding, without stalled rounds on either side."""
+        """Speed-up over plain decoding, without stalled rounds on either side; None without a baseline."""
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
     def predicted_speedup(self) -> float | None:
-        """Speed-up by Leviathan's theorem 3.8 with measured rate and drafting time; verification costs a plain step."""
+        """Speed-up by Leviathan's theorem 3.8 from the measured acceptance rate and drafting time.
+
+        The theorem assumes that verification takes as long as a plain step. None without a baseline or tested drafts.
+        """
         if not self.plain_s or self.tau_iid is None:
             return None
         return theory.speedup(self.tau_iid, self.draft_s, self.plain_s, 0.0, self.plain_s)
@@ -153,7 +156,7 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """Return the rounds of plain decoding that serve as baseline, and their source in words: see `time_breakdown`."""
+    """Return the plain rounds that are the baseline of `time_breakdown`, and their source in words."""
     if plain is not None:
         header, plain_header = trace.header, plain.header
         for field, a, b in (

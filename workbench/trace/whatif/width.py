@@ -1,4 +1,4 @@
-"""Estimate the value of a wider tree: ranks of the rejected positions' correct tokens in the drafter's distribution."""
+"""Estimate τ of a wider tree, from the ranks that emitted tokens have in the drafter's distribution."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class EmittedTokenRanks:
 
 @dataclass(frozen=True, slots=True)
 class WidthEstimate:
-    """Estimate for a tree with `width` siblings at every position, as deep as the recorded drafts.
+    """Estimated τ of a tree with `width` siblings at every position, as deep as the recorded drafts.
 
     Attributes:
         width: number of siblings.
         tau: estimated tokens per round. The acceptance at each depth is the share of recorded tests whose emitted token
-            is among the first `width` ranks. Two opposite errors: tests without a recorded ranking count as rejected;
-            positions that only a sibling would have reached were not tested, may be harder, and are assumed to be
-            accepted as often as the tested ones.
+            is among the first `width` ranks. The estimate has two opposite errors. It is too low because tests without
+            a recorded ranking count as rejected. It is too high because positions that only a sibling would have
+            reached were not tested: they may be harder, but are assumed to be accepted as often as the tested ones.
     """
 
     width: int
@@ -98,7 +98,16 @@ def tested_positions(r: Round) -> list[tuple[int, int, int]]:
 
 
 def _rank(r: Round, place: int, wanted: int) -> int | None:
-    """Return the token's rank in the drafter's distribution, from 1; 0 if beyond the recorded ones; None if unknown."""
+    """Return the rank of a token in the drafter's distribution at a tree position, from 1.
+
+    Args:
+        r: the round.
+        place: tree position: index of a node; −1: the root.
+        wanted: token id.
+
+    Returns:
+        The rank; 0 if the token is not among the recorded ones; None if no ranking was recorded.
+    """
     top = r.top_q[place + 1] if place + 1 < len(r.top_q) else None
     if top is not None:
         return top.tokens.index(wanted) + 1 if wanted in top.tokens else 0
@@ -122,6 +131,11 @@ def _second_for_target(r: Round, place: int) -> bool:
 
 
 def estimate_widths(rounds: Sequence[Round], most: int = 5) -> list[WidthEstimate]:
-    """Return the estimated τ of trees with 1 … `most` siblings at every position."""
+    """Return the estimated τ of trees with 1 … `most` siblings at every position.
+
+    Args:
+        rounds: rounds of a run.
+        most: maximum number of siblings.
+    """
     by_depth, levels = rank_emitted_tokens(rounds), draft_depths(rounds)
     return [WidthEstimate(w, tau_of([entry.within(w) for entry in by_depth], levels)) for w in range(1, most + 1)]

@@ -17,7 +17,7 @@ TELLING, SMALL = 0.1, 0.02
 def explain_speed(
     breakdown: TimeBreakdown, lengths: LengthPredictions | None = None, measured: Estimate | None = None
 ) -> list[str]:
-    """Return sentences that explain the run's speed; "faster" or "slower" only if several pairs of runs show it.
+    """Return sentences that explain a run's speed. They say "faster" or "slower" only if several pairs of runs show it.
 
     Args:
         breakdown: mean time of a round by part.

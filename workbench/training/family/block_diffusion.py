@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.methods import registry
-from workbench.methods.drafters.block_diffusion import BlockNet
-from workbench.training.family.drafter import Curve
+from workbench.methods.drafters.block_diffusion import LONGEST, BlockNet
 from workbench.training.family.fusing import check_capture_layers, choose_capture_layers, load_fusion_batch
 from workbench.training.family.head_training import (
     TrainingSetup,
@@ -25,11 +25,11 @@ from workbench.training.family.head_training import (
     build_seeded,
     draft_vocabulary_config,
 )
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
-
-__all__ = ["choose_capture_layers", "train"]
+from workbench.training.trainer import Curve
 
 DECAY = 4.0
 """Number of positions after which a token's loss weighs 1/e of the first token's, in blocks of 8: if an early token is
@@ -39,6 +39,28 @@ ANCHORS = 16
 EVAL_ANCHORS = 48
 PARTLY_VISIBLE_SHARE = 0.25
 """Share of the blocks in which more than the first token is visible."""
+
+
+@dataclass
+class Options(LayerOptions):
+    """Options for training block diffusion drafters.
+
+    Attributes:
+        block: Block size in positions, including the known token.
+        layers: Number of layers.
+        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+        cond: Rank of the fusion.
+    """
+
+    method: str = BlockNet.kind
+    loss: str = "ce_soft:1"
+    block: int = LONGEST
+    layers: int = 2
+    taps: tuple[int, ...] = ()
+    cond: int = 64
+
+    def capture_layers(self, layers: int) -> tuple[int, ...]:
+        return choose_capture_layers(self, layers)
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
+
+
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training Chimera's encoder, layer and heads.
+
+    Attributes:
+        blocks: Number of heads.
+        cond: Internal width of the layers.
+        ffn: Width of the fusion layer's gated MLP.
+    """
+
+    method: str = ChimeraHeads.kind
+    loss: str = "ce_soft:1"
+    blocks: int = 4
+    cond: int = 64
+    ffn: int = 1024
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from workbench.methods.drafters.clover import CloverHeads
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 LOSS_DECAY = 0.7
 """Weight of a level's loss relative to the level before, as in Clover-2's released code."""
+
+
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training Clover's levels.
+
+    Attributes:
+        blocks: Number of levels.
+        cond: Internal width of the layers.
+        ffn: Width of the augmenting block's gated MLPs.
+        augmenting: Layers of the augmenting block: 1 in Clover, 2 in Clover-2.
+        mixes: Feed the newest token into the augmenting block, as Clover-2 does.
+    """
+
+    method: str = CloverHeads.kind
+    loss: str = "smooth_l1:10+ce_soft:1"
+    blocks: int = 5
+    cond: int = 64
+    ffn: int = 1024
+    augmenting: int = 1
+    mixes: bool = True
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

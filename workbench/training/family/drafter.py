@@ -6,9 +6,8 @@ distributions are compared over the drafter's reduced vocabulary. So the target 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,15 @@ from workbench.models.model_index import MODEL_INDEX, vocabulary_hash
 from workbench.models.pretrained import load_model, load_tokenizer, resolve_device
 from workbench.models.shared_embeddings import ROWS, expand_rows, factor_rows, tensors_of
 from workbench.models.tokenizer_source import FILES, VOCABULARY
-from workbench.trace.files import write_atomically
 from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.family.readings import Readings, last_norm
 from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.family.training_texts import ALL, DRAFTER, MIX, OwnTexts, make_next_batch, select_readings
 from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision, save_tokenizer, save_weights
+from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 
 @dataclass
@@ -180,35 +179,6 @@ def load_teacher(options: Any) -> Teacher:
     )
 
 
-@dataclass
-class Curve:
-    """Learning curve of a run; stored beside its checkpoint, so that a resumed run continues it.
-
-    Attributes:
-        path: its file; none: the curve is not stored.
-        points: pairs of the number of tokens read and the held-out figure.
-    """
-
-    path: Path | None
-    points: list[tuple[int, float]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, options: Any) -> Curve:
-        """Return the curve of a run, with its points so far."""
-        path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
-        points = json.loads(path.read_text()) if path and options.resume and path.exists() else []
-        return cls(path, [(tokens, value) for tokens, value in points])
-
-    def add(self, tokens: int, value: float) -> None:
-        """Add a point; if a finished run is started again, replace its last point."""
-        if self.points and self.points[-1][0] == tokens:
-            self.points.pop()
-        self.points.append((tokens, round(value, 4)))
-        if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self.points).encode())
-
-
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
     """Return the drafter's configuration, with the target's vocabulary, context and EOS tokens."""
     target_config = teacher.config
@@ -263,8 +233,8 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
-    report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
-    optimizers, losses = options.optimizers(drafter), draft_model_losses(options.loss)
+    report(f"chat-drafter: its vocabulary has {facts['covered']:.1%} of the target's tokens")
+    losses = draft_model_losses(options.loss)
     table, own_texts = teacher.lm_head[vocab], None
     if options.made in (DRAFTER, MIX):
         models = load_models(options.target, None, str(device), readings.facts["dtype"])
@@ -272,12 +242,11 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     next_batch = make_next_batch(readings, options.made, options.rows, options.seed, options.anew, own_texts)
     curve, held_batches = Curve.of(options), load_answer_batches(teacher, readings, held)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        dialogues, n_own = next_batch(step)
+    def step_loss(step: Step) -> StepLoss:
+        dialogues, n_own = next_batch(step.number)
         ids, features, text, _ = stack_dialogues(dialogues)
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         positions = text.flatten().nonzero().flatten()
-        sample = positions[torch.randperm(len(positions), generator=generator)[: options.positions]]
+        sample = positions[torch.randperm(len(positions), generator=step.generator)[: options.positions]]
         labels = vocab_index[ids.roll(-1, 1).flatten()[sample]]
         labels[sample >= (len(dialogues) - n_own) * ids.shape[1]] = IGNORE_INDEX
         with half_precision():
@@ -285,21 +254,19 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
                 target_logits = F.linear(features.flatten(0, 1)[sample].to(table.dtype), table)
             draft_logits = F.linear(drafter.states(ids).flatten(0, 1)[sample], drafter.lm_head_rows(vocab))
         loss = distillation_loss(draft_logits, target_logits, labels, options.text_weight, losses)
-        loss.backward()
         share = (draft_logits.argmax(-1) == target_logits.argmax(-1)).float().mean()
-        return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(share)}
+        return StepLoss(loss, int(text.sum()), {"loss": float(loss.detach()), "agreement": float(share)})
 
-    def on_checkpoint(result: RunResult) -> str:
-        drafter.eval()
-        result.held["agreement"] = agreement(drafter, vocab, held_batches)
-        curve.add(result.tokens, result.held["agreement"])
-        drafter.train()
-        write_drafter(drafter, teacher, vocab_ids, options.out)
-        agreement_text = f"{result.held['agreement']:.3f} of held-out positions"
-        return f"chat-drafter: predicts the target's most probable token at {agreement_text}"
-
-    loop = options.loop("chat-drafter")
-    result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
+    result = Trainer(
+        "chat-drafter",
+        options,
+        drafter,
+        step_loss,
+        report,
+        evaluate=lambda: {"agreement": agreement(drafter, vocab, held_batches)},
+        save=lambda: write_drafter(drafter, teacher, vocab_ids, options.out),
+        curve=curve,
+    ).run()
     if start_weights and options.average:
         drafter.load_weights(interpolate_weights(drafter.weights(), start_weights, options.average))
         write_drafter(drafter, teacher, vocab_ids, options.out)

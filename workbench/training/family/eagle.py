@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve, Teacher, interpolate_weights
+from workbench.training.family.drafter import Teacher, interpolate_weights
 from workbench.training.family.head_training import EVAL_BATCH_SIZE, TrainingSetup, draft_vocabulary_config
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.readings import batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
-from workbench.training.heads.trainer import train_net
+from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
-STARTS_FROM_EAGLE = True
-"""Training may start from a finished layer of the same kind; afterwards the weights of both may be averaged."""
+
+@dataclass
+class FeatureHeadOptions(LayerOptions, HeadOptions):
+    """Options for training layers that predict features.
+
+    Attributes:
+        own: Share of the features that are replaced by the drafter's own predictions, its input from the second draft
+            level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one network pass at random
+            positions instead of one pass per level.
+    """
+
+    own: float = 0.0
+
+
+@dataclass
+class Options(FeatureHeadOptions):
+    """Options for training EAGLE's layer.
+
+    Attributes:
+        average: Share of the weights of `begin` in the final weights; the rest is this run's. Averaging two runs on
+            different texts keeps the accuracy of both; the second run alone loses some on the first texts. Source:
+            Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+    """
+
+    method: str = FeatureNet.kind
+    loss: str = "smooth_l1:1+ce_soft:1"
+    average: float = 0.0
+    starts_from_eagle: ClassVar[bool] = True
 
 
 class TargetParts(nn.Module):
@@ -64,10 +95,6 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     def write(net: FeatureNet) -> None:
         save_net(net, options.folder, teacher.name, **setup.facts(net), **draft_vocabulary_config(vocab, teacher))
 
-    def record(net: FeatureNet, result: RunResult) -> None:
-        curve.add(result.tokens, result.held["agreement 1"])
-        write(net)
-
     def batch(has_images: bool, step: int) -> list[Dialogue]:
         return [readings.dialogue(row) for row in rows(step)]
 
@@ -76,7 +103,16 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     shared = TargetParts(teacher, vocab)
     net, result = train_net(
-        options, shared, batch, setup.report, groups, net, on_evaluation=record, is_target_token=is_target
+        options,
+        shared,
+        batch,
+        setup.report,
+        groups,
+        net,
+        save=write,
+        is_target_token=is_target,
+        curve=curve,
+        predicted_share=options.own,
     )
     if start_weights and options.average:
         net.load_state_dict(interpolate_weights(net.state_dict(), start_weights, options.average))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.fusing import (
     SCALE_TEXTS,
     check_capture_layers,
@@ -23,27 +23,50 @@ from workbench.training.family.fusing import (
     normalise_inputs,
 )
 from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
-__all__ = ["STARTS_FROM_EAGLE", "choose_capture_layers", "draft_vocabulary_size", "train"]
 VOCAB_DIVISOR = 4
 """Default size of the head's own LM head: the target's vocabulary divided by this number. The released head has
 32,000 of 128,256 tokens."""
 LOSS_DECAY = 0.8
 """Weight of each step's loss relative to the step before."""
-STARTS_FROM_EAGLE = True
-"""Training may start from a finished EAGLE layer, whose weights have similar functions."""
 COPIED_WEIGHTS = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
 """Names of the weights that are copied unchanged from an EAGLE layer."""
 
 
-def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
-    """Return the size of the draft vocabulary."""
-    if options.draft_vocab_size:
-        return options.draft_vocab_size
-    return max(1, len(teacher.lm_head) // VOCAB_DIVISOR) if options.head_learns else options.vocabulary
+@dataclass
+class Options(LayerOptions):
+    """Options for training EAGLE-3's layer.
+
+    Attributes:
+        head_learns: Give the layer an LM head of its own, as in the paper, initialised with the target's rows for the
+            draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
+        draft_vocab_size: Draft vocabulary; 0: `vocabulary`, or a quarter of the target's vocabulary if the layer has an
+            LM head of its own.
+        ttt: Draft steps unrolled in training (training-time test).
+        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+    """
+
+    method: str = Eagle3Net.kind
+    loss: str = "ce_soft:1"
+    head_learns: bool = False
+    draft_vocab_size: int = 0
+    ttt: int = 3
+    taps: tuple[int, ...] = ()
+    starts_from_eagle: ClassVar[bool] = True
+    """From a finished EAGLE layer, whose weights have similar functions."""
+
+    def capture_layers(self, layers: int) -> tuple[int, ...]:
+        return choose_capture_layers(self, layers)
+
+    def draft_vocabulary_size(self, vocab_size: int) -> int:
+        if self.draft_vocab_size:
+            return self.draft_vocab_size
+        return max(1, vocab_size // VOCAB_DIVISOR) if self.head_learns else self.vocabulary
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

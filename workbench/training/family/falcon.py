@@ -12,6 +12,7 @@ number of wrong predictions. The share decreases during training, since in draft
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool
@@ -20,14 +21,35 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.falcon import FalconNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config, shift_left
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 FINAL_GLANCE_RATIO = 0.10 / 0.45
 """Glancing share at the end of training, relative to the share at the start, as in the released code."""
+
+
+@dataclass
+class Options(LayerOptions):
+    """Options for training Falcon's drafter.
+
+    Attributes:
+        cond: State size of the LSTM; 0: a third of the target's hidden size.
+        block: Block size in positions.
+        glance: Glancing rate: number of randomly chosen blocks that get the correct answer as their first
+            input, relative to the number of wrong predictions. It decreases to 2/9 of this value during training.
+        noise: Uniform noise on the input features, as a share of their standard deviation.
+    """
+
+    method: str = FalconNet.kind
+    loss: str = "smooth_l1:10+forward_kl:0.9+ce_hard:0.1"
+    cond: int = 0
+    block: int = 2
+    glance: float = 0.45
+    noise: float = 0.1
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

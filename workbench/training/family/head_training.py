@@ -1,15 +1,13 @@
 """Shared code of the training modules: one module per kind of head that is trained on readings (stored hidden states).
 
-The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"), with a function
-`train`; kinds without one are trained like EAGLE's layer. So the recipe of a new head is its file. The module may also
-have: `choose_capture_layers` (layers whose hidden states it reads), `draft_vocabulary_size`, `default_exit_layer`,
-`STARTS_FROM_EAGLE` (whether it can start from a finished layer of EAGLE's) and `FIXED_LOSS` (if its loss is fixed).
+The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"). It has a dataclass
+`Options` (see `workbench.training.family.options`) and a function `train`. Kinds without a module are trained like
+EAGLE's layer. So the recipe of a new head is its file.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,35 +23,23 @@ from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.fingerprint import WEIGHTS
-from workbench.training.family.drafter import Curve, Teacher
+from workbench.training.family.drafter import Teacher
+from workbench.training.family.options import DEFAULT_KIND, find_kind_module
 from workbench.training.family.readings import Readings, batches
 from workbench.training.heads.artefact import save_net
-from workbench.training.loop import Report, RunResult, run_loop
+from workbench.training.loop import Report, RunResult
+from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_parameters, propagate, step_generator
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
 """(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
-DEFAULT_KIND = FeatureNet.kind
-"""Kind whose training module is used for kinds without one."""
 EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
 
 
-def find_training_module(kind: str) -> ModuleType | None:
-    """Return the training module of exactly this kind; None if there is none."""
-    name = f"{__package__}.{kind.replace('-', '_')}"
-    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
-    return module if hasattr(module, "train") else None
-
-
 def get_training_module(kind: str) -> ModuleType:
-    """Return the training module for a kind of head, EAGLE's by default."""
-    return find_training_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
-
-
-def starts_from_eagle(kind: str) -> bool:
-    """Return whether such a head can start from a finished layer of EAGLE's."""
-    return getattr(find_training_module(kind), "STARTS_FROM_EAGLE", False)
+    """Return the training module for a kind of head, EAGLE's for kinds without one."""
+    return find_kind_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,7 @@ class TrainingSetup:
     """Training setup: target, data and options.
 
     Attributes:
-        options: options of the recipe (`ChatHeadOptions`).
+        options: options of the kind, its module's `Options`.
         teacher: parts of the target that drafters are trained against.
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].
@@ -106,22 +92,27 @@ class TrainingSetup:
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
         """Return the configuration entries that all heads have besides their sizes and tokens."""
-        count = sum(p.numel() for p in net.parameters())
-        return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
+        return {
+            WEIGHTS: self.teacher.weights,
+            "parameters": count_parameters(net),
+            "loss": self.options.loss,
+        }
 
-    def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
-        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
+    def losses(self, step_losses: StepLosses) -> Callable[[Step], StepLoss]:
+        """Return the function that computes the loss of a step, on a batch of readings."""
         options = self.options
         rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
-        def step(number: int) -> tuple[int, dict[str, float]]:
-            generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
-            count, losses, total = step_losses(rows(number), generator)
-            if total.requires_grad:  # false if these answers have no position with a loss
-                total.backward()
-            return count, {name: float(loss.detach()) for name, loss in losses.items()}
+        def loss(step: Step) -> StepLoss:
+            tokens, losses, total = step_losses(rows(step.number), step.generator)
+            return StepLoss(total, tokens, {name: float(loss.detach()) for name, loss in losses.items()})
 
-        return step
+        return loss
+
+    def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
+        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
+        loss, seed = self.losses(step_losses), self.options.seed
+        return lambda number: propagate(loss(Step(number, 0.5, step_generator(seed, number))))
 
     def run(
         self,
@@ -141,23 +132,24 @@ class TrainingSetup:
             facts: further entries of the configuration.
         """
         options, facts = self.options, self.facts(net.to(self.device)) | facts
-        loop = options.loop(options.method)
-        self.report(f"{options.method}: {facts['parameters']:,} parameters")
-        curve, train_step = Curve.of(options), self.make_train_step(step_losses)
+        loss, curve = self.losses(step_losses), Curve.of(options)
 
-        def step(number: int) -> tuple[int, dict[str, float]]:
-            on_progress(loop.clock.progress(number))
-            return train_step(number)
+        def step_loss(step: Step) -> StepLoss:
+            on_progress(step.progress)
+            return loss(step)
 
-        def on_checkpoint(result: RunResult) -> str:
-            result.held = measure()
-            name, value = next(iter(result.held.items()))
-            curve.add(result.tokens, value)
-            save_net(net, options.folder, self.teacher.name, **facts)
-            return f"{options.method}: held out: {name} {value:.3f}"
-
-        optimizers = options.optimizers(net, weight_decay=0.0)
-        return run_loop(loop, net, optimizers, step, self.report, on_checkpoint), curve
+        trainer = Trainer(
+            options.method,
+            options,
+            net,
+            step_loss,
+            self.report,
+            evaluate=measure,
+            save=lambda: save_net(net, options.folder, self.teacher.name, **facts),
+            weight_decay=0.0,
+            curve=curve,
+        )
+        return trainer.run(), curve
 
 
 def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -12,12 +14,25 @@ from transformers import DynamicCache
 from workbench.core.errors import ParameterError
 from workbench.kernels.layers import LayerSubsets, decoder_layers, override_layer_input, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
+from workbench.training.family.in_pass import ProbedTexts, ProbeOptions, train_probes
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
-__all__ = ["draft_vocabulary_size", "run_probes", "train"]
+
+@dataclass
+class Options(ProbeOptions):
+    """Options for training transfer matrices.
+
+    Attributes:
+        transfers: Number of future tokens whose hidden states are predicted.
+        transfer_layer: Layer after which the hidden states of future tokens are predicted.
+    """
+
+    method: str = Transfers.kind
+    transfers: int = 3
+    transfer_layer: int = 4
+    depth_shares: ClassVar[Mapping[str, int]] = {"transfer_layer": 3}
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -18,22 +18,19 @@ from torch.nn import functional as F
 
 from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
-from workbench.methods.drafters.medusa import RANKS
 from workbench.methods.drafters.probe_drafter import ProbeLayout, ProbeNet, probe_layout
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, load_batch
 from workbench.training.family.head_training import (
-    EVAL_BATCH_SIZE,
     TrainingSetup,
     answer_continues,
     build_seeded,
     sample_indices,
     shift_left,
-    sum_losses,
 )
-from workbench.training.heads.losses import LossInputs, WeightedLoss
+from workbench.training.family.levels import AnswerBatch, train_levels
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.loop import RunResult
-from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 MAX_ANCHORS = 24
 """Largest number of positions per text that are followed by probes."""
@@ -65,9 +62,14 @@ RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
 """(net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
 
 
-def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
-    """Return the vocabulary size: the target itself drafts, with all of its tokens."""
-    return len(teacher.lm_head)
+@dataclass
+class ProbeOptions(ChatHeadOptions):
+    """Options for training probes."""
+
+    loss: str = "ce_soft:1"
+
+    def draft_vocabulary_size(self, vocab_size: int) -> int:
+        return vocab_size  # the target itself drafts, with all of its tokens
 
 
 def train_probes(
@@ -86,7 +88,7 @@ def train_probes(
     """
     options, teacher = setup.options, setup.teacher
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
-    table, loss = teacher.lm_head, WeightedLoss.parse(options.loss)
+    table = teacher.lm_head
 
     def build_untrained() -> ProbeNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
@@ -96,26 +98,16 @@ def train_probes(
 
     net = build_seeded(options.seed, build_untrained)
 
-    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, _, answer = load_batch(setup.readings, rows)
-        losses: dict[str, Tensor] = {}
-        with half_precision(options.half):
-            sample = sample_anchors(answer, MAX_ANCHORS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, run_probes, ids, features, sample)):
-                with torch.no_grad():
-                    target_logits = F.linear(truth, table)
-                logits = net.probe_logits(F.linear(states, table))[:, 0]
-                guess = states.mean(1).float()
-                losses[f"token {step + 1}"], _ = loss(LossInputs(guess, truth, logits.float(), target_logits.float()))
-        shares = [loss_decay**step / net.levels for step in range(len(losses))]
-        return int(answer.sum()), losses, sum_losses([a * b for a, b in zip(shares, losses.values(), strict=True)])
-
-    def measure() -> dict[str, float]:
-        net.accuracy = tuple(map(tuple, hit_rates(net, model, run_probes, setup)))
-        return {f"agreement {step + 1}": row[0] for step, row in enumerate(net.accuracy)}
+    def predict(
+        batch: AnswerBatch, generator: torch.Generator, places: int | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        ids, features, _, answer = batch
+        anchors = sample_anchors(answer, MAX_ANCHORS, generator)
+        for states, truth in guesses(net, model, run_probes, ids, features, anchors):
+            yield states.mean(1).float(), net.probe_logits(F.linear(states, table))[:, 0], truth
 
     with unpack_temporarily(model):  # packed products have no gradients
-        return setup.run(net, step_losses, measure, vocab_size=len(teacher.lm_head))
+        return train_levels(setup, net, net.levels, predict, "token", lambda level: loss_decay**level / net.levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +173,3 @@ def guesses(
         truth = shift_left(features, step + 1).gather(1, anchors.at[..., None].expand(-1, -1, features.shape[2]))
         if in_answer.any():
             yield states[:, :, step][in_answer], truth[in_answer].float()
-
-
-@torch.inference_mode()
-def hit_rates(net: ProbeNet, model: Any, run_probes: RunProbes, setup: TrainingSetup) -> list[list[float]]:
-    """Return how often the r-th best guess of each probe is the target's most probable token, r = 1 … 10: [m, 10]."""
-    hits = torch.zeros(net.levels, RANKS, device=setup.device)
-    total = hits.new_zeros(net.levels)
-    generator = torch.Generator().manual_seed(0)
-    for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
-        ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
-        with half_precision():
-            sample = sample_anchors(answer, MAX_ANCHORS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, run_probes, ids, features, sample)):
-                logits = net.probe_logits(F.linear(states, setup.teacher.lm_head))[:, 0]
-                target_tokens = setup.teacher.greedy_tokens(truth)
-                hits[step] += (logits.topk(RANKS, dim=-1).indices == target_tokens[:, None]).float().sum(0)
-                total[step] += len(target_tokens)
-    return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.kangaroo import ExitAdapter
-from workbench.training.family.drafter import Curve, load_batch, pad_and_stack
+from workbench.training.family.drafter import load_batch, pad_and_stack
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -18,15 +20,31 @@ from workbench.training.family.head_training import (
     draft_vocabulary_config,
     sample_indices,
 )
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 
-def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
-    """Return the layer whose output the adapter reads."""
-    return (options.exit_layer,)
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training Kangaroo's adapter.
+
+    Attributes:
+        heads: Number of attention heads.
+        exit_layer: Layer whose output the adapter reads; the readings must have it in `taps`.
+    """
+
+    method: str = ExitAdapter.kind
+    loss: str = "ce_soft:1"
+    heads: int = 9
+    exit_layer: int = 8
+    depth_shares: ClassVar[Mapping[str, int]] = {"exit_layer": 6}
+
+    def capture_layers(self, layers: int) -> tuple[int, ...]:
+        return (self.exit_layer,)
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

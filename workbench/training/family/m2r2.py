@@ -6,7 +6,9 @@ same layers over their KV cache, all positions at once. As in a draft, each posi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,21 +22,33 @@ from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, load_answer_batches, load_batch
+from workbench.training.family.drafter import load_answer_batches, load_batch
 from workbench.training.family.head_training import TrainingSetup, build_seeded, sample_indices
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 
-def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
-    """Return the vocabulary size: the target's own LM head reads the fast stream, with all of its tokens."""
-    return len(teacher.lm_head)
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training M2R2's accelerator adapters.
 
+    Attributes:
+        exit_layer: Layer after which the fast residual stream is read.
+        rank: Rank of the adapters.
+    """
 
-def default_exit_layer(layers: int) -> int:
-    """Return the default exit layer: a quarter of the target's layers."""
-    return max(1, layers // 4)
+    method: str = Accelerators.kind
+    loss: str = "ce_soft:1+cosine:0.1"
+    matrix_rate: float = 0.006
+    exit_layer: int = 3
+    rank: int = 32
+    depth_shares: ClassVar[Mapping[str, int]] = {"exit_layer": 4}
+
+    def draft_vocabulary_size(self, vocab_size: int) -> int:
+        return vocab_size  # the target's own LM head reads the fast stream, with all of its tokens
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

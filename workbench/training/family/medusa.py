@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.family.drafter import Curve, load_batch
+from workbench.methods.drafters.medusa import MedusaHeads
+from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import (
-    EVAL_BATCH_SIZE,
     TrainingSetup,
     answer_continues,
     build_seeded,
@@ -18,12 +21,28 @@ from workbench.training.family.head_training import (
     sample_indices,
     sum_losses,
 )
+from workbench.training.family.levels import measure_ranks
+from workbench.training.family.options import ChatHeadOptions
 from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 FIXED_LOSS = "cross-entropy with the text"
 """The fixed loss of these heads."""
+
+
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training Medusa's heads.
+
+    Attributes:
+        blocks: Number of heads.
+    """
+
+    method: str = MedusaHeads.kind
+    blocks: int = 4
+    fixed_loss: ClassVar[str] = FIXED_LOSS
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
@@ -50,8 +69,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         }
         return int(answer.sum()), losses, sum_losses(losses.values())
 
+    def predict(rows: list[int], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        ids, features, _, answer = load_batch(setup.readings, rows)
+        inputs, tokens = make_inputs_and_labels(ids, features, answer, options.blocks)
+        for states, labels in zip(heads(inputs.float()), tokens, strict=True):
+            yield F.linear(states, table)[labels >= 0], labels[labels >= 0]
+
     def measure() -> dict[str, float]:
-        heads.accuracy = tuple(map(tuple, hit_rates(heads, setup)))
+        heads.accuracy = measure_ranks(setup, options.blocks, predict)
         return {f"accuracy {k + 1}": row[0] for k, row in enumerate(heads.accuracy)}
 
     facts = draft_vocabulary_config(setup.draft_vocabulary, setup.teacher)
@@ -74,20 +99,3 @@ def make_inputs_and_labels(
     )
     mask = answer_continues(answer, 1)  # the last position of an answer predicts only the target's own token
     return features[mask], labels[:, mask]
-
-
-@torch.inference_mode()
-def hit_rates(heads: MedusaHeads, setup: TrainingSetup) -> list[list[float]]:
-    """Return how often the r-th best token of each head is the text's token, r = 1 … 10: [K, 10]."""
-    hits = torch.zeros(len(heads.heads), RANKS, device=setup.device)
-    total = hits.new_zeros(len(heads.heads))
-    for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
-        ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
-        inputs, tokens = make_inputs_and_labels(ids, features, answer, len(heads.heads))
-        with half_precision():
-            top_tokens = setup.draft_vocabulary[
-                F.linear(heads(inputs.float()), setup.lm_head_rows).topk(RANKS, dim=-1).indices
-            ]  # [K, N, 10]
-        hits += (top_tokens == tokens[..., None]).float().sum(1)
-        total += (tokens >= 0).float().sum(1)
-    return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

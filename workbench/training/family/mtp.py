@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch.nn import functional as F
 
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve
+from workbench.methods.drafters.mtp import MTPNet
 from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
+
+
+@dataclass
+class Options(LayerOptions):
+    """Options for training the multi-token prediction module.
+
+    Attributes:
+        ttt: Draft steps unrolled in training.
+    """
+
+    method: str = MTPNet.kind
+    loss: str = "ce_soft:1"
+    ttt: int = 3
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
@@ -21,7 +37,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     table = setup.lm_head_rows
 
-    def build_untrained() -> FeatureNet:
+    def build_untrained() -> MTPNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
         return net

@@ -8,6 +8,8 @@ too (conditional drop of tokens). So each remaining mask attends to all masks to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,7 +18,6 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.pard import PARDNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import (
     TrainingSetup,
     answer_continues,
@@ -25,13 +26,28 @@ from workbench.training.family.head_training import (
     sample_indices,
     shift_left,
 )
+from workbench.training.family.options import LayerOptions
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
-STARTS_FROM_EAGLE = True
-"""Training may start from a finished EAGLE layer of the same shape, with only the mask added, as in PARD,
-which adapts an existing draft model."""
+
+@dataclass
+class Options(LayerOptions):
+    """Options for training PARD's drafter.
+
+    Attributes:
+        ahead: Number of tokens per draft.
+    """
+
+    method: str = PARDNet.kind
+    loss: str = "ce_soft:1"
+    ahead: int = 6
+    starts_from_eagle: ClassVar[bool] = True
+    """From a layer of the same shape, with only the mask added, as PARD adapts an existing draft model."""
+
+
 RETENTION, MIN_RETENTION = 0.7, 0.2
 """Share of the drafts that keep the mask of the next step, and the minimum share, as in the released code."""
 

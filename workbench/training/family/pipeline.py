@@ -16,17 +16,17 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 
 from workbench.core.errors import ParameterError
 from workbench.kernels.layers import text_config
-from workbench.methods import registry
 from workbench.models.bundle import bundled_folder
 from workbench.models.local_models import as_argument, short_name
 from workbench.models.names import locate
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
-from workbench.training.family.head_training import get_training_module
-from workbench.training.family.heads import ChatHeadOptions, check_begin, check_loss, train_chat_heads
+from workbench.training.family.heads import check_begin, check_loss, train_chat_heads
+from workbench.training.family.options import ChatHeadOptions, options_class, own_options
 from workbench.training.family.readings import ReadingsOptions, last_norm, make_readings
 from workbench.training.loop import Report
+from workbench.training.options import docs_of, types_of
 from workbench.training.recipe import changed_options, finish, load_start_figures
 from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
@@ -112,7 +112,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
 
     Args:
         kind: kind of the head.
-        options: options, including the kind's own (`Head.options`).
+        options: options, including the kind's own: see `pipeline_options`.
         report: receives progress lines.
 
     Raises:
@@ -135,28 +135,19 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(short_name(options.target)).name
-    exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
-    if hasattr(module := get_training_module(kind), "default_exit_layer"):
-        exit_layer = module.default_exit_layer(shape.num_hidden_layers)
-    defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
-    check_loss(dataclasses.replace(defaults, loss=options.loss))
-    head_options = dataclasses.replace(
-        head.apply_settings(defaults), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt",
-        heads=heads, ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
-        transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
-        steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
-        checkpoint_seconds=options.checkpoint_seconds, curves=options.run, answers=work / "answers",
-        device=options.device, begin=options.begin, vocabulary=options.vocabulary, everywhere=options.everywhere,
-        matrix_rate=options.matrix_rate, other_rate=options.other_rate,
-        **({"loss": options.loss} if options.loss else {}), **{name: getattr(options, name) for name in head.options},
-    )  # fmt: skip
-    taps = _choose_capture_layers(kind, head_options, shape.num_hidden_layers)
+    checkpoint, layers = (options.run or work) / "heads.pt", shape.num_hidden_layers
+    head_options = _head_options(kind, options, layers)
+    head_options = dataclasses.replace(head_options, out=out, checkpoint=checkpoint, answers=work / "answers")
+    sizes = {"heads": heads, "ffn": options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16)}
+    for name in sizes.keys() & vars(head_options).keys():
+        setattr(head_options, name, sizes[name])
+    check_loss(dataclasses.replace(head_options, loss=options.loss))
+    taps = head_options.capture_layers(layers)
     head_options.readings = work / "-".join(["readings", *map(str, taps)])
     check_begin(head_options)
     _check_output_folder(head_options)
-    old_defaults = {name: str(getattr(ChatHeadOptions(), name)) for name in head.settings} | {"loss": ""}
     if options.resume:
-        check_same_settings(head_options, old_defaults)
+        check_same_settings(head_options)
     earlier_figures = load_start_figures(head_options.begin)
     report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
     shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
@@ -172,8 +163,8 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     )
     make_readings(read_options, report)
     report(f"{kind}: 3 of 4, training")
-    settled = resolve_resume(head_options, {} if options.resume else {"resume": False}, report, old_defaults)
-    result, facts = train_chat_heads(settled, report, has_head_settings=True)
+    settled = resolve_resume(head_options, {} if options.resume else {"resume": False}, report)
+    result, facts = train_chat_heads(settled, report)
     recipe = {"recipe": kind, "asked": changed_options(options)}
     figures = finish(
         result, settled.folder, {"options": changed_options(settled), **recipe, **facts, **earlier_figures}
@@ -225,7 +216,27 @@ def _heads(width: int, target_heads: int) -> int:
     return n_heads
 
 
-def _choose_capture_layers(kind: str, options: ChatHeadOptions, layers: int) -> tuple[int, ...]:
-    """Return the layers whose hidden states a kind of head reads besides the features."""
-    module = get_training_module(kind)
-    return module.choose_capture_layers(options, layers) if hasattr(module, "choose_capture_layers") else ()
+def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
+    """Return the options for training a kind of head: those with the same names, and layers by the target's depth."""
+    cls = options_class(kind)
+    shared = {field.name for field in dataclasses.fields(cls)} & vars(options).keys() - {"out", "resume", "ffn"}
+    values = {name: getattr(options, name) for name in shared if name != "loss" or options.loss}
+    depths = {name: max(1, layers // share) for name, share in cls.depth_shares.items()}
+    return cls(**values | depths | {"method": kind, "curves": options.run})
+
+
+def pipeline_options(kind: str) -> type:
+    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
+    cls = options_class(kind)
+    types, docs, base = types_of(cls), docs_of(cls), vars(ChatHeadOptions())
+    own = [name for name in own_options(cls) if name not in cls.depth_shares]
+    shared = [field.name for field in dataclasses.fields(PipelineOptions)]
+    changed = [f.name for f in dataclasses.fields(cls) if f.name in shared and base.get(f.name, f.default) != f.default]
+    fields = {name: getattr(cls, name) for name in (*changed, *own) if name not in ("method", "loss", "ffn")}
+    attributes = "\n".join(f"    {name}: {docs[name]}" for name in own if name not in shared)
+    return dataclasses.make_dataclass(
+        "WholeOptions",
+        [(name, types[name], dataclasses.field(default=default)) for name, default in fields.items()],
+        bases=(PipelineOptions,),
+        namespace={"__doc__": f"Options of the recipe `{kind}`.\n\nAttributes:\n{attributes}\n"},
+    )

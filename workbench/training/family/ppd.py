@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,14 +11,28 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from workbench.methods.drafters.ppd import PromptTokens
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
+from workbench.training.family.in_pass import ProbedTexts, ProbeOptions, train_probes
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
-__all__ = ["draft_vocabulary_size", "run_probes", "train"]
 LOSS_DECAY = 0.8
 """Weight of each prompt token's loss relative to the one before."""
+
+
+@dataclass
+class Options(ProbeOptions):
+    """Options for training prompt tokens.
+
+    Attributes:
+        prompts: Number of prompt tokens.
+        ensemble: Number of embeddings per prompt token.
+    """
+
+    method: str = PromptTokens.kind
+    other_rate: float = 0.01
+    prompts: int = 3
+    ensemble: int = 1
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -6,6 +6,8 @@ predict at their own exit, and to compute the input of the layers after it. The 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.s2d_net import S2DNet
 from workbench.training.distill import draft_model_losses
-from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -22,9 +24,27 @@ from workbench.training.family.head_training import (
     draft_vocabulary_config,
     sample_indices,
 )
+from workbench.training.family.options import LayerOptions
 from workbench.training.heads.losses import LossInputs, ce_soft
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
+
+
+@dataclass
+class Options(LayerOptions):
+    """Options for training S2D's drafters.
+
+    Attributes:
+        cond: Width of the layers.
+        exits: Number of layers of each size of the drafter, ascending.
+    """
+
+    method: str = S2DNet.kind
+    loss: str = "ce_soft:1"
+    places: int = 2048
+    cond: int = 96
+    exits: tuple[int, ...] = (1, 2, 4)
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,18 @@ from workbench.core.errors import ParameterError
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import StepLosses, TrainingSetup, get_training_module
-from workbench.training.family.heads import ChatHeadOptions, prepare_training
+from workbench.training.family.heads import prepare_training
+from workbench.training.family.options import (
+    ChatHeadOptions,
+    chat_head_kinds,
+    choose_chat_head_options,
+    combine_options,
+    options_class,
+)
 from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 SIDE, TRIES = 2048, 6
 """Rows and columns of the matrices whose product gives the peak, and number of attempts."""
@@ -36,18 +43,40 @@ WARM_UP, SHOWN = 3, 8
 """Number of warm-up steps before timing, and number of reported operations, the most expensive first."""
 
 
-@dataclass
-class ThroughputOptions(ChatHeadOptions):
-    """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
+DEFAULT_KIND = "eagle-3"
+"""Kind of head that is timed unless another is given."""
+TIMED = """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
 
-    Attributes:
-        timed: Number of steps to time.
-    """
+Attributes:
+    timed: Number of steps to time.
+"""
 
-    method: str = "eagle-3"
-    target: str = "text-target"
-    checkpoint: Path | None = None
-    timed: int = 12
+
+def choose_throughput_options(values: Mapping[str, Any]) -> type:
+    """Return the options class for the given values: that of the kind of head, and the number of steps."""
+    return _with_timing(choose_chat_head_options({"method": values.get("method") or DEFAULT_KIND}))
+
+
+def throughput_options() -> type:
+    """Return the options of all kinds of heads, and the number of steps."""
+    options = combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()})
+    return _with_timing(options, DEFAULT_KIND)
+
+
+def _with_timing(options: Any, method: str = "") -> type:
+    """Return a dataclass with these options and the recipe's own ones; `method`: kind, if not that of `options`."""
+    fields = {
+        "method": (str, method or options.method),
+        "target": (str, "text-target"),
+        "checkpoint": (Path | None, None),
+        "timed": (int, 12),
+    }
+    return dataclasses.make_dataclass(
+        "ThroughputOptions",
+        [(name, kind, field(default=default)) for name, (kind, default) in fields.items()],
+        bases=(options,),
+        namespace={"__doc__": TIMED},
+    )
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,7 @@ class TimedSetup(TrainingSetup):
         return RunResult(), Curve(None)
 
 
-def measure_throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
+def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     """Time a head's training; return the figures.
 
     Raises:

@@ -16,7 +16,7 @@ from torch import Tensor
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.methods.drafters.training_time_test import unroll
-from workbench.training.family.drafter import Curve, load_batch, pad_and_stack
+from workbench.training.family.drafter import load_batch, pad_and_stack
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -27,6 +27,7 @@ from workbench.training.family.head_training import (
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
 """(rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""

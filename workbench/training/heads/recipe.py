@@ -6,7 +6,7 @@ import dataclasses
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from workbench.scenes.draw import paint
 from workbench.scenes.tasks import ask_some
 from workbench.trace.files import write_atomically
 from workbench.training.cards import write_card
+from workbench.training.family.options import combine_options, options_class
 from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.cards import card
 from workbench.training.heads.features import Dialogue, Features, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import Report
+from workbench.training.recipe import finish, load_start_figures
 from workbench.training.scenes.data import normalise_pixels
 from workbench.training.scenes.drafters import (
     VisionDrafterOptions,
@@ -49,7 +51,7 @@ OWN, RIGHT = "the target's own answers", "the scenes' right answers"
 
 @dataclass
 class VisionHeadOptions(HeadOptions):
-    """Options of the `vision-heads` recipe.
+    """Options of the `vision-heads` recipe that all kinds of drafters have.
 
     Attributes:
         method: Kind of drafter: "eagle-vlm", "msd", "specvlm" or "flash"; "all": one after the other.
@@ -64,6 +66,8 @@ class VisionHeadOptions(HeadOptions):
         begin: Parent folder of drafters to continue from.
         truth: Train on the ground-truth answers instead of the target's own. This skips generation, for a first trial
             run.
+        text_share: Share of batches without images.
+        curriculum: Start with text only, then mix in images; by default for MSD only.
     """
 
     method: str = "all"
@@ -76,6 +80,13 @@ class VisionHeadOptions(HeadOptions):
     out: Path = Path(".cache/models")
     begin: Path | None = None
     truth: bool = False
+    text_share: float = 0.15
+    curriculum: bool = False
+
+    def image_share(self, progress: float) -> float:
+        """Return the probability that a batch has images, given the finished share of the run."""
+        share = 1 - self.text_share
+        return share * curriculum(progress) if self.curriculum else share
 
     def methods(self) -> list[str]:
         """Return the methods that are trained."""
@@ -87,46 +98,84 @@ class VisionHeadOptions(HeadOptions):
         return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
 
 
+def curriculum(progress: float) -> float:
+    """Return the probability that a batch has images: 0 in the first half of a run, then rising linearly to 1.
+
+    Source: MSD, arXiv:2505.14260, §3.3: epochs 0–19 text, then with probability (epoch − 20) / 20.
+
+    >>> [curriculum(p) for p in (0.2, 0.5, 0.75, 1.0)]
+    [0.0, 0.0, 0.5, 1.0]
+    """
+    return min(1.0, max(0.0, 2 * progress - 1))
+
+
 def trainable() -> dict[str, Head]:
     """Return the drafters that this recipe trains, by their kinds."""
     return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
-    """Train the drafters and write them; return the figures of each.
+    """Train the drafters and write them; return the figures of each."""
+    torch.set_num_threads(options.threads)
+    target, processor = load_vision_model(options.target)
+    train, held = prepare_dialogues(options, target, processor.tokenizer, report)
+    return {
+        method: _train_one(_options_for(method, options), target, train, held, report) for method in options.methods()
+    }
+
+
+def _options_for(method: str, options: VisionHeadOptions) -> Any:
+    """Return the options of one drafter: the given ones, and its kind's defaults in place of those not given."""
+    cls = options_class(method, VisionHeadOptions)
+    names = {field.name for field in dataclasses.fields(cls)}
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name in names and getattr(options, field.name) != field.default
+    }
+    return cls(**given | {"method": method})
+
+
+def choose_vision_options(values: Mapping[str, Any]) -> type:
+    """Return the options class of the recipe for the given values: of their `method`, or of all methods together.
 
     Raises:
         ValueError: there is no such method.
     """
-    torch.set_num_threads(options.threads)
-    if options.method not in ("all", *trainable()):
-        raise ValueError(f"there is no feature drafter {options.method!r}; use one of: all,  {', '.join(trainable())}")
-    target, processor = load_vision_model(options.target)
-    train, held = prepare_dialogues(options, target, processor.tokenizer, report)
-    all_options = [dataclasses.replace(options, method=method) for method in options.methods()]
-    return {
-        method_options.method: _train_one(method_options, target, train, held, report) for method_options in all_options
-    }
+    method, classes = (
+        str(values.get("method") or "all"),
+        {kind: options_class(kind, VisionHeadOptions) for kind in trainable()},
+    )
+    if method not in ("all", *classes):
+        raise ValueError(f"there is no feature drafter {method!r}; use one of: all, {', '.join(classes)}")
+    return combine_options(VisionHeadOptions, classes) if method == "all" else classes[method]
 
 
 def _train_one(
     options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
 ) -> dict[str, Any]:
-    head, checkpoint = trainable()[options.method], next(iter(options.checkpoints()), None)
-    if options.begin is None:  # a continued drafter has finished its first stage
-        options = head.apply_settings(options)
+    checkpoint = next(iter(options.checkpoints()), None)
     options = dataclasses.replace(options, checkpoint=checkpoint)
-    folder = head.folder(options.target.name)
+    if options.begin is not None:  # a continued drafter has finished its first stage
+        options = dataclasses.replace(options, curriculum=False)
+    folder = trainable()[options.method].folder(options.target.name)
     sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}
     begin = None if options.begin is None else load_net(options.begin / folder)[0]
-    net, result = train_net(options, target, lambda pictured, _: next(sources[pictured]), report, held, begin)
+    net, result = train_net(
+        options,
+        target,
+        lambda pictured, _: next(sources[pictured]),
+        report,
+        held,
+        begin,
+        image_share=options.image_share,
+        price=getattr(options, "price", 0.0),
+    )
     out = options.out / folder
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
-    figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
-    if options.begin is not None:
-        figures["begun"] = json.loads((options.begin / folder / "training.json").read_text())
-    write_atomically(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    earlier_figures = {} if options.begin is None else load_start_figures(options.begin / folder)
+    figures = finish(result, out, {"answers": RIGHT if options.truth else OWN, **earlier_figures})
     write_card(out, card)
     return figures
 

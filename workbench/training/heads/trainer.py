@@ -1,4 +1,4 @@
-"""One trainer for all feature drafters: they predict a frozen target's next features from its previous ones.
+"""Training of all feature drafters: they predict a frozen target's next features from its previous ones.
 
 Pair s consists of f(s) and e(s + 1); its state predicts f̂(s + 1), or f̂(s + 1 + i) for several features ahead. No
 drafter shifts tensors by hand: the labels are computed here, from `FeatureNet.futures` alone.
@@ -20,54 +20,66 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import LossInputs, WeightedLoss
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 IsTargetToken = Callable[[Tensor, Tensor], Tensor]
 """(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
 
 
+EARLIER_DEFAULTS = {
+    "loss": "", "blocks": "4", "cond": "64", "block": "8", "ahead": "4", "exit_layer": "8", "rank": "16",
+    "matrix_rate": "0.02", "other_rate": "0.004", "places": "1024", "curriculum": "False",
+}  # fmt: skip
+"""Values that versions with one class of options for all kinds recorded beside checkpoints for options at their
+defaults, where some kinds have other defaults."""
+
+
 @dataclass
-class HeadOptions(RunOptions):
-    """Options for training one drafter, besides those of `RunOptions`.
+class CommonHeadOptions(RunOptions):
+    """Options for training a head of any kind, besides those of `RunOptions`.
 
     Attributes:
         method: Name of the method.
-        ffn: Width of the gated MLP.
-        heads: Number of attention heads.
-        latents: Number of latent vectors per image (flash).
-        ahead: Number of future features predicted from one state (flash); number of tokens per draft (pard).
-        loss: Losses with their weights. The papers use 1 and 0.1. At this size, equal weights agree with the target
-            more often (86.0 % against 85.1 % after 100 steps of EagleVLM).
-        noise: Uniform noise on the input features, as a share of their standard deviation.
-        own: Share of the text features that are replaced by the drafter's own predictions, its input from the second
-            draft level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one network pass at
-            random positions instead of one pass per level.
-        text_share: Share of batches without images.
-        curriculum: Start with text only, then mix in images (MSD).
-        price: Penalty per vision token that the gate keeps, in units of the loss for the whole image (specvlm).
+        loss: Losses with their weights, for example "smooth_l1:1+ce_soft:0.1".
         rows: Batch size: dialogues per step.
         places: Positions per step at which draft and target distributions are compared; the LM head takes most of the
             time.
         half: Compute in bfloat16.
     """
 
-    method: str = "eagle-vlm"
-    ffn: int = 512
-    heads: int = 4
-    latents: int = 8
-    ahead: int = 4
-    loss: str = "smooth_l1:1+ce_soft:1"
-    noise: float = 0.1
-    own: float = 0.0
-    text_share: float = 0.15
-    curriculum: bool = False
-    price: float = 0.02
+    method: str = ""
+    loss: str = ""
     minutes: float | None = 5.0
     checkpoint_seconds: float = 60.0
     rows: int = 16
     places: int = 1024
     half: bool = True
+
+    def earlier_defaults(self) -> dict[str, str]:
+        """Return the values that earlier versions recorded for options at their defaults: see `check_same_settings`."""
+        return {field.name: EARLIER_DEFAULTS[field.name] for field in dataclasses.fields(self)
+                if EARLIER_DEFAULTS.get(field.name, str(field.default)) != str(field.default)}  # fmt: skip
+
+
+@dataclass
+class HeadOptions(CommonHeadOptions):
+    """Options for training a feature drafter.
+
+    Attributes:
+        ffn: Width of the gated MLP.
+        heads: Number of attention heads.
+        loss: Losses with their weights. The papers use 1 and 0.1. At this size, equal weights agree with the target
+            more often (86.0 % against 85.1 % after 100 steps of EagleVLM).
+        noise: Uniform noise on the input features, as a share of their standard deviation.
+    """
+
+    method: str = "eagle-vlm"
+    ffn: int = 512
+    heads: int = 4
+    loss: str = "smooth_l1:1+ce_soft:1"
+    noise: float = 0.1
 
 
 @dataclass(slots=True)
@@ -111,17 +123,6 @@ def init_weights(net: TrainedNet, norm: nn.Module | None) -> None:
             nn.init.normal_(weight, std=0.02)
     if norm is not None:
         net.get_submodule("after").load_state_dict({"weight": norm.get_parameter("weight").detach().float()})
-
-
-def curriculum(progress: float) -> float:
-    """Return the probability that a batch has images: 0 in the first half of a run, then rising linearly to 1.
-
-    Source: MSD, arXiv:2505.14260, §3.3: epochs 0–19 text, then with probability (epoch − 20) / 20.
-
-    >>> [curriculum(p) for p in (0.2, 0.5, 0.75, 1.0)]
-    [0.0, 0.0, 0.5, 1.0]
-    """
-    return min(1.0, max(0.0, 2 * progress - 1))
 
 
 def predict_answers(
@@ -215,8 +216,12 @@ def train_net(
     report: Report,
     held: Sequence[Sequence[Dialogue]] = (),
     start_net: FeatureNet | None = None,
-    on_evaluation: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
+    save: Callable[[FeatureNet], object] | None = None,
     is_target_token: IsTargetToken | None = None,
+    curve: Curve | None = None,
+    predicted_share: float = 0.0,
+    image_share: Callable[[float], float] = lambda progress: 0.0,
+    price: float = 0.0,
 ) -> tuple[FeatureNet, RunResult]:
     """Train one drafter.
 
@@ -227,30 +232,33 @@ def train_net(
         report: receives progress lines.
         held: held-out batches, for the agreement that is reported.
         start_net: a drafter to continue from, instead of an untrained one.
-        on_evaluation: called with the drafter and its figures at each checkpoint, and at the end.
+        save: writes the drafter; called at each checkpoint, and at the end.
         is_target_token: see `agreement`.
+        curve: learning curve of the agreement.
+        predicted_share: share of the input features of texts that are replaced by the drafter's own predictions.
+        image_share: returns the probability that a batch has images, given the finished share of the run.
+        price: weight of `Predictions.cost` in the loss.
     """
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
     device = embed.weight.device
     net = (start_net or build_net(options, target)).to(device)
-    loss, loop = WeightedLoss.parse(options.loss), options.loop(options.method)
+    loss = WeightedLoss.parse(options.loss)
     rng = torch.Generator().manual_seed(options.seed)
     held_out = [batch_of(part, embed) for part in held]
-    report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=rng).to(device)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        share = 1 - options.text_share
-        has_images = bool(uniform(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
-        batch = batch_of(batches(has_images, step), embed)
+    def step_loss(step: Step) -> StepLoss:
+        has_images = bool(uniform(1) < image_share(step.progress))
+        batch = batch_of(batches(has_images, step.number), embed)
         features = batch.inputs.features
         features = features + (2 * uniform(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
-            if options.own and not batch.inputs.spans:
-                features = replace_with_predictions(net, batch, features, uniform(*features.shape[:2]) < options.own)
-            image_mode = net.sample_options(len(batch.ids), uniform, step) if batch.inputs.spans else None
+            if predicted_share and not batch.inputs.spans:
+                mask = uniform(*features.shape[:2]) < predicted_share
+                features = replace_with_predictions(net, batch, features, mask)
+            image_mode = net.sample_options(len(batch.ids), uniform, step.number) if batch.inputs.spans else None
             predictions = predict_answers(net, batch, image_mode, features)
             sample = uniform(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
@@ -258,16 +266,21 @@ def train_net(
                 target_logits = head(truth)
             logits = head(net.lm_head_input(guess))
         total, figures = loss(LossInputs(guess.float(), truth, logits.float(), target_logits.float()))
-        (total + options.price * predictions.cost).backward()
-        return batch.ids.numel(), figures
+        return StepLoss(total + price * predictions.cost, batch.ids.numel(), figures)
 
-    def on_checkpoint(result: RunResult) -> str:
-        result.held = {
-            f"agreement {i + 1}": share
-            for i, share in enumerate(agreement(net, held_out, head, is_target_token=is_target_token))
-        }
-        on_evaluation(net, result)
-        return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
+    def evaluate() -> dict[str, float]:
+        shares = agreement(net, held_out, head, is_target_token=is_target_token)
+        return {f"agreement {i + 1}": share for i, share in enumerate(shares)}
 
-    optimizers = options.optimizers(net, weight_decay=0.0)
-    return net, run_loop(loop, net, optimizers, step_losses, report, on_checkpoint)
+    trainer = Trainer(
+        options.method,
+        options,
+        net,
+        step_loss,
+        report,
+        evaluate=evaluate,
+        save=None if save is None else lambda: save(net),
+        weight_decay=0.0,
+        curve=curve,
+    )
+    return net, trainer.run()

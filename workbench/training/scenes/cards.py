@@ -129,13 +129,7 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
     card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {"vision-target": _target}
     card_functions |= dict.fromkeys(_DRAFTERS, _drafter)
     available = {name: card for name, card in card_functions.items() if name in results["parameters"]}
-    write_cards(models, {name: _bind_results(card, results, hardware) for name, card in available.items()})
-
-
-def _bind_results(
-    card: Callable[[TrainedModel, Figures, str], str], results: Figures, hardware: str
-) -> Callable[[TrainedModel], str]:
-    return lambda model: card(model, results, hardware)
+    write_cards(models, available, results, hardware)
 
 
 def _target(model: TrainedModel, results: Figures, hardware: str) -> str:

@@ -28,7 +28,7 @@ from workbench.scenes.scene import Scene, scenes
 from workbench.scenes.tasks import QUESTIONS, ask_some
 from workbench.trace.files import replace_atomically, write_atomically
 from workbench.training.clock import RunClock
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import fast_attention, half_precision, save_model
 from workbench.training.scenes.data import Shards, normalise_pixels
 from workbench.training.scenes.evaluate import ask_all, generate_answers, render_images
@@ -42,6 +42,7 @@ from workbench.training.scenes.packing import ChatTurn, Packed, Packer, vary_wor
 from workbench.training.scenes.tower import seeded_weights
 from workbench.training.scenes.train import answer_states
 from workbench.training.tokenizer import load_tokenizer
+from workbench.training.trainer import Step, StepLoss, Trainer
 
 OWN_SEED = 4242
 
@@ -214,11 +215,10 @@ def _run(
 ) -> RunResult:
     """Train the weights of a drafter that require gradients on the answers of batches."""
     model.set_attn_implementation(fast_attention())
-    optimizers = options.optimizers(model)
     model.train()
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        packed, images = batch(step)
+    def loss(step: Step) -> StepLoss:
+        packed, images = batch(step.number)
         with half_precision():
             if isinstance(model, LlavaForConditionalGeneration):
                 states = answer_states(model, packed, images)
@@ -226,11 +226,9 @@ def _run(
                 states = _blind_states(model, packed)
             is_answer = packed.labels >= 0
             logits = model.lm_head(states[is_answer])
-        loss = F.cross_entropy(logits.float(), packed.labels[is_answer])
-        loss.backward()
-        return packed.ids.numel(), {"loss": float(loss.detach())}
+        return StepLoss(F.cross_entropy(logits.float(), packed.labels[is_answer]), packed.ids.numel())
 
-    result = run_loop(options.loop(name), model, optimizers, step_losses, report)
+    result = Trainer(name, options, model, loss, report).run()
     model.eval()
     return result
 

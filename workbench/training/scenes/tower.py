@@ -18,7 +18,7 @@ from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from workbench.scenes.scene import SIDE
 from workbench.trace.files import replace_atomically
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision
 from workbench.training.scenes.data import (
     ASPECTS,
@@ -30,6 +30,7 @@ from workbench.training.scenes.data import (
     patch_labels,
     silhouettes,
 )
+from workbench.training.trainer import Step, StepLoss, Trainer
 
 
 @dataclass
@@ -147,30 +148,25 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
     torch.set_num_threads(options.threads)
     reader = PatchReader(tower_config(options.hidden, options.layers, options.inner))
     seeded_weights(reader, options.seed)
-    report(f"vision-tower: {sum(p.numel() for p in reader.tower.parameters()):,} parameters")
     shards = Shards(options.scenes, options.seed, options.shard_size)
-    optimizers = options.optimizers(reader)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        scene_list, pixels, item_maps = shards.batch(step, options.rows, options.shards)
+    def losses(step: Step) -> StepLoss:
+        scene_list, pixels, item_maps = shards.batch(step.number, options.rows, options.shards)
         labels = patch_labels(scene_list, item_maps)
-        images = jitter_images(normalise_pixels(pixels), (options.seed, step))
-        if step < options.silhouette_steps:
-            images = silhouettes(images, item_maps, 0.5, (options.seed, step, 1))
+        images = jitter_images(normalise_pixels(pixels), (options.seed, step.number))
+        if step.number < options.silhouette_steps:
+            images = silhouettes(images, item_maps, 0.5, (options.seed, step.number, 1))
         with half_precision():
             scores = reader(torch.from_numpy(images))
         loss, accuracy = reading_loss(scores, labels)
-        loss.backward()
-        return images.shape[0] * labels.weights.shape[1], {"loss": float(loss.detach()), **accuracy}
+        return StepLoss(loss, images.shape[0] * labels.weights.shape[1], {"loss": float(loss.detach()), **accuracy})
 
-    def on_checkpoint(result: RunResult) -> str:
+    def save() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with replace_atomically(options.out) as part:
             torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, part)
-        return f"vision-tower: written to {options.out} at step {result.steps}"
 
-    loop = options.loop("vision-tower")
-    return run_loop(loop, reader, optimizers, step_losses, report, on_checkpoint)
+    return Trainer("vision-tower", options, reader, losses, report, save=save).run()
 
 
 def load_tower(path: Path) -> SiglipVisionModel:

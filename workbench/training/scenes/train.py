@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
 from workbench.scenes.scene import COLOURS, SHAPES, Scene
 from workbench.scenes.tasks import ask_some
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import build_optimizers, fast_attention, half_precision
 from workbench.training.scenes.data import ASPECTS, PatchLabels, Shards, jitter_images, normalise_pixels, patch_labels
 from workbench.training.scenes.evaluate import quick_check
@@ -28,6 +28,7 @@ from workbench.training.scenes.packing import NO_IMAGE_ANSWER, ChatTurn, Packed,
 from workbench.training.scenes.pointing import Pointer
 from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
+from workbench.training.trainer import Step, StepLoss, Trainer
 
 
 @dataclass
@@ -218,7 +219,6 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_vision_model(options)
-    report(f"vision-target: {sum(p.numel() for p in model.parameters()):,} parameters")
     reader = PatchReader(model.model.vision_tower.config)
     seeded_weights(reader, options.seed)
     reader.tower = model.model.vision_tower
@@ -227,7 +227,12 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     shards = Shards(options.scenes, 0, options.shard_size)
     packer = Packer(tokenizer)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+    def losses(step: Step) -> Iterator[StepLoss]:
+        yield question_loss(step.number)
+        if options.reading_rows:
+            yield auxiliary_loss(step.number)
+
+    def question_loss(step: int) -> StepLoss:
         scene_list, pixels, maps = shards.batch(step, options.rows, options.shards)
         rows = draw_questions(scene_list, options, f"{options.seed}/{step}")
         packed = packer.pack(rows.turns, rows.chained, rows.with_image)
@@ -242,7 +247,6 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         token_losses = F.cross_entropy(logits.float(), labels, reduction="none")
         loss = (token_losses * weights).sum() / weights.sum()
         pointing_loss = pointer.loss(packed, rows.named_objects, scene_list, maps) if pointer else torch.zeros(())
-        (loss + options.pointing * pointing_loss).backward()
         is_short = weights > 1
         figures = {
             name: float(token_losses[mask].detach().mean())
@@ -252,11 +256,9 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         figures = {"loss": float(loss.detach()), **figures}
         if pointer:
             figures["pointing"] = float(pointing_loss.detach())
-        if options.reading_rows:
-            figures |= auxiliary_step(step)
-        return packed.ids.numel(), figures
+        return StepLoss(loss + options.pointing * pointing_loss, packed.ids.numel(), figures)
 
-    def auxiliary_step(step: int) -> dict[str, float]:
+    def auxiliary_loss(step: int) -> StepLoss:
         scene_list, pixels, item_maps = shards.batch(step, options.reading_rows, options.shards)
         images = jitter_images(normalise_pixels(pixels), (options.seed, step, 3))
         labels = patch_labels(scene_list, item_maps)
@@ -265,20 +267,22 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
             scores, vision = reader.read_states(states), model.model.multi_modal_projector(states)
         loss, accuracy = reading_loss(scores, labels)
         naming = naming_loss(vision, embed_words(tokenizer, model), labels) if options.naming else torch.zeros(())
-        (options.reading * loss + options.naming * naming).backward()
         figures = {
             name: accuracy[name] for name in ("colour", "shape", "rank", "relation", "place") if name in accuracy
         }
-        return {"naming": float(naming.detach()), **figures}
+        total = options.reading * loss + options.naming * naming
+        return StepLoss(total, 0, {"naming": float(naming.detach()), **figures})
 
-    def on_checkpoint(result: RunResult) -> str:
-        model.eval()
-        save_vision_model(model, tokenizer, options.out)
-        result.held = quick_check(model, tokenizer, options.check_scenes)
-        model.train()
-        return "vision-target: held-out " + " ".join(f"{name} {value:.2f}" for name, value in result.held.items())
-
-    loop = options.loop("vision-target", decay=options.decay)
     further = {"norm": reader.norm, "read": reader.read} if options.reading_rows else None
     trained = nn.ModuleDict({"model": model, **further}) if further else model
-    return run_loop(loop, trained, optimizers, step_losses, report, on_checkpoint)
+    return Trainer(
+        "vision-target",
+        options,
+        trained,
+        losses,
+        report,
+        evaluate=lambda: quick_check(model, tokenizer, options.check_scenes),
+        save=lambda: save_vision_model(model, tokenizer, options.out),
+        optimizers=optimizers,
+        decay=options.decay,
+    ).run()

@@ -1,0 +1,188 @@
+"""Options for training heads: those of all kinds, and each kind's own, from the module of this package named after it.
+
+The module of a kind (`eagle_3` for "eagle-3") has a dataclass `Options` with the kind's own options and defaults. So a
+new head declares its options in its own file, and no list here is extended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from workbench.core.errors import ParameterError, UnknownNameError
+from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.models.local_models import short_name
+from workbench.training.family.validation_drafts import OnPolicyEvaluator
+from workbench.training.heads.trainer import CommonHeadOptions
+from workbench.training.loop import LoopOptions
+from workbench.training.options import docs_of, types_of
+
+DEFAULT_KIND = FeatureNet.kind
+"""Kind whose module is used for kinds without one."""
+
+
+@dataclass
+class ChatHeadOptions(CommonHeadOptions):
+    """Options of the `chat-heads` recipe that all kinds of heads have.
+
+    Attributes:
+        method: Kind of head to train: "eagle", "kangaroo", "medusa", "hydra", "eagle-3", …
+        loss: Losses with their weights; by default those of the method. Medusa has one fixed loss and accepts no other.
+        target: Name or folder of the target.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe.
+        out: Parent folder of the finished heads' folder, which is named after target and method.
+        vocabulary: Size of the draft vocabulary: the tokens that the heads can propose.
+        held: Number of held-out dialogues for evaluation.
+        answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
+            checkpoint is evaluated by drafting for some held-out prompts.
+        drafted: Number of held-out prompts for the evaluation at each checkpoint.
+        begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
+            draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
+            weights.
+        everywhere: Train on the prompts' tokens, too. The target did not generate them, but its distributions there
+            need no extra computation. This helps runs with little time or few answers.
+        device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
+    """
+
+    method: str = DEFAULT_KIND
+    loss: str = ""
+    minutes: float | None = 40.0
+    checkpoint: Path | None = Path(".cache/train/chat-heads.pt")
+    target: str = "smollm2"
+    readings: Path = Path(".cache/train/readings")
+    out: Path = Path(".cache/models")
+    vocabulary: int = 8192
+    held: int = 96
+    threads: int = 2
+    checkpoint_seconds: float = 240.0
+    answers: Path | None = None
+    drafted: int = 6
+    begin: Path | None = None
+    everywhere: bool = False
+    device: str = "auto"
+    starts_from_eagle: ClassVar[bool] = False
+    """Whether such a head can start from a finished layer of EAGLE's."""
+    fixed_loss: ClassVar[str] = ""
+    """The only loss of this kind; "": `loss` decides."""
+    depth_shares: ClassVar[Mapping[str, int]] = {}
+    """Options with the number of a layer, each with the divisor of the target's depth that gives its value in the
+    recipe for any target."""
+
+    def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
+        loop, answers = super().loop(name, decay), self.answers
+        if answers is None or loop.curves is None:
+            return loop
+        on_policy = OnPolicyEvaluator(self.target, self.method, self.folder, answers, self.drafted, self.device)
+        return dataclasses.replace(loop, on_policy=on_policy)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the finished heads, named after target and method so that heads of two methods never collide."""
+        return self.out / f"{short_name(self.target)}-{self.method}"
+
+    def checkpoints(self) -> list[Path]:
+        """Return the method's own checkpoint; an empty list if no checkpoints are requested."""
+        path = self.checkpoint
+        return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
+
+    def capture_layers(self, layers: int) -> tuple[int, ...]:
+        """Return the layers whose hidden states the training reads besides the features.
+
+        Args:
+            layers: number of the target's layers.
+        """
+        return ()
+
+    def draft_vocabulary_size(self, vocab_size: int) -> int:
+        """Return the size of the draft vocabulary, for a target's vocabulary of `vocab_size` tokens."""
+        return self.vocabulary
+
+
+@dataclass
+class LayerOptions(ChatHeadOptions):
+    """Options of heads with a decoder layer of their own.
+
+    Attributes:
+        ffn: Width of the gated MLP.
+        heads: Number of attention heads.
+        head_size: Size of an attention head; 0: the heads divide the target's hidden size.
+    """
+
+    ffn: int = 1024
+    heads: int = 9
+    head_size: int = 0
+
+
+def find_kind_module(kind: str) -> ModuleType | None:
+    """Return the module of exactly this kind of head; None if there is none."""
+    name = f"{__package__}.{kind.replace('-', '_')}"
+    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    return module if hasattr(module, "Options") else None
+
+
+def options_class(kind: str, default: type | None = None) -> Any:
+    """Return the dataclass of a kind's options; for kinds without a module `default`, or EAGLE's options."""
+    module = find_kind_module(kind)
+    if module is None and default is not None:
+        return default
+    return (module or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")).Options
+
+
+def own_options(cls: type) -> list[str]:
+    """Return the names of the options that a kind has besides those of all heads with a decoder layer."""
+    shared = {field.name for field in dataclasses.fields(LayerOptions)}
+    return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
+
+
+def chat_head_kinds() -> list[str]:
+    """Return the kinds of heads that the recipe `chat-heads` trains."""
+    return [kind for kind, head in registry.heads().items() if head.is_for_any_target]
+
+
+def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
+    """Return the options class of the recipe `chat-heads` for the given values: that of their `method`.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+        ParameterError: this kind cannot be averaged with the head that it starts from.
+    """
+    kind = str(values.get("method") or DEFAULT_KIND)
+    if kind not in (kinds := chat_head_kinds()):
+        raise UnknownNameError.of("head", kind, kinds)
+    cls = options_class(kind)
+    if float(values.get("average") or 0) and not hasattr(cls, "average"):
+        message = f"Only {DEFAULT_KIND} can be averaged with the head it starts from, not {kind}."
+        raise ParameterError(message, "Leave `average` out.")
+    return cls
+
+
+def combine_options(base: type, classes: Mapping[str, type]) -> type:
+    """Return a dataclass with the options of `base` and of several kinds.
+
+    The text of an option that only some kinds have names them, with their defaults if these differ.
+    """
+    types, texts, defaults = dict[str, Any](), dict[str, str](), dict[str, dict[str, Any]]()
+    shared = {field.name for field in dataclasses.fields(base)}
+    for kind, cls in classes.items():
+        for field in (field for field in dataclasses.fields(cls) if field.name not in shared):
+            types.setdefault(field.name, types_of(cls)[field.name])
+            texts.setdefault(field.name, docs_of(cls)[field.name].rstrip("."))
+            defaults.setdefault(field.name, {})[kind] = field.default
+    firsts = {name: next(iter(by_kind.values())) for name, by_kind in defaults.items()}
+    lines = []
+    for name, by_kind in defaults.items():
+        kinds = ", ".join(kind if value == firsts[name] else f"{kind}: {value}" for kind, value in by_kind.items())
+        lines.append(f"    {name}: {texts[name]} ({kinds}).")
+    return dataclasses.make_dataclass(
+        base.__name__,
+        [(name, kind, dataclasses.field(default=firsts[name])) for name, kind in types.items()],
+        bases=(base,),
+        namespace={"__doc__": "\n".join(["Options by kind of head.", "", "Attributes:", *lines, ""])},
+    )
