@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ OFF += ["OptimizationHints", "NetworkTimeServiceQuerying", "PreconnectToSearch",
 OFF += ["AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "AvoidCorsURLLoaderRestartOnRedirect"]
 ARGS += [f"--disable-features={','.join(OFF)}"]  # Chromium uses only the last such list, so this repeats Playwright's
 READY = ".wb[data-ready=true]"
+PREFERENCES = {"wb-drafts": "on", "wb-autobaseline": "off"}
+"""Preferences of the tests' reader: rejected drafts are shown, and no run starts by itself. They differ from the
+defaults, which `test_opening.py` tries."""
 
 
 def free_port() -> int:
@@ -93,10 +96,17 @@ class PageOpener:
         self.problems: list[str] = []
         self.allowed: list[str] = []
 
-    def __call__(self, url: str, ready: str = READY, **options: Any) -> Any:
+    def __call__(
+        self, url: str, ready: str = READY, preferences: Mapping[str, str] = PREFERENCES, **options: Any
+    ) -> Any:
         context = self.browser.new_context(**({"viewport": {"width": 1440, "height": 1100}} | options))
         context.set_default_timeout(120_000)  # slow shared machines must not fail tests
         self.contexts.append(context)
+        chosen = "".join(
+            f"localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r});"
+            for name, value in preferences.items()
+        )
+        context.add_init_script(f"try {{ {chosen} }} catch {{}}")  # pages without an address have no storage
         page = context.new_page()
         page.on("console", lambda m: self.problems.append(format_console_message(m)) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))

@@ -7,7 +7,9 @@ import pytest
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods import registry
 from workbench.trace import metrics
+from workbench.trace.events import Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
+from workbench.trace.speedup import Baseline
 from workbench.views import recorded_runs, tour
 
 
@@ -37,6 +39,26 @@ def test_a_recording_contains_everything_that_views_show(name: str) -> None:
         for rule, accept in zip(r.nodes.rule, r.nodes.accept, strict=True):
             assert (rule in trace.header.rules) == (accept is not None)
         assert r.phases
+
+
+def test_the_race_has_the_text_of_plain_decoding_and_the_speed_of_measured_pairs() -> None:
+    race = recorded_runs.load("race")
+    plain, mine = Trace.from_wire(race["plain"]), recorded_runs.trace("race")
+    assert plain.token_ids == mine.token_ids
+    assert plain.header.prompt_tokens == mine.header.prompt_tokens
+    assert {r.method for r in plain.rounds} == {"autoregressive"}
+    baseline = Baseline.from_wire(race["baseline"])
+    assert baseline is not None
+    assert baseline.estimate is not None
+    assert len(baseline.ratios) >= 8
+    rates = [metrics.summary(trace)["tokens_per_second"] for trace in (mine, plain)]
+    assert rates[0] / rates[1] in baseline.ratios, "the replayed pair is one of the measured ones"
+    assert baseline.estimate.low is not None
+    assert baseline.estimate.low <= rates[0] / rates[1] <= (baseline.estimate.high or 0), "close to the estimate"
+
+
+def test_a_recording_without_a_plain_run_has_none() -> None:
+    assert {"plain", "baseline"}.isdisjoint(recorded_runs.load("draft-tree"))
 
 
 def test_the_index_agrees_with_the_traces() -> None:

@@ -24,14 +24,20 @@ from workbench.trace.events import Trace
 
 if TYPE_CHECKING:
     from workbench.models.loading import Models
+    from workbench.trace.speedup import Baseline
 
 TOKENS = 56
 SEEDS = 12
 """Number of seeds to try for a sampled recording."""
 
 
+RACE, PAIRS = Recording(("story",)), 9
+"""The recording "race" (`draft-tree`, greedy), and the number of measured pairs with plain decoding. The page opens
+with it, so its text must equal that of plain decoding."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
 """Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
+OTHERS = ("race", "switch")
+"""Names of the recordings that are not named after a method."""
 QUESTION = "Describe every object, left to right."
 
 
@@ -50,7 +56,7 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
     from workbench.service.params import split_params
     from workbench.service.presets import presets
 
-    method = registry.get("draft-model" if recording is SWITCH else name)
+    method = registry.get("draft-model" if recording is SWITCH else "draft-tree" if recording is RACE else name)
     method_params, sampling = split_params(method, dict(recording.params))
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
     request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
@@ -62,6 +68,34 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
             row.change(registry.get(SWITCH_TO[1]), {})
     assert row.trace is not None
     return on_this_machine(row.trace)
+
+
+def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
+    """Record pairs of plain decoding and `draft-tree` with the same prompt, in alternating order.
+
+    Returns:
+        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The traces are
+        those of the pair whose ratio is closest to the estimate over all pairs.
+
+    Raises:
+        WorkbenchError: the two texts differ.
+    """
+    from workbench.trace.metrics import summary
+    from workbench.trace.speedup import Baseline, estimate
+
+    pairs: list[tuple[Trace, Trace]] = []
+    for i in range(PAIRS):
+        order = ("race", "autoregressive")[:: 1 if i % 2 else -1]
+        takes = {name: record_run(name, RACE if name == "race" else Recording(), models, "story", 0) for name in order}
+        pairs.append((takes["race"], takes["autoregressive"]))
+    if any(mine.token_ids != plain.token_ids for mine, plain in pairs):
+        raise WorkbenchError("The race's text differs from plain decoding's.", "Report this: draft-tree must be exact.")
+    rates = [tuple(summary(trace)["tokens_per_second"] for trace in pair) for pair in pairs]
+    ratios = [mine / plain for mine, plain in rates]
+    found = estimate({0: ratios})
+    assert found is not None
+    nearest = min(range(PAIRS), key=lambda i: abs(ratios[i] - found.value))
+    return *pairs[nearest], Baseline(rates[nearest][1], tuple(ratios))
 
 
 def record_image(name: str, recording: Recording) -> Trace:
@@ -133,20 +167,20 @@ def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
 def record(
     out: Annotated[Path | None, typer.Option(help="Folder for the recordings; by default assets/recorded.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Record only this: a method, switch, compare or sweep; repeatable.")
+        list[str] | None, typer.Option(help="Record only this: a method, race, switch, compare or sweep; repeatable.")
     ] = None,
     target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:
     """Record the examples that the pages show without a model: a generation of each method, a comparison and a sweep.
 
-    `--only compare` and `--only sweep` take measurements: leave the machine otherwise idle for two minutes.
+    `--only race`, `--only compare` and `--only sweep` take measurements: leave the machine otherwise idle.
     """
     from workbench.methods import method_info
     from workbench.views import recorded_runs
 
     with set_error_option("only"):
         for name in only or ():
-            if name != "switch" and name not in EXAMPLES:
+            if name not in (*OTHERS, *EXAMPLES):
                 method_info.get(name)
     check_models(target, DEFAULT_DRAFTER, "auto", "auto")
     checks.check_output_folder(out, "out")
@@ -156,7 +190,7 @@ def record(
     folder = out or recorded_runs.folder()
     folder.mkdir(parents=True, exist_ok=True)
     examples = [name for name in EXAMPLES if not only or name in only]
-    methods = [name for name in only or [*registry.names(), "switch"] if name not in EXAMPLES]
+    methods = [name for name in only or [*registry.names(), *OTHERS] if name not in EXAMPLES]
     for name in examples:
         with progress_bar() as bar:
             content = EXAMPLES[name](target, bar or (lambda done, total, what: None))
@@ -168,6 +202,11 @@ def record(
     traces: dict[str, Trace] = {}
     record_run("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
+        if name == "race":
+            mine, plain, baseline = record_race(models)
+            n_bytes = recorded_runs.write(folder / f"{name}{recorded_runs.SUFFIX}", mine, plain, baseline)
+            print(f"{name:20} {n_bytes / 1e3:5.1f} kB  speed-up {baseline.estimate}")
+            continue
         take = SWITCH if name == "switch" else registry.get(name).recording
         own_models = load(take.target, "none", "auto") if take.target and take.target in bundled() else models
         reason = "" if take is SWITCH or take.scene else own_models.unsupported_reason(registry.get(name).needs)

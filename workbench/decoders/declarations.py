@@ -221,6 +221,18 @@ class Setting:
     method: str = ""
 
 
+GROUPS: Mapping[str, str] = {
+    "Draft model": "A small model of the same vocabulary, or of another one, drafts.",
+    "Trained heads": "Layers trained for this target draft from its hidden states.",
+    "The text itself": "Drafts are copied from the prompt, the output or a datastore.",
+    "The target itself": "The target drafts with fewer layers, or with its own earlier predictions.",
+    "Images": "Drafters of vision-language targets.",
+    "No draft": "Plain decoding, and decoders that draft nothing.",
+    "Simulation": "Drafters that use information which no real drafter has.",
+}
+"""Groups of methods in lists (`Method.group`), in this order, each with one sentence for readers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The gallery's demo of a method: a prompt that suits it, and the settings.

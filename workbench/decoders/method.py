@@ -127,6 +127,22 @@ class Method:
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
+    def group(self) -> str:
+        """Group of the method in lists, by the origin of its drafts: one of `declarations.GROUPS`."""
+        needs, drafter = set(self.needs) - {"trees"}, self.drafter
+        if not self.is_speculative or drafter.is_empty:
+            return "No draft"
+        if self.promise is Promise.SIMULATION:
+            return "Simulation"
+        if self.recording.scene is not None:
+            return "Images"
+        if needs & {"drafter", "any-drafter"}:
+            return "Draft model"
+        if needs:
+            return "Trained heads"
+        return "The target itself" if drafter.reads_target or drafter.reuses_logits else "The text itself"
+
+    @property
     def is_speculative(self) -> bool:
         """Whether the method's rounds draft and verify, in any order."""
         return self.decoder_params is None or self.decoder_params.is_speculative

@@ -77,6 +77,7 @@ class MethodInfo:
         formula: main rule; may be empty.
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
+        group: group in lists, one of `declarations.GROUPS`.
         head: kind of its trained head if `workbench train KIND --target MODEL` trains it for any target, else empty.
     """
 
@@ -95,6 +96,7 @@ class MethodInfo:
     formula: str
     differs: tuple[str, ...]
     params: Mapping[str, ParamSpec]
+    group: str
     head: str
 
     @classmethod
@@ -114,7 +116,7 @@ class MethodInfo:
             _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
             method.summary, source, method.needs, drafter.reads_target, drafter.ignores_images, idea, method.formula,
-            method.differences, method.params, head.kind if head and head.is_for_any_target else "",
+            method.differences, method.params, method.group, head.kind if head and head.is_for_any_target else "",
         )  # fmt: skip
 
     @classmethod

@@ -15,7 +15,7 @@ from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
 from workbench.client.requests import ChangeRequest, Control, DrafterStateRequest, Generation, RunRequest
 from workbench.core.errors import ModelError, ParameterError, PromptError, UnknownNameError, WorkbenchError
-from workbench.decoders.declarations import ANY_DRAFTER
+from workbench.decoders.declarations import ANY_DRAFTER, GROUPS
 from workbench.methods import method_info
 from workbench.methods.choice import choose
 from workbench.server.guard import FILE_BYTES
@@ -64,6 +64,7 @@ class Session:
             self.whatif,
             self.stop_pairs,
             self.estimate,
+            self.speeds,
         ]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +96,7 @@ class Session:
             "file_bytes": FILE_BYTES,
             "presets": self.client.presets(),
             "device": self.client.device_label(target),
+            "groups": [list(pair) for pair in GROUPS.items()],
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},
             "baseline": BASELINE,
             "schema": SCHEMA_VERSION,
@@ -110,6 +112,12 @@ class Session:
                 "max_new_tokens": DEFAULT_TOKENS,
             },
         }
+
+    def speeds(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the measured speed of each method on a target, by method; see `bench.measured_speeds`."""
+        from workbench.bench.measured_speeds import measured_speeds
+
+        return {name: speed.to_wire() for name, speed in measured_speeds(str(request.get("target") or "")).items()}
 
     def _targets(self) -> list[dict[str, Any]]:
         """Return the targets that this view offers."""

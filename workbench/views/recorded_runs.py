@@ -17,6 +17,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.trace.files import write_atomically
+from workbench.trace.speedup import Baseline
 
 SUFFIX = ".json.gz"
 EXAMPLES = "examples"
@@ -48,8 +49,14 @@ def trace(name: str) -> Trace:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Return a recorded trace as plain JSON: header, rounds, footer."""
-    return trace(name).to_wire()
+    """Return a recorded trace as plain JSON: header, rounds, footer.
+
+    If plain decoding was recorded with it, `plain` is the trace of the plain run, and `baseline` holds its rate and the
+    ratios of all measured pairs.
+    """
+    recording = trace(name).to_wire()
+    content = _content(folder() / f"{name}{SUFFIX}")
+    return recording | {key: content[key] for key in ("plain", "baseline") if key in content}
 
 
 def index() -> list[dict[str, Any]]:
@@ -109,14 +116,30 @@ def read(path: Path) -> Trace:
         WorkbenchError: the file is damaged, or written by a newer workbench.
     """
     try:
-        return Trace.from_wire(json.loads(gzip.decompress(path.read_bytes())))
+        return Trace.from_wire(_content(path))
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Record it again.") from None
 
 
-def write(path: Path, recording: Trace) -> int:
-    """Write a recording; equal traces give equal bytes. Return the number of bytes."""
-    return _write(path, recording.to_wire())
+def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Baseline | None = None) -> int:
+    """Write a recording; equal traces give equal bytes. Return the number of bytes.
+
+    Args:
+        path: file to write.
+        recording: trace of the method's run.
+        plain: trace of plain decoding of the same prompt, seed and sampling, recorded on the same machine.
+        baseline: rate of plain decoding and the ratios of all measured pairs.
+    """
+    content = recording.to_wire()
+    if plain is not None:
+        content["plain"] = plain.to_wire()
+    if baseline is not None:
+        content["baseline"] = baseline.to_wire()
+    return _write(path, content)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> int:

@@ -229,6 +229,10 @@ class Drafter(Part):
     """Whether the drafter ignores images; a draft model trained without images then suits it better."""
     reads_target: ClassVar[bool] = False
     """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
+    is_empty: ClassVar[bool] = False
+    """Whether the drafter never drafts: plain decoding."""
+    reuses_logits: ClassVar[bool] = False
+    """Whether the drafts are the target's own predictions from earlier passes (Jacobi, Lookahead)."""
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the ways in which siblings of the drafter's trees may be drawn when sampling. By default any way.

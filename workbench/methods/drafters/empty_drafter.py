@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.parts import Drafter, Plan
@@ -12,6 +13,8 @@ from workbench.engine.request import Sequence
 @dataclass(frozen=True)
 class EmptyDrafter(Drafter):
     """Propose the empty tree, so that every round is one step of plain decoding: the baseline of every speed-up."""
+
+    is_empty: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the deterministic kind, because the empty tree has no siblings."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
@@ -66,6 +67,8 @@ class Jacobi(Drafter):
     Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
     arXiv:2305.10427, §3.2 (Jacobi and Gauss–Seidel–Jacobi decoding).
     """
+
+    reuses_logits: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, because the guesses are the most likely tokens."""

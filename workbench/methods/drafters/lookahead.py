@@ -181,6 +181,8 @@ class Lookahead(Drafter):
     code.
     """
 
+    reuses_logits: ClassVar[bool] = True
+
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     window: int = param(5, ge=0, le=24, doc="W, number of columns in the lookahead window; 0: no window")
     ngram: int = param(3, ge=2, le=6, doc="N, n-gram size; the last N − 1 tokens are drafted")

@@ -1,5 +1,6 @@
 /** Actions of the Live page: form choices, selections in the drawings, buttons and keys. */
 
+import * as automatic from "./autobaseline.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branches from "./branch.js";
@@ -9,6 +10,7 @@ import * as link from "./link.js";
 import * as opening from "./opening.js";
 import * as pace from "./pace.js";
 import * as player from "./player.js";
+import * as preferences from "../shared/preferences.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "./selection.js";
@@ -125,12 +127,18 @@ export function ended(page, run) {
   page.next = null;
   if (next) next();
   else if (page.wantPlain) backend.startPlain(page);
+  else if (page.autoBaseline && automatic.isDue(page, true)) backend.startPlain(page, true);
 }
 
 /** Apply a choice made in the settings panel. */
 export function choose(page, what, value) {
   const { choice } = page, active = store.isActive(page.run);
   page.note = "";
+  if (what === "autoBaseline") {
+    preferences.set(automatic.PREFERENCE, (page.autoBaseline = value));
+    if (value && automatic.isDue(page, true) && !active) backend.startPlain(page, true);
+    return page.draw();
+  }
   const before = choice.target;
   if (what === "preset") {
     const picked = choices.pick(choice, page.catalogue, value);

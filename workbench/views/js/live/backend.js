@@ -45,7 +45,7 @@ export async function heads(page) {
 
 /** Apply a message of the event stream, or the answer to `fetch_trace`. */
 export function onMessage(page, message) {
-  const run = [page.run, page.plain].find(
+  const run = [page.run, page.plain, page.dropped].find(
     (r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)),
   );
   if (!run) return;
@@ -121,7 +121,11 @@ export function watch(page) {
 /** Start a run with the settings of the panel. */
 export function start(page, paused) {
   const { choice, catalogue } = page;
-  if (!catalogue || store.isActive(page.run) || store.isActive(page.plain)) return;
+  if (!catalogue || store.isActive(page.run)) return;
+  if (store.isActive(page.plain)) {
+    if (!page.plain.automatic) return;
+    cancelPlain(page); // the reader's run comes first
+  }
   if (!choice.prompt_tokens && !choice.prompt?.trim())
     return fail(page, EMPTY); // keep the run on display
   const { run, recorded } = page, note = choices.scriptWarning(choice, catalogue);
@@ -159,8 +163,16 @@ export function resume(page, answer, kind = "run") {
   return run;
 }
 
-/** Measure the baseline now, or after the run in progress ends. */
-export function startPlain(page) {
+/** End an automatic baseline: its result is dropped. */
+function cancelPlain(page) {
+  const { plain } = page;
+  send(plain, () => ask(page, "control", { run: plain.id, action: "cancel" }));
+  Object.assign(page, { plain: null, plainKey: "", dropped: plain });
+}
+
+/** Measure the baseline now, or after the run in progress ends. @param {boolean} [automatically]  not at the reader's
+ *  request: the next run ends it */
+export function startPlain(page, automatically = false) {
   const { choice, catalogue } = page;
   if (!catalogue || store.isActive(page.plain)) return;
   if (store.isActive(page.run)) {
@@ -168,7 +180,7 @@ export function startPlain(page) {
     return page.draw();
   }
   page.wantPlain = false;
-  page.plain = newRun(page, "plain");
+  page.plain = Object.assign(newRun(page, "plain"), { automatic: automatically });
   page.plainKey = choices.pairing(choice, catalogue, form.clamp);
   page.host.decode(choices.plainRequest(choice, catalogue, page.plain.channel, form.clamp));
   page.draw();

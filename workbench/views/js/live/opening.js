@@ -4,15 +4,21 @@ import * as address from "../shared/address.js";
 import * as alerts from "../shared/alerts.js";
 import * as backend from "./backend.js";
 import * as choices from "./choice.js";
+import * as figures from "../shared/figures.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
 import * as player from "./player.js";
+import * as race from "./race.js";
+import * as stage from "./stage.js";
 import * as reload from "./reload.js";
 import * as selection from "./selection.js";
 import * as store from "../shared/store.js";
 import * as traces from "./traces.js";
+import * as view from "./view.js";
 
 const EXAMPLE_SPEED = 0.1;
+/** Duration of the example's race on the page, in seconds. */
+const RACE_S = 5;
 const RUN_NOT_FOUND = {
   message: "This app does not have the run of this link.",
   remedy: "Ask the sender for a link to the settings, or for the trace file.",
@@ -22,7 +28,7 @@ const SOON_MS = 250;
 const READY_MS = 400;
 
 /** Name of the recording that plays before the first run. */
-export const EXAMPLE = "draft-tree";
+export const EXAMPLE = "race";
 
 /** Play the example while the backend is starting, if the page has nothing else to show.
  *  @param {Promise<any>} looked  ends when the backend has answered; one that is ready answers before `READY_MS` */
@@ -90,6 +96,8 @@ function adoptExample(page) {
     return (page.choice = { ...choices.adopt(page.choice, header, page.catalogue), fixed: page.choice.fixed });
   clearPage(page);
   page.run = null;
+  page.plain = null;
+  if (!page.race.playing) startRace(page);
 }
 
 /** Whether a recording is of the target that the app was started with; true while that is not known. */
@@ -191,7 +199,8 @@ async function showRecording(page, name, wanted, parsed = null) {
     if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (!parsed && !isOfApp(page, answer.header)) return;
+  if (name === EXAMPLE && answer.plain) page.example = answer; // its race is shown while there is no run
+  if (!parsed && !isOfApp(page, answer.header)) return startRace(page);
   if (answer.header.pictures?.length && page.host.go)
     return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // the Vision tab draws it
   if (page.run) return; // the user started a run meanwhile
@@ -214,23 +223,52 @@ function play(page, trace, wanted, whole) {
     from: "recorded",
     closed: true,
     baseline: trace.baseline ?? null,
+    raced: trace.plain ? trace.rounds : null, // the race runs on its own clock, ahead of the text
   });
   store.apply(run, { header: trace.header, state: "running" });
   page.run = run;
   page.selection.pin = wanted;
+  if (trace.plain) {
+    page.plain = { ...store.fromTrace(`plain-${run.channel}`, trace.plain, "recorded"), closed: true };
+    page.plainKey = run.key = run.channel; // recorded with the same settings
+  }
   const arrive = (n) => {
     store.apply(run, { rounds: trace.rounds.slice(0, n), seq: n });
     if (n === trace.rounds.length) {
       store.apply(run, { footer: trace.footer, warnings: trace.footer.warnings, state: "finished" });
       page.feeding = null;
+      if (trace.plain) showCorrection(page, run);
     }
     page.draw();
   };
+  const speed = trace.plain ? Math.min(1, figures.summary(page.plain.rounds).seconds / RACE_S) : EXAMPLE_SPEED;
   const still = whole || wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
-  page.feeding = { label: `${EXAMPLE_SPEED}× speed`, speed: EXAMPLE_SPEED, stop: () => {} };
-  page.feeding.stop = player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
+  page.feeding = { label: `${speed.toPrecision(2)}× speed`, speed, stop: () => {} };
+  page.feeding.stop = player.feed({ rounds: trace.rounds, speed, still, arrive });
   if (still) page.feeding = null;
+  else if (trace.plain) startRace(page, speed);
 }
+
+/** Select the largest round with a corrected token, unless the reader selected another: it shows all outcomes of a
+ *  test. */
+function showCorrection(page, run) {
+  const { selection: now } = page, tested = (round) => figures.count(round).tested;
+  if (page.run !== run || now.pin || now.hover) return;
+  const corrected = run.rounds.filter((round) => round.bonus_kind === "corrected").sort((a, b) => tested(b) - tested(a));
+  if (corrected.length) page.selection.pin = { round: corrected[0].index };
+}
+
+/** Replay the race, or skip to its end. */
+export function toggleRace(page) {
+  if (page.race.playing) race.stop(page, () => drawRace(page));
+  else startRace(page);
+}
+
+function startRace(page, speed = null) {
+  race.start(page, () => race.of(view.of(page, performance.now()), ""), () => drawRace(page), speed);
+}
+
+const drawRace = (page) => page.view && stage.drawRace(page.parts, page.view);
 
 /** Show a complete run record. */
 export function show(page, run) {

@@ -10,16 +10,22 @@
  */
 
 import * as actions from "./actions.js";
+import * as automatic from "./autobaseline.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branching from "./branching.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
+import * as intro from "./intro.js";
 import * as redraw from "./redraw.js";
 import * as memory from "./memory.js";
 import * as opening from "./opening.js";
+import * as methodpicker from "../shared/methodpicker.js";
 import * as pace from "./pace.js";
+import * as preferences from "../shared/preferences.js";
+import * as race from "./race.js";
 import * as repeats from "./repeats.js";
+import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as runpage from "./runpage.js";
 import * as stage from "./stage.js";
@@ -32,7 +38,11 @@ import * as whatif from "./whatif.js";
 export function mount(el, { host, trace = null, embed = false }) {
   return runpage.open(el, {
     parts: stage.build(el, host), host, embed, wire, tick,
-    state: { pairs: null, arrival: null, still: false, formed: false },
+    state: {
+      pairs: null, arrival: null, still: false, formed: false, race: race.newRace(),
+      autoBaseline: preferences.isOn(automatic.PREFERENCE, true),
+      intro: !embed && Boolean(host.call) && preferences.isOn(intro.PREFERENCE, true),
+    },
     draw,
     begin: (page) => {
       redraw.setDrawing(page, page.draw);
@@ -88,7 +98,7 @@ function wire(page, on, click) {
   on("wb:pick", (pick) => actions.pin(page, pick));
   on("wb:branch", (pick) => actions.branch(page, pick));
   on("wb:brush", (range) => set({ brush: range && [range.from, range.to] }));
-  parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }));
   parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
   parts.threshold.addEventListener("input", () =>
     parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`),
@@ -105,6 +115,15 @@ function wire(page, on, click) {
   click("play", () => actions.playPause(page));
   click("runHere", () => page.actions.press("run"));
   click("whatif", () => whatif.open(page));
+  click("introClose", () => {
+    preferences.set(intro.PREFERENCE, false);
+    set({ intro: false });
+  });
+  click("raceReplay", () => opening.toggleRace(page));
+  click("raceLive", () => page.actions.press("run"));
+  click("raceWhy", () => whatif.open(page));
+  parts.raceWhy.hidden = !page.host.call;
+  parts.introTour.href = page.host.base === undefined ? "#" : `${page.host.base}/?tab=learn`;
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("originBack", () => branching.showOther(page));
@@ -165,10 +184,20 @@ function draw(page, all = false) {
   stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
   if (page.stepping) page.announce(false);
   if (!page.catalogue || !whole) return;
-  const panel = { ...view.panel(page, page.view), roles: roles };
+  const panel = {
+    ...view.panel(page, page.view),
+    roles: roles,
+    picker: (data) => methodpicker.build(() => ({ ...data(), speeds: () => speeds(page) })),
+  };
   controls.render(page.parts.side, panel);
   bar.render(page.parts.bar, panel);
   opening.writeAddressSoon(page);
+}
+
+/** Return the measured speed of each method on the chosen target; none without a backend. */
+async function speeds({ host, choice }) {
+  const answer = await host.call?.("speeds", { target: choice.target }).catch(() => null);
+  return answer && !answer.error ? answer : {};
 }
 
 /** Adapt the frame to embedding and to the address. */

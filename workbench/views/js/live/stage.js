@@ -13,6 +13,7 @@ import * as tentative from "../shared/tentative.js";
 import * as figures from "../shared/figures.js";
 import * as frame from "../shared/frame.js";
 import * as help from "./help.js";
+import * as intro from "./intro.js";
 import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
@@ -22,6 +23,7 @@ import * as memory from "./memory.js";
 import { ownToken } from "../shared/store.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
+import * as race from "./race.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
@@ -35,6 +37,8 @@ import * as treelist from "./treelist.js";
 import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
 
+/** Statuses of drafts that are no part of the text. */
+const UNKEPT = new Set(["rejected", "discarded"]);
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
 /** Rounds that the horizontal axis of a chart has at least. */
 const LEAST_ROUNDS = 20;
@@ -42,11 +46,11 @@ const LEAST_ROUNDS = 20;
 /** Build the empty page inside `el`; return its elements by name. */
 export function build(el, host) {
   const build = frame.builder(), { part, parts } = build, all = cards(build);
-  const { alerts, figures, byMethod, pairs, ribbon, tree, card, lane, curves, theory, memory, scrubber } = all;
+  const { opening, alerts, figures, byMethod, pairs, ribbon, tree, card, lane, curves, theory, memory, scrubber } = all;
   frame.frame(
     el,
     build,
-    { host, current: "Live", side: "Settings", sideClass: "has-bar", ...header(build) },
+    { host, current: "Live", side: "Settings", sideClass: "has-bar", before: [opening], ...header(build) },
     part(
       "stage",
       "div",
@@ -64,12 +68,11 @@ export function build(el, host) {
  *  expects. */
 export function cards(build) {
   const { parts, part, card, tool, region } = build;
-  parts.ghosts = h("input", { type: "checkbox", checked: true });
   const tokens = h(
     "span",
     { className: "wb-extra" },
     (parts.tokenKey = panel.legend(STATUSES.map((name) => [`is-${name}`, name]))),
-    h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
+    ...ribbon.switches(parts),
     copying.button(() => parts.textOf?.() ?? "", "the generated text"),
   );
   const phases = h(
@@ -83,6 +86,7 @@ export function cards(build) {
   const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "at equal acceptance"]]);
   const of = "of the selected round", group = (label, more = {}) => ({ role: "group", "aria-label": label, ...more });
   const all = {
+    opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
     alerts: build.alerts(),
     figures: part("figures", "div", { className: "wb-figures" }),
     byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
@@ -180,6 +184,7 @@ export function draw(parts, view) {
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
   });
+  opening(parts, view);
   bymethod.render(parts.byMethod, { segments: view.segments, all: figures, range: view.range });
   repeats.render(parts, view.pairs);
   ribbon.render(parts.ribbon, {
@@ -192,7 +197,9 @@ export function draw(parts, view) {
     bands: view.segments,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   });
+  STATUSES.forEach((name, i) => (parts.tokenKey.children[i].hidden = !view.ghosts && UNKEPT.has(name)));
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
+  parts.ribbon.classList.toggle("has-ghosts", view.ghosts);
   parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
   progress(parts.progress, view);
@@ -216,6 +223,23 @@ export function draw(parts, view) {
   if (due("lane")) lane(parts, view);
   curves(parts, view, due);
   scrubber.render(parts, { ...view, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
+}
+
+function opening(parts, view) {
+  const { arriving, shown, rounds } = view, coming = view.follow ? arriving : null;
+  intro.render(parts, {
+    open: view.intro,
+    round: coming?.round ?? (shown === null ? null : rounds[shown.round]),
+    arriving: coming,
+  });
+  drawRace(parts, view);
+  parts.opening.hidden = parts.intro.hidden && parts.race.hidden;
+}
+
+/** Draw the race of the view at its clock's time. */
+export function drawRace(parts, view) {
+  race.render(parts, race.of(view, plainWords(view)), view.race);
+  parts.raceLive.hidden = !view.run || view.run.from === "live" || !view.canRun;
 }
 
 function lane(parts, view) {

@@ -90,11 +90,14 @@ const SHAPES = {
   corrected: "M0 -10L10 0L0 10L-10 0Z",
   bonus: "M-5 -8.7H5L10 0L5 8.7H-5L-10 0Z",
   plain: "M0 -9L9 7H-9Z",
-  accepted: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z",
-  rejected: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z M-4 -4L4 4M4 -4L-4 4",
-  discarded: "M-6.5 0A6.5 6.5 0 1 1 6.5 0A6.5 6.5 0 1 1 -6.5 0Z",
-  pending: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z",
+  accepted: "M-8.5 0A8.5 8.5 0 1 1 8.5 0A8.5 8.5 0 1 1 -8.5 0Z",
+  rejected: "M-8.5 0A8.5 8.5 0 1 1 8.5 0A8.5 8.5 0 1 1 -8.5 0Z M-4 -4L4 4M4 -4L-4 4",
+  discarded: "M-8.5 0A8.5 8.5 0 1 1 8.5 0A8.5 8.5 0 1 1 -8.5 0Z",
+  pending: "M-8.5 0A8.5 8.5 0 1 1 8.5 0A8.5 8.5 0 1 1 -8.5 0Z",
 };
+
+/** Kinds drawn as a ring and a disc; radius at probability 1, and of the smallest ring. */
+const ROUND = new Set(["accepted", "rejected", "discarded", "pending"]), FULL = 8.5, LEAST = 4.5;
 
 function frame(el, view, placed, scale) {
   const state = kit.frame(
@@ -190,9 +193,17 @@ function edges(group, list, awaited) {
   });
 }
 
+/** Return the radii of a drafted node in pixels: the ring's area grows with q, the disc's with p. Pure.
+ *  @param {{kind: string, q: number|null, p: number|null}} node  @returns {{ring: number, disc: number}} */
+export function radii({ kind, q, p }) {
+  if (!ROUND.has(kind)) return { ring: FULL, disc: 0 };
+  const area = (value) => Math.sqrt(Math.min(1, Math.max(0, value ?? 0)));
+  return { ring: q === null ? FULL : LEAST + (FULL - LEAST) * area(q), disc: kind === "pending" ? 0 : FULL * area(p) };
+}
+
 function newNode() {
-  const g = kit.group("title", "circle", "path", "text", "text", "rect", "g");
-  ["", "wb-ring", "", "wb-code", "wb-test", "wb-hit", "wb-fold"].forEach(
+  const g = kit.group("title", "circle", "circle", "circle", "path", "text", "text", "rect", "g");
+  ["", "wb-ring", "wb-under", "wb-disc", "", "wb-code", "wb-test", "wb-hit", "wb-fold"].forEach(
     (name, i) => name && kit.set(g.children[i], { class: name }),
   );
   g.lastChild.append(...["rect", "text", "rect"].map((tag) => kit.s(tag)));
@@ -203,7 +214,7 @@ function newNode() {
 }
 
 function node(g, n, view, drawn, chosen) {
-  const [title, ring, shape, word, note, hit, fold] = g.children,
+  const [title, ring, under, disc, shape, word, note, hit, fold] = g.children,
     { folded, more } = drawn,
     waits = view.awaited.has(n.id),
     kind = waits ? "pending" : n.node.kind;
@@ -220,7 +231,11 @@ function node(g, n, view, drawn, chosen) {
   else g.removeAttribute("aria-expanded");
   kit.write(title, words);
   kit.set(ring, { cx: n.x, cy: n.y, r: n.scale === 1 ? 12 : 9 });
-  kit.set(shape, { d: SHAPES[kind] ?? SHAPES.bonus, transform: `translate(${n.x} ${n.y}) scale(${n.scale})` });
+  const radius = radii({ ...n.node, kind }), scale = (n.scale * radius.ring) / FULL;
+  // covers the edge below it
+  kit.set(under, { cx: n.x, cy: n.y, r: radius.disc ? (n.scale * radius.ring).toFixed(1) : 0 });
+  kit.set(disc, { cx: n.x, cy: n.y, r: (n.scale * radius.disc).toFixed(1) });
+  kit.set(shape, { d: SHAPES[kind] ?? SHAPES.bonus, transform: `translate(${n.x} ${n.y}) scale(${scale.toFixed(3)})` });
   for (const [text, label] of [[word, n.word], [note, waits ? null : n.note]]) {
     kit.write(text, label?.text ?? "");
     if (label) kit.set(text, { x: label.x, y: label.y, "text-anchor": label.anchor });

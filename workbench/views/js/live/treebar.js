@@ -5,11 +5,11 @@ import { h } from "../shared/kit.js";
 import * as tree from "./tree.js";
 
 const HIGH = 40, CELL = 10;
-const WORDS = "line width: q · under a tested node: its test · dotted: never tested";
+const WORDS = "ring: q of the drafter · disc: p of the target · under a node: its test · dotted: never tested";
 
 /** Legend of the drawing; with several drafters also of the rings. Pure. @param {string[]} drafters  names */
 export const words = (drafters) =>
-  drafters.length ? `${WORDS} · dashed ring: drafted by ${drafters.slice(1).join(", ")} · solid ring: by both` : WORDS;
+  drafters.length ? `${WORDS} · dashed outer ring: drafted by ${drafters.slice(1).join(", ")} · solid outer ring: by both` : WORDS;
 
 /** Build the toolbar and add its elements to `parts`; buttons act on the tree in `parts.tree`. */
 export function build(parts) {

@@ -17,6 +17,6 @@ test("the overview has one bar per drafted node, one column per level, and a lim
 });
 
 test("the legend explains the rings if there are two drafters", () => {
-  assert.match(words(["draft-model", "store"]), /dashed ring: drafted by store · solid ring: by both$/);
-  assert.doesNotMatch(words([]), /ring/);
+  assert.match(words(["draft-model", "store"]), /dashed outer ring: drafted by store · solid outer ring: by both$/);
+  assert.doesNotMatch(words([]), /outer ring/);
 });

@@ -1,5 +1,6 @@
 /** Derive the data of the drawings from the state of the page. Pure: no DOM. */
 
+import * as automatic from "./autobaseline.js";
 import * as branch from "./branch.js";
 import * as choices from "./choice.js";
 import * as controls from "../shared/controls.js";
@@ -57,6 +58,10 @@ export function of(page, now) {
     ghosts: page.ghosts,
     threshold: page.threshold,
     mode: page.mode,
+    intro: Boolean(page.intro),
+    race: page.race ?? null,
+    example: page.example ?? null,
+    canRun: Boolean(page.host?.decode && catalogue),
     follow: selection.follows(page.selection) && !page.selection.hover,
     scroll: page.scroll,
     waiting: words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null),
@@ -169,6 +174,7 @@ export function panel(page, view) {
     estimate: page.estimate,
     pace: pace.rate(choice, catalogue),
     paces: pace.options(pace.rate(choice, catalogue)),
+    auto: automatic.isOffered(catalogue) ? page.autoBaseline : undefined,
     note: page.note || words.changeNote(summaries.changeMarks(view.rounds), active),
     branch: choice.prompt_tokens
       ? choice.origin
@@ -176,7 +182,8 @@ export function panel(page, view) {
         : "prompt given as tokens"
       : "",
     run: {
-      active: active || measuring !== null,
+      active: active || (measuring !== null && !page.plain?.automatic),
+      automatic: Boolean(page.plain?.automatic),
       paused: view.run?.state === "paused" && active,
       ready: true,
       measuring: measuring !== null,

@@ -23,19 +23,26 @@ export function options(entries) {
 }
 
 /** Return the buttons, each with the reason why it is disabled. Pure. @param {any} known */
-export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
-  const idle = active ? "" : "no run in progress", reason = measuring ? "the baseline is being measured" : idle;
+export function buttons({ active, paused, ready, measuring, automatic = false, baseline, barred = {} }) {
+  const idle = active ? "" : "no run in progress", reason = measuring && !automatic ? "the baseline is being measured" : idle;
   return {
     run: {
       label: "Run",
-      off: !ready ? "the backend is not ready" : measuring ? reason : active ? "a run is in progress: stop it first" : "",
+      off: !ready ? "the backend is not ready" : measuring && !automatic ? reason : active ? "a run is in progress: stop it first" : "",
     },
     pause: { label: paused ? "Resume" : "Pause", off: barred.pause || reason },
-    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? reason : "") },
-    stop: { label: "Stop", off: idle },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring && !automatic ? reason : "") },
+    stop: { label: "Stop", off: measuring ? "" : idle },
     baseline: { label: baseline.label, off: barred.baseline || baseline.off },
   };
 }
+
+/** Parameter above all others in the panel, with the temperature. */
+const MAIN_PARAM = "depth";
+/** Prompt presets that are visible before "more" is pressed. */
+const FIRST_CHIPS = 5;
+const AUTOMATIC =
+  "Measures plain decoding of the same prompt after each run with new settings, so that its speed-up is known. A new run ends the measurement.";
 
 export const PROMISES = {
   exact: "exact: same distribution as the target alone",
@@ -111,13 +118,17 @@ export function mark(el, { promise, next }) {
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
  *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,
- *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
+ *    draw: (el: Element, data: object) => void, auto?: boolean, picker?: (data: () => any) => Element}} data
+ *    `draw` is `form.render`; `auto`: whether the baseline is measured after each run, undefined if the view does not
+ *    offer it; `picker` returns the button that opens the picker of methods */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
   const { catalogue, choice } = data;
   const method = catalogue.methods.find((m) => m.name === choice.method);
   select(ui.target, options(catalogue.targets), choice.target);
   select(ui.method, options(catalogue.methods), choice.method);
+  ui.data = data;
+  if (data.picker && !ui.browse.firstChild) ui.browse.append(data.picker(() => ui.data));
   select(ui.drafter, options(draftModels.usable(catalogue, choice.method)), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
   write(
@@ -132,7 +143,9 @@ export function render(el, data) {
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
   const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });
-  form(ui.params, method?.params ?? []);
+  const params = method?.params ?? [], isMain = (param) => param.name === MAIN_PARAM;
+  form(ui.mainParams, params.filter(isMain));
+  form(ui.params, params.filter((param) => !isMain(param)));
   const [first, ...more] = catalogue.sampling;
   form(ui.sampling, first ? [first] : []);
   form(ui.sampling2, more);
@@ -157,6 +170,8 @@ export function render(el, data) {
     button.title = off;
   }
   ui.pace.parentElement.hidden = !data.paces || Boolean(data.run.barred?.pace);
+  ui.auto.parentElement.hidden = data.auto === undefined || Boolean(data.run.barred?.baseline);
+  ui.auto.checked = Boolean(data.auto);
   if (data.paces) select(ui.pace, data.paces, String(data.pace));
   write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
@@ -239,6 +254,7 @@ function build(el) {
     branchWords: h("span"),
     estimate: h("p", { className: "wb-estimate" }),
     barred: h("p", { className: "wb-estimate" }),
+    mainParams: h("div", { className: "wb-form" }),
     params: h("div", { className: "wb-form" }),
     sampling: h("div", { className: "wb-form" }),
     sampling2: h("div", { className: "wb-form" }),
@@ -246,6 +262,11 @@ function build(el) {
     note: h("p", { className: "wb-note" }),
     buttons: {},
   };
+  ui.browse = h("span");
+  ui.auto = h("input", {
+    type: "checkbox",
+    onchange: () => emit("wb:choose", { what: "autoBaseline", value: ui.auto.checked }),
+  });
   ui.note.setAttribute("role", "status");
   ui.branch = h(
     "p",
@@ -279,10 +300,11 @@ function build(el) {
     { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
-    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.headNote, ui.teaches, ui.source),
+    h("div", { className: "wb-pick" }, h("div", { className: "wb-asks" }, methodLabel, ui.browse), method, ui.promise, ui.headNote, ui.teaches, ui.source),
+    ui.mainParams,
+    ui.sampling,
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
     ui.params,
-    ui.sampling,
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
     h(
       "div",
@@ -310,6 +332,7 @@ function build(el) {
       press("step", ""),
       press("stop", ""),
       press("baseline", ""),
+      h("label", { className: "wb-toggle wb-auto", title: AUTOMATIC }, ui.auto, "after each run"),
       h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace),
       ui.barred,
       ui.note,
@@ -330,13 +353,28 @@ export function select(control, wanted, value) {
 }
 
 function chips(el, presets, chosen) {
-  while (el.childElementCount < presets.length) el.append(h("button", { type: "button" }));
+  if (!el._more) {
+    el._more = h("button", { type: "button", className: "wb-morechips", onclick: () => unfold(el, !el._open) });
+    el.append(el._more);
+  }
+  while (el.childElementCount <= presets.length) el._more.before(h("button", { type: "button" }));
   presets.forEach((p, i) => {
     const chip = el.children[i];
     chip.dataset.preset = p.name;
     write(chip, p.title);
     chip.setAttribute("aria-pressed", String(p.name === chosen));
   });
+  unfold(el, el._open ?? false);
+}
+
+/** Show all presets, or the first ones and the chosen one. */
+function unfold(el, open) {
+  el._open = open;
+  const all = [...el.querySelectorAll("[data-preset]")];
+  all.forEach((chip, i) => (chip.hidden = !open && i >= FIRST_CHIPS && chip.getAttribute("aria-pressed") !== "true"));
+  el._more.hidden = all.length <= FIRST_CHIPS + 1;
+  write(el._more, open ? "fewer" : "more …");
+  el._more.setAttribute("aria-expanded", String(open));
 }
 
 /** Return the checkbox "chat message", with its label. */

@@ -85,13 +85,15 @@ export function choose(group, value, key = "value") {
 /** Put the frame of a page into `el`, around its stage.
  *  @param {Element} el  @param {any} build  of `builder`
  *  @param {{host?: any, current: string, side: string, sideClass?: string, from?: boolean, tools?: any[], more?:
- *    any[], settings?: any[], after?: any[]}} given  `current`: the page's name in the navigation; `side`: label of
- *    the settings, `settings` their elements; `from`: show the badge with the origin of the figures; `tools`: header
- *    buttons before the theme's, `more` those after it; `after`: elements after the live region
+ *    any[], settings?: any[], before?: any[], after?: any[]}} given  `current`: the page's name in the navigation;
+ *    `side`: label of the settings, `settings` their elements; `from`: show the badge with the origin of the figures; `tools`: header
+ *    buttons before the theme's, `more` those after it; `before`: elements between header and settings; `after`:
+ *    elements after the live region
  *  @param {any} stage  the page's own element */
 export function frame(el, build, given, stage) {
   const { part, badge } = build;
-  const { host, current, side, sideClass = "", from = true, tools = [], more = [], settings = [], after = [] } = given;
+  const { host, current, side, sideClass = "", from = true } = given;
+  const { tools = [], more = [], settings = [], before = [], after = [] } = given;
   const nav = part("nav", "nav", { className: "wb-nav" });
   el.append(
     h(
@@ -110,6 +112,7 @@ export function frame(el, build, given, stage) {
     h(
       "div",
       { className: "wb-main" },
+      ...before,
       part("side", "aside", { className: `wb-side ${sideClass}`.trim() }, ...settings),
       stage,
     ),

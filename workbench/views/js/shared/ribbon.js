@@ -2,6 +2,7 @@
 
 import * as tentative from "./tentative.js";
 import * as kit from "./kit.js";
+import * as preferences from "./preferences.js";
 
 const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
@@ -100,6 +101,36 @@ export function legible(round) {
 function bytesNamed(text) {
   const bytes = BYTES.test(text) ? text.match(/[0-9A-F]{2}/g) : [];
   return bytes.length ? `byte${bytes.length > 1 ? "s" : ""} ${bytes.join(" ")}` : text.replace(HEX, "·");
+}
+
+/** Names of preferences: show rejected and discarded drafts in a second line; show the text as running text. */
+export const DRAFTS = "wb-drafts", READING = "wb-reading";
+
+/** Return the two checkboxes of the ribbon's card, with their labels. */
+export function switches(parts) {
+  const toggle = (name, text, title) => {
+    parts[name] = kit.h("input", { type: "checkbox" });
+    return kit.h("label", { className: "wb-toggle", title }, parts[name], text);
+  };
+  return [
+    toggle("ghosts", "rejected drafts", "Show the rejected and discarded drafts of each round in a second line"),
+    toggle("reading", "reading view", "Show running text; only corrected and bonus tokens are marked"),
+  ];
+}
+
+/** Keep the checkboxes and the stored preferences in step. @param {(ghosts: boolean) => void} onDrafts
+ *  @param {HTMLElement[]} [regions]  that show the text */
+export function listenSwitches(parts, onDrafts, regions = [parts.ribbon]) {
+  const listen = (checkbox, name, act) => {
+    checkbox.checked = preferences.isOn(name, false);
+    act(checkbox.checked);
+    checkbox.addEventListener("change", () => {
+      preferences.set(name, checkbox.checked);
+      act(checkbox.checked);
+    });
+  };
+  listen(parts.ghosts, DRAFTS, onDrafts);
+  listen(parts.reading, READING, (on) => regions.forEach((el) => el.classList.toggle("is-reading", on)));
 }
 
 /** Make line breaks and tabs visible. */

@@ -8,6 +8,7 @@ import * as opening from "../live/opening.js";
 import { fail } from "../shared/alerts.js";
 import { isOpen } from "../shared/controller.js";
 import * as form from "../shared/form.js";
+import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
 import { loadCatalogue } from "./opening.js";
 import { changed, imageDropped, paint, question, take, takeFile } from "./pictures.js";
@@ -103,7 +104,7 @@ export function wire(page, on, click) {
     "click",
     (event) => event.target.dataset.value && see({ how: event.target.dataset.value }),
   );
-  parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }), [parts.ribbon, parts.beside]);
   parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1, on: page.on }));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));

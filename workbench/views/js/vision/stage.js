@@ -73,7 +73,6 @@ function cards(build) {
   const caption = (name, label) =>
     region(name, "wb-ribbon wb-caption", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
   const legend = (name) => part(name, "span", { className: "wb-legend" });
-  parts.ghosts = h("input", { type: "checkbox", checked: true });
   const key = panel.legend([
     ["is-accepted", "accepted"],
     ["is-corrected", "corrected"],
@@ -103,7 +102,7 @@ function cards(build) {
         "span",
         { className: "wb-extra" },
         key,
-        h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
+        ...ribbon.switches(parts),
         copying.button(() => parts.textOf("ribbon"), "the caption"),
       ),
       part("needs", "p", { className: "wb-facts-line", hidden: true }),

@@ -1,0 +1,100 @@
+"""Measured speed-up and τ of methods on a target, from the saved boards, for lists of methods. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workbench.bench import boardfiles
+from workbench.trace.speedup import Estimate, speedup
+
+PLAIN = "autoregressive"
+Runs = Mapping[tuple[str, int], Sequence[float]]
+"""[tokens, target passes, seconds] of a run by kind of prompt and its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Speed of a method on a target.
+
+    Attributes:
+        method: registry name.
+        speedup: tokens per second over those of plain decoding, geometric mean over prompts.
+        tau: tokens per target pass, over all prompts.
+        by_kind: speed-up by kind of prompt, in the order of the board.
+        board: board that contains the measurement.
+        date: day of the measurement.
+    """
+
+    method: str
+    speedup: Estimate
+    tau: float
+    by_kind: tuple[tuple[str, float], ...]
+    board: str
+    date: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the object as JSON data."""
+        return asdict(self)
+
+
+def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
+    """Return the measured speed of each method on a target, by method.
+
+    The workload board (nine kinds of prompts, short drafts) takes precedence over the board of heads (larger drafts).
+
+    Args:
+        target: name as on the boards.
+    """
+    found: dict[str, MeasuredSpeed] = {}
+    for method, board, date, runs, plain in (*_heads(target), *_workloads(target)):
+        rates, plain_rates = ({key: run[0] / run[2] for key, run in side.items()} for side in (runs, plain))
+        ratio, passes = speedup(rates, plain_rates), sum(run[1] for run in runs.values())
+        if ratio is None or not passes:
+            continue
+        kinds = dict.fromkeys(kind for kind, _ in runs)
+        by_kind = ((kind, speedup(_of_kind(rates, kind), _of_kind(plain_rates, kind))) for kind in kinds)
+        found[method] = MeasuredSpeed(
+            method,
+            ratio,
+            sum(run[0] for run in runs.values()) / passes,
+            tuple((kind, each.value) for kind, each in by_kind if each is not None),
+            board,
+            date,
+        )
+    return found
+
+
+def _of_kind(rates: Mapping[tuple[str, int], float], kind: str) -> dict[tuple[str, int], float]:
+    return {key: rate for key, rate in rates.items() if key[0] == kind}
+
+
+def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
+    """Yield method, board, date, runs and plain runs of each method on the workload board."""
+    rows = [row for row in boardfiles.read("work").values() if row["target"] == target]
+    for method in dict.fromkeys(name for row in rows for name in row["methods"] if name != PLAIN):
+        own = [row for row in rows if method in row["methods"] and PLAIN in row["methods"]]
+        sides = (_by_kind(own, method), _by_kind(own, PLAIN))
+        yield method, "work", max((row["date"] for row in own), default=""), *map(_complete, sides)
+
+
+def _by_kind(rows: Sequence[Mapping[str, Any]], method: str) -> Runs:
+    return {(row["kind"], i): run for row in rows for i, run in enumerate(row["methods"][method]["runs"])}
+
+
+def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
+    """Yield method, board, date, runs and plain runs of each head on its board, where prompts name their kind."""
+    for row in boardfiles.read("heads").values():
+        if row["target"] != target:
+            continue
+        kinds = [name.split("-")[0] for name in row["prompts"]]
+        plain = _complete({(kind, i): run for i, (kind, run) in enumerate(zip(kinds, row["plain"], strict=True))})
+        for head in row["heads"].values():
+            runs = {(kind, i): run for i, (kind, run) in enumerate(zip(kinds, head["runs"], strict=True))}
+            yield head["method"], "heads", row.get("date", ""), _complete(runs), plain
+
+
+def _complete(runs: Runs) -> dict[tuple[str, int], Sequence[float]]:
+    """Return the runs that generated text."""
+    return {key: run for key, run in runs.items() if run[0] and run[1] and run[2]}

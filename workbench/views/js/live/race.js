@@ -1,0 +1,251 @@
+/** Race: a run and plain decoding of the same prompt on one clock that starts at the end of prefill, and its result. */
+
+import * as figures from "../shared/figures.js";
+import * as kit from "../shared/kit.js";
+import { h, write } from "../shared/kit.js";
+import * as ribbon from "../shared/ribbon.js";
+import * as speedup from "../shared/speedup.js";
+
+/** Duration of a replay on the page, in seconds; the clock is slowed down to reach it. */
+const SHOWN_S = 4;
+/** Characters of a lane's newest text that are drawn; the rest is beyond the lane's left edge. */
+const MOST_TEXT = 140;
+
+/** Return the clock of a race: `t` in seconds of the runs, `speed` relative to their own. */
+export function newRace() {
+  return { t: Infinity, speed: 1, playing: false, frame: null };
+}
+
+/** Return a lane: end of each round in seconds after the prefill, and tokens and text emitted until then. Pure.
+ *  @returns {{name: string, passes: number, tokens: number, seconds: number, ends: number[], counts: number[], texts:
+ *    string[]}} */
+export function lane(name, rounds) {
+  const { tokens, seconds, target_forwards: passes } = figures.summary(rounds);
+  let count = 0;
+  return {
+    name,
+    passes,
+    tokens,
+    seconds,
+    ends: rounds.map((round) => (round.started_s ?? 0) + round.seconds),
+    counts: rounds.map((round) => (count += round.emitted.length)),
+    texts: rounds.map((round) => round.emitted.map((e) => ribbon.tokenText(round, e)).join("")),
+  };
+}
+
+/** Return the number of rounds that a lane has finished at a time. Pure. */
+export function finished({ ends }, t) {
+  const open = ends.findIndex((end) => end > t);
+  return open < 0 ? ends.length : open;
+}
+
+/** Compare the texts of two complete runs. Pure.
+ *  @param {object[]} mine  rounds  @param {object[]} plain  @param {{greedy: boolean, exact: boolean}} promised
+ *  @returns {string} */
+export function compareTexts(mine, plain, { greedy, exact }) {
+  const ids = (rounds) => rounds.flatMap((round) => round.emitted.map((e) => e.token));
+  const [a, b] = [ids(mine), ids(plain)], same = a.length === b.length && a.every((id, i) => id === b[i]);
+  if (same) return "same text, token for token";
+  if (!exact) return "the text differs: this method is approximate";
+  return greedy ? "the texts differ" : "same distribution, another sample";
+}
+
+/** Return the data of the race of a view. Pure.
+ *  @param {any} view  of `view.js`  @param {string} none  why there is no plain run  */
+export function of(view, none) {
+  if (!view.rounds.length && !view.active && view.example) return ofExample(view.example, view.methodTitle);
+  const { run, plainRounds, active, figures: own, speed, methodTitle } = view, rounds = run?.raced ?? view.rounds;
+  if (!active && (!rounds.length || (!plainRounds && run?.from !== "live"))) return null;
+  const names = [...new Set(rounds.map((round) => round.method))].map((name) => methodTitle(name));
+  const mine = lane(names.length > 2 ? `${names.length} methods` : names.join(" → ") || methodTitle(run?.header?.method ?? ""), rounds);
+  const plain = plainRounds ? lane("Plain decoding", plainRounds) : null;
+  const isOver = run?.raced ? true : !active && !view.arriving && Boolean(run?.footer);
+  const params = run?.header?.params ?? {};
+  return {
+    mine,
+    plain,
+    none,
+    over: isOver,
+    headline: isOver && plain ? headline(speed) : "",
+    result:
+      isOver && plain
+        ? [
+            [speed.unit, speed.label.match(/n = \d+|one run.*/)?.[0]].filter(Boolean).join(", "),
+            compareTexts(rounds, plainRounds, {
+              greedy: !(Number(params.temperature) > 0),
+              exact: run?.header?.promise !== "approximate" && !rounds.some(figures.isApproximate),
+            }),
+            `${mine.passes} target passes instead of ${plain.passes}`,
+          ]
+            .filter(Boolean)
+            .join(" · ")
+        : "",
+    shares: rounds.length ? shares(run?.raced ? figures.summary(rounds) : own) : [],
+  };
+}
+
+/** Return the race of a recording with a plain run and measured pairs, without a run on display. Pure.
+ *  @param {any} trace  with `plain` and `baseline`  @param {(method: string) => string} methodTitle */
+export function ofExample(trace, methodTitle) {
+  const rounds = trace.rounds, own = figures.summary(rounds), other = figures.summary(trace.plain.rounds);
+  const speed = speedup.figure({
+    mine: own.tokens_per_second,
+    plain: other.tokens_per_second,
+    none: "",
+    measured: speedup.estimate([trace.baseline?.ratios ?? []]),
+  });
+  const data = of(
+    {
+      run: { from: "recorded", header: trace.header, footer: trace.footer, raced: rounds },
+      rounds,
+      plainRounds: trace.plain.rounds,
+      active: false,
+      arriving: null,
+      figures: own,
+      speed,
+      methodTitle,
+    },
+    "",
+  );
+  return data && { ...data, source: `recorded on ${trace.header.target}` };
+}
+
+/** Return the speed-up in words: "2.06× faster", or the bare ratio while its interval contains 1. Pure. */
+export function headline({ value, label }) {
+  const verdict = ["faster", "slower"].find((word) => label.startsWith(word));
+  if (verdict === "slower") return `${value}: slower`;
+  return verdict ? `${value} faster` : value;
+}
+
+/** Return the shares of a run's time, which add up to 1. Pure. @returns {{name: string, share: number}[]} */
+export function shares({ seconds, draft_seconds, verify_seconds, overhead_seconds, waited_seconds }) {
+  const parts = [
+    ["draft", draft_seconds],
+    ["verify", verify_seconds],
+    ["overhead", overhead_seconds],
+    ["waiting for other runs", waited_seconds],
+  ];
+  return parts.filter(([, s]) => s > 0).map(([name, s]) => ({ name, share: s / seconds }));
+}
+
+/** Build the card and add its elements to `parts`. @param {Record<string, any>} parts */
+export function build(parts) {
+  const button = (name, text, title) =>
+    (parts[name] = h("button", { type: "button", className: "wb-tool", title }, text));
+  const line = (kind) => {
+    const row = h("div", { className: `wb-racelane is-${kind}` });
+    Object.assign(row, {
+      _name: h("b"), _passes: h("small"), _text: h("span", { className: "wb-racetext" }), _fill: h("i"),
+      _rounds: h("span", { className: "wb-racerounds" }), _time: h("b", { className: "wb-racetime" }),
+    });
+    row.append(
+      h("span", { className: "wb-racename" }, row._name, row._passes),
+      h("span", { className: "wb-racebar" }, row._fill, row._rounds, row._text),
+      row._time,
+    );
+    row.setAttribute("role", "listitem");
+    return row;
+  };
+  parts.raceLanes = h("div", { className: "wb-racelanes" }, line("plain"), line("mine"));
+  parts.raceLanes.setAttribute("role", "list");
+  parts.raceSplit = h("span", { className: "wb-racesplit" });
+  parts.raceSplit.setAttribute("aria-hidden", "true"); // the words beside it say the same
+  parts.race = h(
+    "section",
+    { className: "wb-card wb-race", hidden: true },
+    parts.raceLanes,
+    h(
+      "div",
+      { className: "wb-raceresult" },
+      (parts.raceHeadline = h("strong")),
+      (parts.raceWords = h("span")),
+      h("span", { className: "wb-racebuttons" }, button("raceReplay", "Replay", "Show both runs again on one clock"), button("raceLive", "Run it live", "Decode this prompt now")),
+    ),
+    (parts.raceTime = h(
+      "div",
+      { className: "wb-racewhere" },
+      parts.raceSplit,
+      (parts.raceShares = h("span")),
+      (parts.raceWhy = h("button", { type: "button", className: "wb-link" }, "Why this fast?")),
+    )),
+  );
+  kit.set(parts.race, { "aria-label": "Race of this run and plain decoding" });
+  return parts.race;
+}
+
+/** Draw the race at its clock's time. @param {any} race  clock, of `newRace` */
+export function render(parts, data, race) {
+  parts.race.hidden = data === null;
+  if (data === null) return;
+  const { mine, plain, none, over } = data, [plainRow, mineRow] = parts.raceLanes.children;
+  drawLane(mineRow, mine, race.t, plain ? Math.max(mine.tokens, plain.tokens) : mine.tokens);
+  drawLane(plainRow, plain ?? { ...lane("Plain decoding", []), note: none }, race.t, Math.max(mine.tokens, plain?.tokens ?? 0));
+  rounds(mineRow._rounds, mine, race.t);
+  mineRow._rounds.inert = Boolean(data.source); // its rounds are not on display
+  const isDone = over && plain !== null && race.t >= Math.max(mine.seconds, plain.seconds);
+  write(parts.raceHeadline, isDone ? data.headline : "");
+  write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
+  parts.raceReplay.hidden = !plain || !over;
+  write(parts.raceReplay, race.playing ? "Skip" : "Replay");
+  parts.raceTime.hidden = !data.shares.length;
+  kit.fit(parts.raceSplit, data.shares.length, () => h("i"));
+  data.shares.forEach(({ name, share }, i) => {
+    parts.raceSplit.children[i].className = `wb-phase-${name.split(" ")[0]}`;
+    parts.raceSplit.children[i].style.flexGrow = String(share);
+  });
+  write(parts.raceShares, data.shares.map(({ name, share }) => `${name} ${Math.round(100 * share)} %`).join(" · "));
+}
+
+function drawLane(row, own, t, most) {
+  const n = finished(own, t), tokens = own.counts[n - 1] ?? 0;
+  write(row._name, own.name);
+  write(row._passes, own.note ? "" : `${n === own.ends.length ? own.passes : n} target passes`);
+  write(row._text, own.note || own.texts.slice(0, n).join("").slice(-MOST_TEXT));
+  row._text.classList.toggle("is-note", Boolean(own.note));
+  row._fill.style.width = `${most ? (100 * tokens) / most : 0}%`;
+  write(row._time, own.note || !own.ends.length ? "" : `${(n === own.ends.length ? own.seconds : t).toFixed(2)} s`);
+}
+
+/** Draw one button per finished round of the run; it selects that round. */
+function rounds(el, own, t) {
+  const n = finished(own, t), total = own.tokens || 1;
+  while (el.childElementCount > n) el.lastChild.remove();
+  while (el.childElementCount < n) {
+    const i = el.childElementCount, button = h("button", { type: "button", tabIndex: -1 });
+    button.addEventListener("click", () => kit.emit(el, "wb:pick", { round: i }));
+    el.append(button);
+  }
+  for (let i = 0; i < n; i += 1) {
+    const count = own.counts[i] - (own.counts[i - 1] ?? 0), button = el.children[i];
+    button.style.width = `${(100 * count) / total}%`;
+    button.title = `Round ${i + 1}: ${count} ${count === 1 ? "token" : "tokens"}; show it`;
+    kit.set(button, { "aria-label": button.title });
+  }
+}
+
+/** Start the clock at the end of prefill. With reduced motion, show the end.
+ *  @param {any} page  with `race`  @param {() => any} data  of `of`; null: nothing to show  @param {() => void} show
+ *    draws the race  @param {number|null} speed  relative to the runs' own; null: the replay takes `SHOWN_S` */
+export function start(page, data, show, speed = null) {
+  const { race } = page, now = data();
+  if (!now?.plain || matchMedia("(prefers-reduced-motion: reduce)").matches) return stop(page, show);
+  const end = Math.max(now.mine.seconds, now.plain.seconds);
+  Object.assign(race, { t: 0, speed: speed ?? Math.min(1, end / SHOWN_S), playing: true });
+  let before = performance.now();
+  const tick = (at) => {
+    race.t += (Math.max(0, at - before) / 1000) * race.speed;
+    before = at;
+    if (race.t >= end) return stop(page, show);
+    race.frame = requestAnimationFrame(tick);
+    show();
+  };
+  cancelAnimationFrame(race.frame);
+  race.frame = requestAnimationFrame(tick);
+}
+
+/** Stop the clock at the end of the race. */
+export function stop({ race }, show) {
+  cancelAnimationFrame(race.frame);
+  Object.assign(race, { t: Infinity, playing: false });
+  show();
+}
