@@ -86,9 +86,9 @@ export function choose(group, value, key = "value") {
  *  @param {Element} el  @param {any} build  of `builder`
  *  @param {{host?: any, current: string, side: string, sideClass?: string, from?: boolean, tools?: any[], more?:
  *    any[], settings?: any[], before?: any[], after?: any[]}} given  `current`: the page's name in the navigation;
- *    `side`: label of the settings, `settings` their elements; `from`: show the badge with the origin of the figures; `tools`: header
- *    buttons before the theme's, `more` those after it; `before`: elements between header and settings; `after`:
- *    elements after the live region
+ *    `side`: label of the settings, `settings` their elements; `from`: show the badge with the origin of the figures;
+ *    `tools`: header buttons before the theme's, `more` those after it; `before`: elements between header and
+ *    settings; `after`: elements after the live region
  *  @param {any} stage  the page's own element */
 export function frame(el, build, given, stage) {
   const { part, badge } = build;
