@@ -24,6 +24,17 @@ export function grouped(methods, groups, query = "") {
     { name: "Others", about: "", methods: rest }].filter((group) => group.methods.length);
 }
 
+/** Return the method to select for a search: the first whose name or title begins with it, else contains it. Pure.
+ *  @returns {string|null} */
+export function best(methods, query) {
+  const wanted = query.toLowerCase(), of = (method) => [method.name, method.title.toLowerCase()];
+  if (!wanted) return null;
+  const found =
+    methods.find((method) => of(method).some((text) => text.startsWith(wanted))) ??
+    methods.find((method) => of(method).some((text) => text.includes(wanted)));
+  return found?.name ?? null;
+}
+
 /** Return the points of a sparkline on a logarithmic scale, and the height of 1×. Pure.
  *  @param {number[]} values  speed-ups, above 0 */
 export function sparkline(values, width = WIDTH, high = HIGH) {
@@ -75,14 +86,20 @@ function show(open, { catalogue, choice, speeds }) {
   kit.set(search, { "aria-label": "Search methods", role: "combobox", "aria-expanded": "true", "aria-controls": ui.uid, autocomplete: "off" });
   kit.set(list, { role: "listbox", id: ui.uid, "aria-label": "Methods" });
   kit.set(dialog, { "aria-label": "Choose a method" });
-  search.addEventListener("input", redraw);
+  search.addEventListener("input", () => {
+    ui.selected = best(catalogue.methods, search.value.trim()) ?? ui.selected;
+    redraw();
+  });
   search.addEventListener("keydown", (event) => {
     const direction = { ArrowDown: 1, ArrowUp: -1, PageDown: 6, PageUp: -6 }[event.key];
     if (direction) {
       ui.selected = step(ui.options, ui.selected, direction);
       event.preventDefault();
       redraw();
-    } else if (event.key === "Enter" && ui.options.includes(ui.selected)) choose(ui.selected);
+    } else if (event.key === "Enter") {
+      event.preventDefault(); // it would press the button that gets the focus
+      if (ui.options.includes(ui.selected)) choose(ui.selected);
+    }
     event.stopPropagation(); // the page's own keys rest while the dialog is open
   });
   dialog.addEventListener("click", (event) => event.target === dialog && close());

@@ -17,6 +17,14 @@ test("groups keep their order and drop empty ones; a method of an unknown group 
   assert.deepEqual(picker.grouped([method("a", "Text")], groups, "zzz"), []);
 });
 
+test("a search selects the method whose name begins with it", () => {
+  const methods = [method("draft-tree", "Text"), method("my-eagle", "Heads"), method("eagle", "Heads")];
+  assert.equal(picker.best(methods, "eag"), "eagle");
+  assert.equal(picker.best(methods, "tree"), "draft-tree");
+  assert.equal(picker.best(methods, ""), null);
+  assert.equal(picker.best(methods, "zzz"), null);
+});
+
 test("the sparkline is above the line of 1× where the method is faster", () => {
   const { points, one } = picker.sparkline([2, 1, 0.5]);
   assert.ok(points[0][1] < one && points[2][1] > one);
