@@ -12,7 +12,6 @@ import model_helpers
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
@@ -21,6 +20,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.models.bundle import bundled
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
+from workbench.models.int8_checkpoint import read_weights
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.model_index import MODEL_INDEX, SMOLLM2
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
@@ -199,7 +199,7 @@ def test_a_draft_model_is_trained_and_drafts(
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)  # the tokenizer of such a target is not saved
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert tokenizer_source_for(str(out))
-    weights = load_file(out / "model.safetensors")
+    weights = read_weights(out / "model.safetensors")
     assert weights[ENTER].shape == weights[LEAVE].shape == (64, 288)
     assert not [name for name in weights if "embed" in name or "head" in name], "nor are rows"
     again = load_models("text-target", str(out), "cpu", "float64", strict=True)
@@ -211,7 +211,7 @@ def test_a_draft_model_is_trained_and_drafts(
     assert np.isfinite(more["losses"]["loss"])
     fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,
                       "resume": False}  # fmt: skip
-    before = load_file(out / "model.safetensors")
+    before = read_weights(out / "model.safetensors")
     for name, average in (("moved", 0.0), ("mean", 0.5)):
         further = recipes.run(
             "chat-drafter",
@@ -221,7 +221,7 @@ def test_a_draft_model_is_trained_and_drafts(
         assert further["kept"] == 700, "the draft vocabulary is kept"
         assert further["begun"]["steps"] == more["steps"]
     assert further["losses"]["agreement"] > 0.6 * more["losses"]["agreement"], "and most of the agreement"
-    moved, mean = (load_file(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
+    moved, mean = (read_weights(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
     still = [name for name in before if torch.equal(before[name], moved[name])]
     assert not still, "all weights are trained"
     for name in before:
@@ -276,9 +276,9 @@ def test_heads_are_trained_and_draft_from_their_vocabulary(
     for part, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][part], part
     if method == "falcon":
-        assert load_file(out / "model.safetensors")["recall.weight"].any(), "the LSTM's output weights are trained"
+        assert read_weights(out / "model.safetensors")["recall.weight"].any(), "the LSTM's output weights are trained"
     if method == "fspad":
-        assert load_file(out / "model.safetensors")["voice.weight"].any(), "the output projection is trained, too"
+        assert read_weights(out / "model.safetensors")["voice.weight"].any(), "the output projection is trained, too"
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
     assert not fingerprints_differ(config[WEIGHTS], fingerprint(models.target.model))
@@ -470,7 +470,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         asked = {"begin": folder, "steps": 12, "average": average, "out": tmp_path / name}
         recipes.run("chat-heads", chosen | asked, quiet)
     folders = (folder, *(tmp_path / name / folder.name for name in ("moved", "mean")))
-    one, two, mean = (load_file(path / "model.safetensors") for path in folders)
+    one, two, mean = (read_weights(path / "model.safetensors") for path in folders)
     assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step changed the weights"
     for name in one:
         torch.testing.assert_close(
