@@ -32,7 +32,7 @@ from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, rate_of, read_answers
-from workbench.training.cards import TrainedModel
+from workbench.training.cards import TrainedModel, storage_section
 from workbench.training.family import eagle, eagle_3, fusing, pipeline, validation_drafts
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
@@ -225,9 +225,8 @@ def test_a_draft_model_is_trained_and_drafts(
     still = [name for name in before if torch.equal(before[name], moved[name])]
     assert not still, "all weights are trained"
     for name in before:
-        torch.testing.assert_close(
-            mean[name].float(), (before[name].float() + moved[name].float()) / 2, atol=2e-3, rtol=2e-3
-        )
+        average = (before[name].float() + moved[name].float()) / 2
+        assert (mean[name].float() - average).norm() < 0.02 * average.norm(), "apart from rounding to int8"
     with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-drafter", fresh | {"out": out}, quiet)
     for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
@@ -474,8 +473,8 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
     assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step changed the weights"
     for name in one:
         torch.testing.assert_close(
-            mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=2e-3, rtol=2e-3
-        )
+            mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=5e-3, rtol=2e-3
+        )  # each of the three is rounded to int8
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
@@ -620,7 +619,8 @@ def test_the_bundled_families_are_complete() -> None:
 def test_the_cards_of_the_bundled_family_have_the_measured_figures(name: str) -> None:
     folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
-    assert written == f"# {name}\n\n{card(TrainedModel.load(folder))}\n"
+    model = TrainedModel.load(folder)
+    assert written == f"# {name}\n\n{card(model)}\n{storage_section(model)}"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:
