@@ -60,7 +60,6 @@ from pathlib import Path
 import plotly.graph_objects as go
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -73,6 +72,7 @@ from workbench.engine.image_inputs import process_prompt
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
 from workbench.models.bundle import bundled_folder
+from workbench.models.int8_checkpoint import read_weights
 from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_by_depth, tau
 
@@ -97,7 +97,7 @@ length = 40 if FAST else 96
 
 # %%
 folder = Path(locate("text-target-medusa"))
-weights = load_file(folder / "model.safetensors")
+weights = read_weights(folder / "model.safetensors")
 config = json.loads((folder / "config.json").read_text())
 K = config["n_heads"]
 W = torch.stack([weights[f"heads.{i}.weight"] for i in range(K)]).to(DEVICE, DTYPE)  # [K, D, D]

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
-from workbench.models.int8_checkpoint import count_weights, dequantise_weights, quantise_weights, read_weights
+from workbench.models.int8_checkpoint import (
+    dequantise_weights,
+    quantise_weights,
+    read_folder,
+    read_weights,
+    write_weights,
+)
+from workbench.models.pretrained import load_model
+from workbench.models.weight_files import count_weights
+from workbench.training.heads.artefact import shrink
+
+CPU = torch.device("cpu")
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -64,3 +78,31 @@ def test_scales_of_wrong_shape_are_refused(scale: torch.Tensor) -> None:
         dequantise_weights({"w": torch.ones(64, 128, dtype=torch.int8), "w_scale": scale.half()})
     with pytest.raises(ValueError, match="do not fit"):
         dequantise_weights({"w": torch.ones(64, 128), "w_scale": torch.ones(64, 2)})
+
+
+@pytest.mark.parametrize("name", ["diffusion-target", "text-drafter"])
+def test_int8_model_loads_like_the_model_and_plain_transformers_refuses_it(name: str, tmp_path: Path) -> None:
+    plain: Any = load_model(name, CPU, torch.float32)
+    plain.save_pretrained(tmp_path / "plain")
+    shrink(tmp_path / "plain", tmp_path / "int8")
+    with pytest.raises(OSError, match="no file named"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "int8")
+    loaded: Any = load_model(str(tmp_path / "int8"), CPU, torch.float32)
+    assert type(loaded) is type(plain)
+    assert loaded.generation_config.eos_token_id == plain.generation_config.eos_token_id
+    for key, weight in plain.state_dict().items():
+        assert (loaded.state_dict()[key] - weight).norm() <= 0.01 * weight.norm(), key
+    loaded.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype=torch.float32)
+    assert torch.equal(again.state_dict()["lm_head.weight"], loaded.state_dict()["lm_head.weight"])
+
+
+def test_only_named_weights_of_a_folder_are_read(tmp_path: Path) -> None:
+    given = weights()
+    error = write_weights(given, tmp_path / "a.safetensors")
+    assert 0 < error < 0.01
+    found = read_folder(tmp_path, {"wide", "odd"})
+    assert found.keys() == {"wide", "odd"}
+    assert torch.equal(found["wide"], read_folder(tmp_path)["wide"])
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert file.metadata()["quantisation"].startswith("int8, symmetric")

@@ -16,6 +16,7 @@ from workbench.kernels.compilation import may_compile
 from workbench.kernels.reduced_vocabulary import trim
 from workbench.kernels.segment import Segment
 from workbench.models.bundle import bundled
+from workbench.models.int8_checkpoint import read_folder
 from workbench.models.model_index import MODEL_INDEX, SMOLLM2
 from workbench.models.pretrained import load_model, resolve_drafter_dtype
 from workbench.models.runner import Runner
@@ -26,7 +27,6 @@ from workbench.models.shared_embeddings import (
     expand_rows,
     factor_rows,
     shares_embeddings,
-    tensors_of,
 )
 from workbench.models.tokenizer_source import VOCABULARY, vocabulary_hash_of
 from workbench.service.memory import Need
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """Use the bundled target's rows as those of a published one."""
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
-    return tensors_of(bundled()["text-target"])["model.embed_tokens.weight"].float()
+    return read_folder(bundled()["text-target"])["model.embed_tokens.weight"].float()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def own_layer(folder: Path, **options: Any) -> Path:
     for weight in net.parameters():
         weight.data = 0.3 * torch.randn(weight.shape, generator=generator)
     extra = {} if options else {"draft_vocabulary": list(range(0, 4096, 2))}
-    save_net(net, folder, "text-target", **extra)
+    save_net(net, folder, "text-target", torch.float16, **extra)
     return folder
 
 
@@ -117,7 +118,7 @@ def own_medusa(folder: Path, layers: int, own_rows: bool) -> tuple[Path, MedusaH
     heads.accuracy = ((0.5,) * 10,) * 3
     for weight in heads.parameters():
         weight.data = 0.1 * torch.randn(weight.shape, generator=generator)
-    save_net(heads, folder, "text-target", draft_vocabulary=kept, vocab_size=4096)
+    save_net(heads, folder, "text-target", torch.float16, draft_vocabulary=kept, vocab_size=4096)
     return folder, heads
 
 
@@ -208,7 +209,13 @@ def test_int8_head_drafts_nearly_the_same_and_keeps_the_text(tmp_path: Path, tex
     user_heads.use_heads()
     text_models.heads = find_heads("text-target", text_models.target)
     before, text = guesses(text_models, "mtp")
-    made = shrink(bundled_folder() / "text-target-mtp", tmp_path / "less")
+    whole = tmp_path / "whole"
+    shutil.copytree(bundled_folder() / "text-target-mtp", whole)
+    net, facts = load_net(whole)
+    facts.pop("stored", None)
+    facts = {key: value for key, value in facts.items() if key not in ("workbench_head", *net.config())}
+    save_net(net, whole, dtype=torch.float16, **facts)
+    made = shrink(whole, tmp_path / "less")
     assert made["after"] < 0.56 * made["before"]
     assert 0 < made["error"] < 0.01
     found, same = guesses(found_in(text_models, tmp_path / "less", "mtp"), "mtp")
@@ -217,7 +224,7 @@ def test_int8_head_drafts_nearly_the_same_and_keeps_the_text(tmp_path: Path, tex
     assert sum(alike) > 0.8 * len(alike)
     config = load_net(tmp_path / "less")[1]
     assert config.pop("stored") == {"bits": 8, "error": round(made["error"], 5)}
-    assert config == load_net(bundled_folder() / "text-target-mtp")[1]
+    assert config == load_net(whole)[1]
     assert sorted(p.name for p in (tmp_path / "less").iterdir()) == sorted(
         p.name for p in (bundled_folder() / "text-target-mtp").iterdir()
     )
@@ -233,7 +240,7 @@ def test_heads_that_cannot_be_int8_are_refused(tmp_path: Path) -> None:
     shrink(own_layer(tmp_path / "ours"), tmp_path / "less")
     for folder, error, words in (
         (tmp_path / "less", ModelError, "can be converted to int8"),
-        (bundled_folder() / "text-drafter", ModelError, "can be converted to int8"),
+        (bundled_folder() / "text-judge", ModelError, "can be converted to int8"),
         (tmp_path / "nowhere", ModelError, "no readable weights"),
     ):
         with pytest.raises(error, match=words):

@@ -12,7 +12,6 @@ import model_helpers
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
@@ -21,6 +20,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.models.bundle import bundled
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
+from workbench.models.int8_checkpoint import read_weights
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.model_index import MODEL_INDEX, SMOLLM2
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
@@ -32,7 +32,7 @@ from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, rate_of, read_answers
-from workbench.training.cards import TrainedModel
+from workbench.training.cards import TrainedModel, storage_section
 from workbench.training.family import eagle, eagle_3, fusing, pipeline, validation_drafts
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
@@ -200,7 +200,7 @@ def test_a_draft_model_is_trained_and_drafts(
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)  # the tokenizer of such a target is not saved
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert tokenizer_source_for(str(out))
-    weights = load_file(out / "model.safetensors")
+    weights = read_weights(out / "model.safetensors")
     assert weights[ENTER].shape == weights[LEAVE].shape == (64, 288)
     assert not [name for name in weights if "embed" in name or "head" in name], "nor are rows"
     again = load_models("text-target", str(out), "cpu", "float64", strict=True)
@@ -212,7 +212,7 @@ def test_a_draft_model_is_trained_and_drafts(
     assert np.isfinite(more["losses"]["loss"])
     fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,
                       "resume": False}  # fmt: skip
-    before = load_file(out / "model.safetensors")
+    before = read_weights(out / "model.safetensors")
     for name, average in (("moved", 0.0), ("mean", 0.5)):
         further = recipes.run(
             "chat-drafter",
@@ -222,13 +222,12 @@ def test_a_draft_model_is_trained_and_drafts(
         assert further["kept"] == 700, "the draft vocabulary is kept"
         assert further["begun"]["steps"] == more["steps"]
     assert further["losses"]["agreement"] > 0.6 * more["losses"]["agreement"], "and most of the agreement"
-    moved, mean = (load_file(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
+    moved, mean = (read_weights(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
     still = [name for name in before if torch.equal(before[name], moved[name])]
     assert not still, "all weights are trained"
     for name in before:
-        torch.testing.assert_close(
-            mean[name].float(), (before[name].float() + moved[name].float()) / 2, atol=2e-3, rtol=2e-3
-        )
+        average = (before[name].float() + moved[name].float()) / 2
+        assert (mean[name].float() - average).norm() < 0.02 * average.norm(), "apart from rounding to int8"
     with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-drafter", fresh | {"out": out}, quiet)
     for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
@@ -278,9 +277,9 @@ def test_heads_are_trained_and_draft_from_their_vocabulary(
     for part, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][part], part
     if method == "falcon":
-        assert load_file(out / "model.safetensors")["recall.weight"].any(), "the LSTM's output weights are trained"
+        assert read_weights(out / "model.safetensors")["recall.weight"].any(), "the LSTM's output weights are trained"
     if method == "fspad":
-        assert load_file(out / "model.safetensors")["voice.weight"].any(), "the output projection is trained, too"
+        assert read_weights(out / "model.safetensors")["voice.weight"].any(), "the output projection is trained, too"
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
     assert not fingerprints_differ(config[WEIGHTS], fingerprint(models.target.model))
@@ -472,12 +471,12 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         asked = {"begin": folder, "steps": 12, "average": average, "out": tmp_path / name}
         recipes.run("chat-heads", chosen | asked, quiet)
     folders = (folder, *(tmp_path / name / folder.name for name in ("moved", "mean")))
-    one, two, mean = (load_file(path / "model.safetensors") for path in folders)
+    one, two, mean = (read_weights(path / "model.safetensors") for path in folders)
     assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step changed the weights"
     for name in one:
         torch.testing.assert_close(
-            mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=2e-3, rtol=2e-3
-        )
+            mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=5e-3, rtol=2e-3
+        )  # each of the three is rounded to int8
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
@@ -606,7 +605,8 @@ def test_the_bundled_families_are_complete() -> None:
 def test_the_cards_of_the_bundled_family_have_the_measured_figures(name: str) -> None:
     folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
-    assert written == f"# {name}\n\n{card(TrainedModel.load(folder))}\n"
+    model = TrainedModel.load(folder)
+    assert written == f"# {name}\n\n{card(model)}\n{storage_section(model)}"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:

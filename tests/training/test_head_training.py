@@ -16,12 +16,12 @@ from typing import Any
 import model_helpers
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.methods import registry
 from workbench.models.bundle import bundled
+from workbench.models.int8_checkpoint import read_weights
 from workbench.models.machine import machine_facts
 from workbench.trace.events import Round
 from workbench.trace.nodes import Nodes
@@ -271,8 +271,8 @@ def test_weights_are_averaged_with_the_requested_share_of_the_first_run(
         out = tmp_path / f"{share}"
         more = {"out": out, "checkpoint": tmp_path / f"{share}.pt", "begin": first, "average": share}
         recipes.run("chat-heads", chosen | more, quiet)
-        ends[share] = load_file(out / "text-target-eagle" / "model.safetensors")["down.weight"].float()
-    begun = load_file(first / "model.safetensors")["down.weight"].float()
+        ends[share] = read_weights(out / "text-target-eagle" / "model.safetensors")["down.weight"].float()
+    begun = read_weights(first / "model.safetensors")["down.weight"].float()
     assert not torch.allclose(begun, ends[0.0], atol=1e-4)
     torch.testing.assert_close(ends[0.25], 0.25 * begun + 0.75 * ends[0.0], atol=2e-3, rtol=1e-2)
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from answer_readings import quiet
-from safetensors.torch import load_file
 from simulated_gpu import CPU, GPU, SimulatedGPU, device_of
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -24,6 +23,7 @@ from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.models.bundle import bundled
+from workbench.models.int8_checkpoint import read_weights
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.pretrained import load_tokenizer
 from workbench.training import recipes
@@ -143,7 +143,9 @@ def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: A
         with SimulatedGPU() as gpu:
             figures.append(recipes.run("chat-heads", options, quiet))
         assert (gpu.n_operations > 200) == (device == "cuda")
-    here, there = (load_file(folder / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda"))
+    here, there = (
+        read_weights(folder / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda")
+    )
     assert figures[0]["losses"] == figures[1]["losses"]
     assert figures[0]["held"] == figures[1]["held"]
     assert here.keys() == there.keys()

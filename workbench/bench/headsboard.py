@@ -23,8 +23,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import registry
-from workbench.models.int8_checkpoint import count_weights
 from workbench.models.machine import describe
+from workbench.models.weight_files import count_weights
 from workbench.trace.speedup import speedup
 
 BOARD, SUITE = "heads", "on-policy"

@@ -154,24 +154,40 @@ def export(
 
 @app.command()
 def shrink(
-    name: Annotated[str, typer.Argument(help="Bundled heads, or a folder of heads that `workbench train` wrote.")],
+    name: Annotated[
+        str, typer.Argument(help="Bundled heads or model, or a folder of one that `workbench train` wrote.")
+    ],
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
+    measure: Annotated[
+        int, typer.Option(min=0, help="Prompts (or problems per task) on which both forms are compared; 0: none.")
+    ] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write an int8 copy of heads: half the file size, nearly the same drafts; decoding stays lossless.
+    """Write an int8 copy of heads or a model: half the file size; heads draft nearly the same, decoding stays lossless.
 
     Example: workbench heads shrink smollm2-eagle smaller/smollm2-eagle
     """
     from workbench.models.bundle import bundled
     from workbench.training.heads.artefact import shrink as write
 
-    sizes = write(bundled().get(name) or Path(name).expanduser(), folder)
+    source = bundled().get(name) or Path(name).expanduser()
+    sizes = write(source, folder)
+    if measure:
+        from workbench.bench.storage import compare_storage
+        from workbench.models.bundle import config_of
+        from workbench.training.storage import compare_answers, record
+
+        is_drafter = "target" in config_of(source)
+        sizes["measured"] = (compare_storage if is_drafter else compare_answers)(source, folder, measure)
+        record(folder, sizes["measured"])
     if as_json:
         print(json.dumps(sizes))
         return
     print(f"{folder}: {sizes['before'] / 1e6:.1f} MB became {sizes['after'] / 1e6:.1f} MB; rounding "
           f"changes the weights by {sizes['error']:.2%} of their size")  # fmt: skip
+    for key, value in sizes.get("measured", {}).items():
+        print(f"{key.replace('_', ' ')}: {_short(value)}")
 
 
 @app.command("table")

@@ -312,15 +312,13 @@ def _medusa_to_vllm(ours: Ours) -> Written:
 
 def _lm_head(target: str) -> Tensor:
     """Read the target's LM head from its files."""
-    from safetensors import safe_open
+    from workbench.models.int8_checkpoint import read_folder
 
-    files = sorted(Path(locate(target)).glob("*.safetensors"))
-    # search all files: a model with tied weights has only the second name
-    for name in ("lm_head.weight", "model.embed_tokens.weight"):
-        for path in files:
-            with safe_open(path, "pt") as file:
-                if name in file.keys():  # noqa: SIM118 (no mapping)
-                    return file.get_tensor(name)
+    names = ("lm_head.weight", "model.embed_tokens.weight")  # a model with tied weights has only the second name
+    weights = read_folder(Path(locate(target)), set(names))
+    for name in names:
+        if name in weights:
+            return weights[name]
     raise ModelError(f"{target} has no LM head under a usual name.", "Use heads of a Llama model.")
 
 

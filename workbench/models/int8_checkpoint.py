@@ -1,24 +1,32 @@
-"""Store weights of trained heads as int8, at half the file size: signed bytes, and one scale per 64 (or 32) inputs.
+"""int8 checkpoints of heads, draft models and small targets, at half the file size.
 
-Heads only draft, so the file may be less precise than the trained weights: rounding changes a weight by at most 1/254
-of the largest in its group. Reading returns ordinary weights. An int8 tensor `name` has its scales in `name_scale`, in
-the layout of compressed-tensors' group quantisation.
+A matrix is stored as signed bytes with one scale per 64 (or 32) inputs of an output. Rounding changes a weight by at
+most 1/254 of the largest in its group. Reading returns ordinary weights, so that no other code depends on the format.
+An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group quantisation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
+from transformers import AutoConfig, GenerationConfig
 
 from workbench.kernels.quantised import STEPS
+from workbench.models.weight_files import SCALE, is_scale
+from workbench.trace.files import replace_atomically
 
-SCALE = "_scale"
+STORED = "stored"
+"""Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights, …}."""
+MODEL_FILE = "int8.safetensors"
+"""Name of a model's file: `from_pretrained` does not find it, and would load the bytes as if they were the weights."""
+METADATA = {"format": "pt", "quantisation": "int8, symmetric, bfloat16 scales NAME_scale [outputs, groups]"}
+"""Metadata of the safetensors files."""
 GROUPS = (64, 32)
 """Possible numbers of inputs that share a scale; the first that divides a matrix's number of inputs is used."""
 LEAST = 4096
@@ -50,12 +58,12 @@ def dequantise_weights(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: _times(tensor, stored[name + SCALE]) if name + SCALE in stored else tensor
         for name, tensor in stored.items()
-        if not _is_scale(name, stored)
+        if not is_scale(name, stored)
     }
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a head's safetensors file by name; int8 weights are dequantised to float32.
+    """Return the weights of a safetensors file, int8 or not.
 
     Raises:
         OSError, SafetensorError: the file cannot be read.
@@ -64,21 +72,84 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return dequantise_weights(load_file(path))
 
 
-def count_weights(path: Path) -> int:
-    """Return the number of weights in a head's file, scales not counted."""
-    with safe_open(path, "np") as file:
-        names = set(file.keys())
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not _is_scale(name, names))
+def read_folder(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
+    """Return the weights of all safetensors files in a folder, int8 or not; only those in `names` if given.
+
+    Raises:
+        OSError, SafetensorError: a file cannot be read.
+        ValueError: the scales do not fit the int8 tensors.
+    """
+    stored: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118  it is no mapping
+                if names is None or name in names or name.removesuffix(SCALE) in names:
+                    stored[name] = file.get_tensor(name)
+    return dequantise_weights(stored)
+
+
+def write_weights(weights: Mapping[str, Tensor], path: Path) -> float:
+    """Write an int8 checkpoint; return the relative change of the quantised weights (norms), 0 if there are none."""
+    stored = quantise_weights(weights)
+    with replace_atomically(path) as part:
+        save_file(stored, part, metadata=METADATA)
+    path.chmod(0o644)
+    restored = dequantise_weights(stored)
+    names = [name for name in weights if name + SCALE in stored]
+    change = sum(float((restored[name] - weights[name].float()).square().sum()) for name in names)
+    squared_norm = sum(float(weights[name].float().square().sum()) for name in names)
+    return (change / squared_norm) ** 0.5 if squared_norm else 0.0
+
+
+def is_int8(config: Any) -> bool:
+    """Whether a transformers configuration belongs to a model that is stored as an int8 checkpoint."""
+    return hasattr(config, STORED)
+
+
+def storage_entry(error: float) -> dict[str, Any]:
+    """Return the entry of a configuration for an int8 checkpoint; `error` as from `write_weights`."""
+    return {STORED: {"bits": 8, "error": round(error, 5)}}
+
+
+def remove_storage_entry(config: Any) -> None:
+    """Remove the entry on an int8 checkpoint from a transformers configuration: the loaded weights are ordinary."""
+    if hasattr(config, STORED):
+        delattr(config, STORED)
+
+
+def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    """Load a transformers model from an int8 checkpoint; its configuration no longer mentions the format.
+
+    Args:
+        model_class: class of the model, or an Auto class.
+        folder: folder of the model.
+        config: its configuration, for which `is_int8` holds; it is changed.
+        dtype: dtype of the loaded model.
+
+    Raises:
+        OSError, SafetensorError, ValueError: as `read_folder`.
+    """
+    remove_storage_entry(config)
+    mapping = getattr(model_class, "_model_mapping", None)
+    concrete: Any = model_class if mapping is None else mapping[type(config)]
+    model = concrete.from_pretrained(None, config=config, state_dict=read_folder(folder), dtype=dtype)
+    if model.can_generate() and (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
+
+
+def load_folder(model_class: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """Load a transformers model from a folder, int8 checkpoint or not: `from_pretrained` reads only the latter."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if is_int8(config):
+        return load_int8_model(model_class, folder, config, dtype)
+    return model_class.from_pretrained(str(folder), dtype=dtype)
 
 
 def _group(weight: Tensor) -> int:
     """Return the number of inputs that share a scale; 0: the weight is stored unchanged."""
     is_matrix = weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= LEAST
     return next((group for group in GROUPS if is_matrix and weight.shape[1] % group == 0), 0)
-
-
-def _is_scale(name: str, stored: Mapping[str, Tensor] | set[str]) -> bool:
-    return name.endswith(SCALE) and name.removesuffix(SCALE) in stored
 
 
 def _times(numbers: Tensor, scale: Tensor) -> Tensor:

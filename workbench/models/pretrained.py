@@ -27,6 +27,7 @@ from workbench.kernels.quantised import compute_dtype, quantise, refuse_int8
 from workbench.kernels.reduced_vocabulary import trim
 from workbench.models.bundle import DEFAULT_TARGET, config_of
 from workbench.models.checksums import check_weights
+from workbench.models.int8_checkpoint import is_int8, load_int8_model
 from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import folder_of, locate
 from workbench.models.shared_embeddings import load_with_shared_embeddings, shares_embeddings
@@ -131,6 +132,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         with convert_panics():
             if shares_embeddings(config):
                 model = load_with_shared_embeddings(Path(location), config, options["dtype"])
+            elif is_int8(config):
+                model = load_int8_model(Auto, Path(location), config, options["dtype"])
             else:
                 model = Auto.from_pretrained(location, **options)
     except WorkbenchError:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from workbench.core.errors import ModelError
+from workbench.models.int8_checkpoint import read_folder, remove_storage_entry
 from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import folder_of
 from workbench.models.tokenizer_source import tokenizer_source_of
@@ -54,7 +54,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
             f"{folder} shares a target's embedding and LM head, but does not name the target.",
             f"Use the folder as training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
         )
-    weights = tensors_of(folder)
+    weights = read_folder(folder)
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
             f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
@@ -69,7 +69,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         raise ModelError(
             f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch the folder again."
         )
-    target_rows = tensors_of(target_folder, {_EMBEDDING, _HEAD})
+    target_rows = read_folder(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
@@ -83,6 +83,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     if missing:
         raise ModelError(f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Fetch it again.")
     weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
+    remove_storage_entry(config)
     return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
 
 
@@ -122,14 +123,3 @@ def factor_rows(
 
 def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[Tensor, "V H"]:
     return rows.float() @ matrix.float().T
-
-
-def tensors_of(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
-    """Load tensors from a folder's weight files: those in `names`, or all."""
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            for name in weights.keys():  # noqa: SIM118  it is no mapping
-                if names is None or name in names:
-                    tensors[name] = weights.get_tensor(name)
-    return tensors

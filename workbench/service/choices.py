@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER, training_hint
 from workbench.methods import method_info
@@ -23,6 +25,7 @@ from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, folder_of, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
 from workbench.models.untrained_heads import no_heads
+from workbench.models.weight_files import count_weights
 from workbench.service.inventory import TO_FETCH, availability
 
 IN_FULL = ("idea", "formula", "differs")
@@ -203,6 +206,10 @@ def _folder_of(name: str) -> str:
 
 
 def _detail(folder: Path, config: dict[str, Any]) -> str:
-    n_bytes = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    files = list(folder.glob("*.safetensors"))
+    try:
+        n_weights = sum(map(count_weights, files))
+    except (OSError, SafetensorError):  # a list of models does not fail because of one damaged file
+        n_weights = sum(file.stat().st_size for file in files) // 2
     layers = config.get("num_hidden_layers") or config.get("text_config", {}).get("num_hidden_layers", "?")
-    return f"{n_bytes / 2e6:.1f} M parameters · {layers} layer{'s' if layers != 1 else ''}"
+    return f"{n_weights / 1e6:.1f} M parameters · {layers} layer{'s' if layers != 1 else ''}"

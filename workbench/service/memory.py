@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from safetensors import safe_open
 from transformers import AutoConfig
 
 from workbench.engine import Runner
@@ -18,6 +16,7 @@ from workbench.kernels.packed import LARGEST_MODEL
 from workbench.kernels.quantised import compute_dtype
 from workbench.models.runner import SCRATCH
 from workbench.models.shared_embeddings import shares_embeddings
+from workbench.models.weight_files import count_weights
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
 """Share of a device's memory for models and KV caches. Activations and all else use the rest."""
@@ -72,10 +71,7 @@ class Need:
         Errors of transformers and safetensors are not caught.
         """
         config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
-        n_weights = 0
-        for path in weight_files(folder):
-            with safe_open(path, "pt") as file:
-                n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        n_weights = sum(count_weights(path) for path in weight_files(folder))
         if shares_embeddings(config):  # its embedding and LM head are computed from the target's
             n_weights += 2 * config.vocab_size * config.hidden_size
         maximum, _ = longest_context(config)

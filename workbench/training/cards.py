@@ -11,9 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.models.int8_checkpoint import STORED
+from workbench.models.shared_embeddings import ROWS
 from workbench.trace.files import write_atomically
 
 Figures = dict[str, Any]
+BITS = "bits"
+"""Key of evaluation figures that were measured with int8 weights: bits per stored weight."""
+SECTION = "## Stored as int8"
+"""Title of a card's last section; see `storage_section`."""
+_OPENING = """\
+`from_pretrained` of transformers does not read this format. This writes a folder that it opens:
+
+```python
+import torch
+from workbench.models.pretrained import load_model
+
+load_model("{name}", torch.device("cpu"), torch.float16).save_pretrained("{name}-float16")
+```"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,51 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
         OSError: see `TrainedModel.load`.
     """
     model = TrainedModel.load(folder)
-    write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
+    text = f"# {model.name}\n\n{card(model).rstrip()}\n{storage_section(model)}"
+    write_atomically(folder / "README.md", text.encode())
+
+
+def storage_section(model: TrainedModel) -> str:
+    """Return a card's last section, on an int8 checkpoint with measured figures; empty for any other."""
+    stored = model.config.get(STORED, {})
+    if not (measured := stored.get("measured")):
+        return ""
+    lines = [
+        SECTION,
+        "",
+        f"Matrices have {stored['bits']} bits per weight and a scale per 64 or 32 inputs, which changed the weights by"
+        f" {stored['error']:.2%} of their norm. {_comparison(measured)} Measured by"
+        f" `workbench heads shrink {model.name} FOLDER --measure {_count(measured)}` from the float16 weights, on"
+        f" {measured['machine']}."
+        f"{'' if BITS in model.evaluation else ' The figures above were measured with float16 weights.'}",
+    ]
+    if "model_type" in model.config and ROWS not in model.config:
+        lines += ["", _OPENING.format(name=model.name)]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def _count(measured: Figures) -> int:
+    """Return the value of `--measure` that the figures were measured with."""
+    return measured["prompts"] if "tau" in measured else measured["each"]
+
+
+def _comparison(measured: Figures) -> str:
+    """Return the comparison with float16, in sentences."""
+    if "tau" in measured:
+        before, after = measured["tau"]
+        value, *bounds = measured["ratio"]
+        interval = f" (95 % interval {bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""
+        same, n = measured["same_text"], measured["prompts"]
+        return (
+            f"τ of `{measured['method']}` on {n} prompts, greedy: {before:.3f} with float16 weights, {after:.3f} with"
+            f" these; ratio {value:.3f}{interval}. {same} of {n} texts are the same."
+        )
+    before, after = measured["right"]
+    return (
+        f"Of {measured['answers']:,} greedy answers to held-out problems, {measured['same_text']:,} have the same text"
+        f" as with float16 weights; {before:,} are right with float16 weights and {after:,} with these"
+        f" ({measured['gained']} gained, {measured['lost']} lost)."
+    )
 
 
 def write_cards(

@@ -8,7 +8,6 @@ position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:250
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -24,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.models.bundle import DEFAULT_TARGET, DIFFUSION_TARGET, bundled
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.masked_lm import MASK
+from workbench.models.weight_files import count_weights
 from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS, Instance
 from workbench.training.loop import Report, RunOptions, RunResult
@@ -135,18 +134,14 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> t
         loss,
         report,
         evaluate=lambda: {name: share_right(model, windows, name, options.held, mask_token) for name in options.tasks},
-        save=lambda: save_model(model, tokenizer, options.out, extra),
+        save=lambda: save_model(model, tokenizer, options.out, extra, is_int8=True),
     ).run()
     return result, {"problems": options.held, "parameters": count_in(options.out)}
 
 
 def count_in(folder: Path) -> int:
     """Return the number of parameters in a model's weight files."""
-    total = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return total
+    return sum(count_weights(path) for path in folder.glob("*.safetensors"))
 
 
 def first_layers(n: int) -> LlamaForCausalLM:
@@ -159,9 +154,17 @@ def first_layers(n: int) -> LlamaForCausalLM:
     return model
 
 
-@torch.inference_mode()
 def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int) -> float:
-    """Return the share of right answers to held-out problems, filling one position per forward, the surest first."""
+    """Return the share of right answers to held-out problems."""
+    problems, answers = answer_problems(model, windows, task, n, mask_token)
+    return sum(TASKS[task].check(problem, text) for problem, text in zip(problems, answers, strict=True)) / n
+
+
+@torch.inference_mode()
+def answer_problems(
+    model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int
+) -> tuple[list[Instance], list[str]]:
+    """Return held-out problems and the model's answers, filling one position per forward, the surest first."""
     stream = TASKS[task].stream(1, held_out=True)
     problems = [next(stream) for _ in range(n)]
     prompts = [windows.encode(problem)[0] for problem in problems]
@@ -174,12 +177,12 @@ def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: i
         p, token = logits.softmax(-1).max(-1)
         at = p.masked_fill(~masked, -1).argmax(1, keepdim=True)
         ids.scatter_(1, at, torch.where(masked, token, ids).gather(1, at))
-    right = 0
-    for problem, prompt, row in zip(problems, prompts, ids.tolist(), strict=True):
+    answers: list[str] = []
+    for prompt, row in zip(prompts, ids.tolist(), strict=True):
         answer = row[len(prompt) :]
         end = answer.index(windows.end) if windows.end in answer else len(answer)
-        right += TASKS[task].check(problem, str(windows.tokenizer.decode(answer[:end])))
-    return right / n
+        answers.append(str(windows.tokenizer.decode(answer[:end])))
+    return problems, answers
 
 
 _CARD = """\

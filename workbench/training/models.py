@@ -24,6 +24,8 @@ from transformers import (
 from workbench.kernels.packed import has_bfloat16
 from workbench.models.chat_markers import END
 from workbench.models.checksums import write_sums
+from workbench.models.int8_checkpoint import MODEL_FILE, read_folder, storage_entry, write_weights
+from workbench.models.shared_embeddings import ROWS
 from workbench.trace.files import PART, write_atomically
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
@@ -129,7 +131,11 @@ def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> N
 
 
 def save_model(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, extra: dict[str, object]
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    out: Path,
+    extra: dict[str, object],
+    is_int8: bool = False,
 ) -> None:
     """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and tokenizer.
 
@@ -138,11 +144,12 @@ def save_model(
         tokenizer: Its tokenizer.
         out: Folder.
         extra: Further entries of `config.json`.
+        is_int8: Write an int8 checkpoint instead (`workbench.models.int8_checkpoint`).
     """
     half = LlamaForCausalLM(model.config)
     for name, value in extra.items():
         setattr(half.config, name, value)
-    save_half(half, model, tokenizer, out)
+    save_half(half, model, tokenizer, out, is_int8)
     save_tokenizer(tokenizer, out)
 
 
@@ -165,7 +172,13 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Pat
     write_atomically(file, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def save_half(
+    half: PreTrainedModel,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    out: Path,
+    is_int8: bool = False,
+) -> None:
     """Write a model's weights in float16 shards with its configurations; resets the tokenizer's padding for saving.
 
     Args:
@@ -173,13 +186,18 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
         model: The float32 model; it is not changed.
         tokenizer: Its tokenizer.
         out: Folder; existing shards in it are removed.
+        is_int8: As in `save_model`.
     """
     half.load_state_dict(model.state_dict())
-    save_weights(half, None, tokenizer, out)
+    save_weights(half, None, tokenizer, out, is_int8)
 
 
 def save_weights(
-    half: PreTrainedModel, weights: dict[str, Tensor] | None, tokenizer: PreTrainedTokenizerFast, out: Path
+    half: PreTrainedModel,
+    weights: dict[str, Tensor] | None,
+    tokenizer: PreTrainedTokenizerFast,
+    out: Path,
+    is_int8: bool = False,
 ) -> None:
     """Write a model like `save_half`: its own weights, or the given ones, which have the names used in the files."""
     half.half()
@@ -191,7 +209,9 @@ def save_weights(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as part_folder:
         half.save_pretrained(part_folder, state_dict=half_weights, max_shard_size=SHARD_SIZE)
-        for old in out.glob("model*.safetensors*"):  # the old files are kept until all new ones are written
+        if is_int8:
+            convert_to_int8(Path(part_folder))
+        for old in _weight_files(out):  # the old files are kept until all new ones are written
             old.unlink()
         for new in Path(part_folder).iterdir():
             new.chmod(0o644)
@@ -199,3 +219,27 @@ def save_weights(
     write_atomically(out / "config.json", format_json(json.loads((out / "config.json").read_text(encoding="utf-8"))))
     write_sums(out)
     tokenizer.backend_tokenizer.no_padding()  # padding set by the last generation is not part of the tokenizer
+
+
+def convert_to_int8(folder: Path) -> float:
+    """Replace the weights of a model or a head by an int8 checkpoint in one file, and note it in its configuration.
+
+    Returns:
+        Relative change of the quantised weights; 0: no matrix is large enough, and nothing was changed.
+    """
+    old_files, new_file, config_file = _weight_files(folder), folder / MODEL_FILE, folder / "config.json"
+    error = write_weights(read_folder(folder), new_file)
+    if not error:
+        new_file.unlink()
+        return 0.0
+    for old in old_files:
+        old.unlink()
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    if not config.get("model_type") or ROWS in config:  # `from_pretrained` reads neither heads nor shared embeddings
+        new_file.replace(folder / "model.safetensors")
+    write_atomically(config_file, format_json(config | storage_entry(error)))
+    return error
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return [*folder.glob("model*.safetensors*"), *folder.glob(MODEL_FILE)]

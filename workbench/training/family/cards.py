@@ -6,12 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import DEFAULT_AGREEMENT
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
+from workbench.models.int8_checkpoint import STORED
 from workbench.models.model_index import MODEL_INDEX
-from workbench.training.cards import Figures, TrainedModel, losses_of, minutes_of, steps_of, table
-from workbench.training.heads.artefact import STORED
+from workbench.training.cards import BITS, Figures, TrainedModel, losses_of, minutes_of, steps_of, table
 
-BITS = "bits"
-"""Key of the measured figures: bits per stored weight, if not 16."""
 RANKED, BEST = "head_accuracy", (1, 3, 10)
 """`RANKED`: key in the configuration of heads with a static tree: how often the r-th best guess of each head is right.
 `BEST`: numbers of best guesses for which a card shows the accuracy."""
@@ -40,7 +38,7 @@ def card(model: TrainedModel) -> str:
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}"
         f"{_loss_sum_text(config, figures)}.",
         *([_start_text(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
-        *([_storage_text(config[STORED], measured)] if STORED in config else []),
+        *([_storage_text(config[STORED], measured)] if _lacks_storage_section(config) else []),
         f"- **Licence**: that of the target's weights, from which it is derived{_licence(config['target'])}.",
         "",
         "## Learning curve",
@@ -112,6 +110,11 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
         f"{correct_token}:"
     )
     return ["## By rank", "", caption, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
+
+
+def _lacks_storage_section(config: Figures) -> bool:
+    """Whether weights are stored as int8 without the measured figures that a section of the card needs."""
+    return STORED in config and "measured" not in config[STORED]
 
 
 def _storage_text(stored: Figures, measured: Figures) -> str:

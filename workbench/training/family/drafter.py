@@ -21,11 +21,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from workbench.core.errors import ParameterError
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
+from workbench.models.int8_checkpoint import read_folder
 from workbench.models.loading import load_models
 from workbench.models.local_models import short_name
 from workbench.models.model_index import MODEL_INDEX, vocabulary_hash
 from workbench.models.pretrained import load_model, load_tokenizer, resolve_device
-from workbench.models.shared_embeddings import ROWS, expand_rows, factor_rows, tensors_of
+from workbench.models.shared_embeddings import ROWS, expand_rows, factor_rows
 from workbench.models.tokenizer_source import FILES, VOCABULARY
 from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.family.readings import Readings, last_norm
@@ -287,7 +288,7 @@ def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary
     weights = drafter.weights()
     if ROWS not in entries:
         weights = expand_rows(weights, teacher.embedding, teacher.lm_head)
-    save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out)
+    save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out, is_int8=ROWS in entries)
     if VOCABULARY in entries:
         for name in FILES:
             (out / name).unlink(missing_ok=True)
@@ -314,7 +315,7 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
         if not is_ours:
             raise ParameterError(message, remedy)
         drafter = build_drafter(config, teacher, 0)
-        drafter.load_weights(factor_rows(tensors_of(folder), teacher.embedding.cpu(), teacher.lm_head.cpu()))
+        drafter.load_weights(factor_rows(read_folder(folder), teacher.embedding.cpu(), teacher.lm_head.cpu()))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
     return drafter.train()

@@ -15,15 +15,16 @@ from workbench.core.errors import ParameterError
 from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Request
 from workbench.methods import registry
+from workbench.models.bundle import config_of
+from workbench.models.int8_checkpoint import STORED
 from workbench.models.loading import HeadInfo, Models, load_models, other_weights
 from workbench.models.local_models import short_name
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.trace.files import write_atomically
 from workbench.training.answers import is_held_out, read_answers
-from workbench.training.cards import write_card
-from workbench.training.family.cards import BITS, RANKED, card
-from workbench.training.heads.artefact import STORED
+from workbench.training.cards import BITS, write_card
+from workbench.training.family.cards import RANKED, card
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
@@ -94,7 +95,7 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
     dtype = str(models.target.weight_dtype).removeprefix("torch.")
     for kind, folder in folders.items():
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
-        stored = models.heads[kind].config.get(STORED, {}) if kind != "drafter" else {}
+        stored = config_of(folder).get(STORED, {})
         figures |= {BITS: stored[BITS]} if stored else {}
         for setting in evaluation_settings(kind):
             setting_models = with_chain_drafts(models) if setting.name == "chain" else models

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from workbench.core.errors import ModelError, ParameterError
 from workbench.methods import registry
@@ -17,37 +17,38 @@ from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.bundle import config_of
 from workbench.models.checksums import SUMS_FILE as SUMS
 from workbench.models.checksums import check_weights, write_sums
-from workbench.models.int8_checkpoint import SCALE, dequantise_weights, quantise_weights, read_weights
+from workbench.models.int8_checkpoint import STORED, read_weights, storage_entry, write_weights
 from workbench.trace.files import replace_atomically, write_atomically
-from workbench.training.models import format_json
+from workbench.training.models import convert_to_int8, format_json
 
 WEIGHTS = "model.safetensors"
-STORED = "stored"
-"""Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights}."""
 
 
-def save_net(
-    net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch.float16, **facts: Any
-) -> dict[str, Any]:
+def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch.int8, **facts: Any) -> dict[str, Any]:
     """Write `model.safetensors` and `config.json`; return the configuration.
 
     Args:
         net: the net.
         out: folder, created if it is missing.
         target: name of the target that it drafts for.
-        dtype: dtype of the floating-point weights on disk.
+        dtype: dtype of the floating-point weights on disk; int8: matrices as int8, all else as float16
+            (`workbench.models.int8_checkpoint`).
         facts: further entries of the configuration.
     """
     out.mkdir(parents=True, exist_ok=True)
+    float_dtype = torch.float16 if dtype == torch.int8 else dtype
     weights = {
-        name: (weight.to(dtype) if weight.is_floating_point() else weight).detach().contiguous()
+        name: (weight.to(float_dtype) if weight.is_floating_point() else weight).detach().contiguous()
         for name, weight in net.state_dict().items()
     }
-    with replace_atomically(out / WEIGHTS) as part:
-        save_file(weights, part, metadata={"format": "pt"})
-    (out / WEIGHTS).chmod(0o644)
-    write_sums(out)
     config = {"workbench_head": net.kind, "target": target, **net.config(), **facts}
+    if dtype == torch.int8 and (error := write_weights(weights, out / WEIGHTS)):
+        config |= storage_entry(error)
+    elif dtype != torch.int8:
+        with replace_atomically(out / WEIGHTS) as part:
+            save_file(weights, part, metadata={"format": "pt"})
+        (out / WEIGHTS).chmod(0o644)
+    write_sums(out)
     write_atomically(out / "config.json", format_json(config))
     return config
 
@@ -61,47 +62,48 @@ def load_net(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def shrink(folder: Path, out: Path) -> dict[str, Any]:
-    """Write a copy of a trained head as an int8 checkpoint (`workbench.models.int8_checkpoint`).
+    """Write a copy of a trained head or a model as an int8 checkpoint (`workbench.models.int8_checkpoint`).
 
     Args:
-        folder: folder of the head.
+        folder: folder of the head or the model.
         out: an empty folder, or one that does not exist yet.
 
     Returns:
         {"before", "after": bytes of the weights, "error": relative error of the weights (norms)}.
 
     Raises:
-        ModelError: the head cannot be read, or has no weights to convert.
+        ModelError: the folder cannot be read, or has no weights to convert.
         ParameterError: `out` is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ParameterError(f"{out} is not empty.", "Choose a new folder.")
-    source = folder / WEIGHTS
+    config, old_files = config_of(folder), sorted(folder.glob("*.safetensors"))
     try:
         check_weights(folder)
-        weights = load_file(source)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{folder} has no readable weights: {error}", "Give the folder of a head.") from None
-    int8_weights = quantise_weights(weights)
-    if "workbench_head" not in config_of(folder) or int8_weights.keys() == weights.keys():
+        if not old_files:
+            raise FileNotFoundError("no safetensors files")
+        if not config or STORED in config:
+            raise _nothing_to_convert(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and file.name != SUMS:
+                shutil.copyfile(file, out / file.name)
+        error = convert_to_int8(out)
+    except (OSError, SafetensorError) as failure:
         raise ModelError(
-            f"{folder} has no weights that can be converted to int8.", "Give a float head that was trained here."
-        )
-    restored = dequantise_weights(int8_weights)
-    names = [name for name in weights if name + SCALE in int8_weights]
-    error = sum(float((restored[name] - weights[name].float()).square().sum()) for name in names)
-    squared_norm = sum(float(weights[name].float().square().sum()) for name in names)
-    relative_error = (error / squared_norm) ** 0.5
-    out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.name not in (WEIGHTS, SUMS, "config.json"):
-            shutil.copyfile(file, out / file.name)
-    write_atomically(
-        out / "config.json", format_json(config_of(folder) | {STORED: {"bits": 8, "error": round(relative_error, 5)}})
-    )
-    with replace_atomically(out / WEIGHTS) as part:
-        save_file(int8_weights, part, metadata={"format": "pt"})
-    (out / WEIGHTS).chmod(0o644)
+            f"{folder} has no readable weights: {failure}", "Give the folder of a head or a model."
+        ) from None
+    if not error:
+        shutil.rmtree(out)
+        raise _nothing_to_convert(folder)
     write_sums(out)
-    sizes = {name: (path / WEIGHTS).stat().st_size for name, path in (("before", folder), ("after", out))}
-    return sizes | {"error": relative_error}
+    sizes = {name: sum(file.stat().st_size for file in files) for name, files in
+             (("before", old_files), ("after", out.glob("*.safetensors")))}  # fmt: skip
+    return sizes | {"error": error}
+
+
+def _nothing_to_convert(folder: Path) -> ModelError:
+    return ModelError(
+        f"{folder} has no weights that can be converted to int8.",
+        "Give a head or a model with float weights that was trained here.",
+    )

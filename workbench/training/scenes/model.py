@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from workbench.models.chat_markers import IMAGE
+from workbench.models.int8_checkpoint import load_folder
 from workbench.scenes.scene import SIDE
 from workbench.training.models import llama_config, save_half, save_tokenizer
 from workbench.training.scenes.data import GRID, PATCH
@@ -83,7 +84,7 @@ def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 
 def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and processor.
+    """Write a model in the Hugging Face layout: an int8 checkpoint, configurations and processor.
 
     Args:
         model: The float32 model; it is not changed.
@@ -94,7 +95,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
     config: Any = half.config
     for part in (config.text_config, config.vision_config):
         part.dtype = "float16"  # models loaded for training have float32 here
-    save_half(half, model, tokenizer, out)
+    save_half(half, model, tokenizer, out, is_int8=True)
     save_tokenizer(make_processor(tokenizer), out)
 
 
@@ -102,6 +103,6 @@ def load_vision_model(
     folder: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
     """Load a model for inference, its weights frozen, and its processor."""
-    model = LlavaForConditionalGeneration.from_pretrained(str(folder), dtype=dtype).eval().requires_grad_(False)
+    model = load_folder(LlavaForConditionalGeneration, folder, dtype).eval().requires_grad_(False)
     processor: Any = LlavaProcessor.from_pretrained(str(folder))
     return model, cast(LlavaProcessor, processor)

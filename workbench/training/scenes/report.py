@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from workbench.models.int8_checkpoint import load_folder
 from workbench.scenes.held import held_scenes
 from workbench.trace.files import write_atomically
 from workbench.training.loop import Report
@@ -63,7 +64,7 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         if name == "vision-drafter":
             drafter = load_vision_model(options.models / name)[0]
         else:
-            drafter = LlamaForCausalLM.from_pretrained(str(options.models / name), dtype=torch.float32).eval()
+            drafter = load_folder(LlamaForCausalLM, options.models / name, torch.float32).eval()
         results["parameters"][name] = sum(p.numel() for p in drafter.parameters())
         figures = acceptance(folder, drafter, options.drafter_count)
         results["acceptance"][name] = figures

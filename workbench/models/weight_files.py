@@ -1,0 +1,24 @@
+"""Headers of safetensors files, read without PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+from safetensors import safe_open
+
+SCALE = "_scale"
+"""End of the name of an int8 tensor's scales (`workbench.models.int8_checkpoint`)."""
+
+
+def is_scale(name: str, names: Collection[str]) -> bool:
+    """Whether a tensor in a file with these tensors has the scales of another one."""
+    return name.endswith(SCALE) and name.removesuffix(SCALE) in names
+
+
+def count_weights(path: Path) -> int:
+    """Return the number of weights in a safetensors file, scales not counted."""
+    with safe_open(path, "np") as file:
+        names = set(file.keys())
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not is_scale(name, names))

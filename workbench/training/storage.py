@@ -1,0 +1,94 @@
+"""Figures of int8 checkpoints: answers of a target in both stored forms, and the section of a model's card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM
+
+from workbench.core.errors import ModelError
+from workbench.models.bundle import DEFAULT_TARGET, bundled, config_of
+from workbench.models.int8_checkpoint import STORED, load_folder
+from workbench.models.machine import describe_hardware, machine_facts
+from workbench.scenes.held import held_scenes
+from workbench.scenes.tasks import QUESTIONS
+from workbench.trace.files import write_atomically
+from workbench.training.cards import SECTION, TrainedModel, storage_section
+from workbench.training.generators import TASKS
+from workbench.training.masked_diffusion import AnswerWindows, MaskedDiffusionOptions, answer_problems
+from workbench.training.models import format_json
+from workbench.training.scenes.evaluate import answer_texts, ask_all
+from workbench.training.scenes.model import load_vision_model
+from workbench.training.tokenizer import load_tokenizer
+
+Answer = tuple[str, bool]
+"""Text of an answer, and whether it is right."""
+
+
+def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
+    """Compare a target's greedy answers to held-out problems in two stored forms.
+
+    Args:
+        before: folder of the first form of `diffusion-target`, `vision-target` or a model trained like them.
+        after: folder of the second.
+        n: problems per task, or scenes per style of drawing with all questions about each.
+
+    Returns:
+        each (`n`), answers, same_text (answers with one text in both forms), right [before, after], gained and lost
+        (right in one form only), and the machine.
+
+    Raises:
+        ModelError: no recipe here has problems for such a model.
+    """
+    config = config_of(before)
+    if "vision_config" in config:
+        first, second = (list(_vision_answers(folder, n)) for folder in (before, after))
+    elif "mask_token_id" in config:
+        first, second = (list(_masked_answers(folder, n)) for folder in (before, after))
+    else:
+        raise ModelError(f"There are no problems for {before}.", "Leave out --measure, or give a draft model or heads.")
+    pairs = list(zip(first, second, strict=True))
+    return {
+        "each": n,
+        "answers": len(pairs),
+        "same_text": sum(a[0] == b[0] for a, b in pairs),
+        "right": [sum(right for _, right in answers) for answers in (first, second)],
+        "gained": sum(b[1] and not a[1] for a, b in pairs),
+        "lost": sum(a[1] and not b[1] for a, b in pairs),
+        "machine": describe_hardware(machine_facts()),
+    }
+
+
+def record(folder: Path, measured: dict[str, Any]) -> None:
+    """Write the figures of an int8 checkpoint into its configuration, and a section into its card, if it has one."""
+    config = config_of(folder)
+    config |= {STORED: config[STORED] | {"measured": measured}}
+    write_atomically(folder / "config.json", format_json(config))
+    card = folder / "README.md"
+    if card.is_file() and (folder / "training.json").is_file():
+        text = card.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
+        write_atomically(card, f"{text}\n{storage_section(TrainedModel.load(folder))}".encode())
+
+
+def _vision_answers(folder: Path, n: int) -> Iterator[Answer]:
+    model, processor = load_vision_model(folder)
+    for sketch, freehand in ((False, 0.0), (True, 0.0), (True, 1.0)):
+        scenes = held_scenes(n, sketch, freehand)
+        for kind in QUESTIONS:
+            fitting, asked = ask_all(scenes, kind)
+            texts = answer_texts(model, processor.tokenizer, fitting, asked)
+            yield from ((text, text == question.answer) for text, question in zip(texts, asked, strict=True))
+
+
+def _masked_answers(folder: Path, n: int) -> Iterator[Answer]:
+    model = load_folder(LlamaForCausalLM, folder, torch.float32).eval()
+    options = MaskedDiffusionOptions()
+    windows = AnswerWindows(load_tokenizer(bundled()[DEFAULT_TARGET]), options)
+    mask_token = json.loads((folder / "config.json").read_text(encoding="utf-8"))["mask_token_id"]
+    for task in options.tasks:
+        problems, texts = answer_problems(model, windows, task, n, mask_token)
+        yield from ((text, TASKS[task].check(problem, text)) for problem, text in zip(problems, texts, strict=True))
