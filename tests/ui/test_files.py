@@ -15,7 +15,7 @@ from starlette.routing import Route
 from ui.fake_client import FakeWorkbench
 
 from workbench.ui import build
-from workbench.ui.files import PLOTLY, Files, files
+from workbench.ui.files import PLOTLY, Files, bundle, files
 from workbench.ui.session import Session
 from workbench.views import modules, recorded_runs, replay
 
@@ -60,6 +60,16 @@ def test_a_module_of_another_version_is_not_found() -> None:
     assert "reload the page" in answer.text
 
 
+@pytest.mark.parametrize("view", modules.ENTRIES)
+def test_a_page_and_all_that_it_imports_are_one_file(view: str) -> None:
+    name = bundle(view)
+    answer = ask(f"/workbench/{modules.fingerprint()}/{name}")
+    assert answer.text == modules.inline_modules(modules.ENTRIES[view])
+    assert "export const mount = " in answer.text
+    assert "immutable" in answer.headers["cache-control"]
+    assert "cache-control" not in ask(f"/workbench/{name}").headers, "an address without a version can change"
+
+
 @pytest.mark.parametrize("view", ["live", "vision"])
 def test_the_modules_of_a_replay_are_one_file(view: str) -> None:
     assert ask(f"/workbench/{modules.fingerprint()}/replay/{view}.json").json() == replay.sources(view)
@@ -69,6 +79,6 @@ def test_no_page_and_no_answer_reveals_the_folder() -> None:
     demo = build(FakeWorkbench())
     page_text = json.dumps(demo.get_config_file(), default=str)
     page_text += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded_runs.load("draft-model")}), default=str)
-    assert "js/live/page.js" in page_text
+    assert "bundle/live.js" in page_text
     assert str(ROOT) not in page_text
     assert "site-packages" not in page_text

@@ -1,7 +1,8 @@
 """Files of the pages under public names, such as `/workbench/js/live/page.js`. No URL reveals a local path.
 
-A page requests them under a version, `/workbench/0123456789ab/js/…`. Their imports of each other inherit it, so that a
-browser never mixes cached files of two versions.
+A page requests its bundle (its entry module and all that it imports) under a version,
+`/workbench/0123456789ab/bundle/live.js`, so that a browser never mixes cached files of two versions. The modules
+themselves have addresses, too: their imports of each other inherit the version.
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ def module(name: str) -> str:
     return f"js/{name}.js"
 
 
+def bundle(view: str) -> str:
+    """Return the file name of a view's entry module together with all its dependencies: one request instead of 70."""
+    return f"bundle/{view}.js"
+
+
+BUNDLES = {bundle(view): entry for view, entry in modules.ENTRIES.items()}
+
+
 def replay(view: str) -> str:
     """Return the name of the file with the sources of a view's HTML replay, which the page's export requests."""
     return f"replay/{view}.json"
@@ -84,6 +93,11 @@ class Files:
             return await PlainTextResponse("The workbench was updated: reload the page.", 404)(scope, receive, send)
         if view := REPLAYS.get(name):
             return await Response(replay_sources(view), media_type="application/json")(scope, receive, send)
+        if entry := BUNDLES.get(name):
+            dated = {"cache-control": "public, max-age=31536000, immutable"} if version_asked else {}
+            return await Response(modules.inline_modules(entry), headers=dated, media_type=KINDS[".js"])(
+                scope, receive, send
+            )
         file = files().get(name)
         if file is None:
             return await PlainTextResponse("There is no such file.", 404)(scope, receive, send)

@@ -39,9 +39,7 @@
           );
         }),
     );
-  for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`)))
-    document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
-  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // the entry module is the last one
+  const [view, address] = await Promise.all([import(at(props.module)), import(at("js/shared/address.js"))]);
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");

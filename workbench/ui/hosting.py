@@ -57,7 +57,7 @@ def add_view(
         elem_id=elem_id or None,
         palette=css_variables(),
         stylesheets=[path.name for path in modules.stylesheets(module)],
-        modules=[files.module(name) for name in modules.dependency_order(modules.ENTRIES[module])],
+        module=files.bundle(module),
         replay=files.replay("vision" if module == "vision" else modules.FIRST_MODULE),
         version=modules.fingerprint(),
         tab=tab,
