@@ -92,6 +92,12 @@ def test_the_gain_of_an_approximate_rule_is_judged_only_if_answers_stay_right(
     assert compute_verdict(claim(), found) == IN_SIZE
 
 
+def test_every_saved_figure_belongs_to_a_claim() -> None:
+    """The board shows figures of declared claims only; others would be saved for ever, and never measured again."""
+    known = {claim.row(column) for claim in claims.claims() for column in COLUMNS}
+    assert not claimsboard.board.read(claimsboard.BOARD).keys() - known
+
+
 def test_every_claim_about_an_approximate_rule_is_judged_at_matched_accuracy() -> None:
     rules = {type(v) for m in registry.methods() for v in (m.verifier, *m.other_verifiers) if not v.exact_for}
     declared = [c for rule in rules for c in rule.claims]

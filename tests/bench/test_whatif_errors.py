@@ -8,9 +8,11 @@ from typing import Any
 import model_helpers
 import pytest
 
-from workbench.bench import board, whatif_errors, whatif_suite
-from workbench.bench.prompts import BenchPrompt
+from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
+from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.cli import main
+from workbench.engine import Engine, load_models
+from workbench.trace import metrics, whatif
 
 
 def row(*pairs: tuple[str, float, float]) -> dict[str, Any]:
@@ -25,6 +27,30 @@ def test_an_error_has_a_mean_over_prompts_and_the_median_of_single_errors() -> N
     said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; typically ±10 %."
     assert found.sentence == said
     assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt gives no interval"
+
+
+def test_every_prediction_of_counts_was_compared_with_real_runs_on_enough_prompts() -> None:
+    """Predictions of speeds need an idle machine and may be missing."""
+    rows = boardfiles.read(whatif_errors.BOARD)
+    counted = [key for key in whatif_errors.PREDICTIONS if key not in whatif_errors.TIMED]
+    found = {key: whatif_errors.error_of(key, rows[key]) for key in {*counted, *rows}}
+    assert all(error is not None and error.prompts >= 20 for error in found.values()), found
+    lengths = found["lengths"]
+    assert lengths is not None
+    assert 0.97 < lengths.low < lengths.high < 1.03, "the prediction of at most K tokens is unbiased"
+    assert whatif_errors.errors() == {key: error.sentence for key, error in found.items() if error is not None}
+
+
+@pytest.mark.slow
+def test_the_saved_pairs_equal_those_that_the_command_measures() -> None:
+    """One of them is measured again: counts of greedy runs are the same on every machine."""
+    saved = boardfiles.read(whatif_errors.BOARD)["lengths"]
+    models, prompt = load_models(saved["target"], saved["drafter"], "cpu"), load_prompts(None)[0]
+    runs = whatif_suite.PromptRuns(Engine(models), prompt.encode(models.tokenizer), saved["tokens"])
+    recorded, real = (runs.run("draft-model", depth=k, policy="fixed") for k in (whatif_suite.DEPTH, 2))
+    pair = next(p for p in saved["pairs"] if p["prompt"] == prompt.name and p["of"] == "draft-model, K = 2")
+    assert pair["predicted"] == pytest.approx(whatif.predict_draft_lengths(recorded).fixed[2].tau)
+    assert pair["measured"] == pytest.approx(metrics.tau(real.rounds))
 
 
 def test_the_suite_measures_and_the_command_line_prints_the_errors(

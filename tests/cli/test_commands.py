@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +133,24 @@ def test_a_check_that_ran_out_of_time_names_the_methods_left_out(workbench: Comm
     assert "3 sampled distributions had fewer runs than requested" in result.out
     assert "Left out, because the 0.0001 minutes were over: prompt-lookup, medusa." in result.out
     assert result.status == 1, "a method that was named has not been tested"
+
+
+@pytest.mark.slow
+def test_a_time_limit_holds_for_the_board_too_which_counts_what_was_left_out(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--report` alone has no limit, since the board needs all settings; a limit that is given was ignored."""
+    monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
+    asked = ("check", "prompt-lookup", "--report", "--runs", "100", "--max-new-tokens", "2", "--minutes", "0.0001")
+    result = workbench(*asked)
+    assert result.status == 0, result.out
+    row = json.loads((tmp_path / "exactness.json").read_text())["rows"]["prompt-lookup"]
+    by_kind = {finding["kind"]: finding["figures"] for finding in row["findings"]}
+    assert by_kind["greedy"]["settings_left_out"] > 0
+    assert by_kind["law"]["settings_left_out"] > 0
+    assert len(by_kind["families"]["families"]) == 1, "the first family is always tried"
+    assert "settings were not sampled" in result.out
+    assert re.search(r"prompt-lookup.*settings not tested, for lack of time", (tmp_path / "exactness.md").read_text())
 
 
 def test_check_fails_if_a_method_fails(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 
 from workbench.cli import main
+from workbench.cli.doctor import doctor
+from workbench.cli.generate import generate
 from workbench.trace import export
 from workbench.views import recorded_runs
 
@@ -64,6 +67,30 @@ def test_claims_that_cannot_be_measured_or_saved_are_refused(
         "not measurable here",
         "a method for images",
     )
+
+
+def test_a_claim_is_named_on_standard_error_before_its_measurement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A claim about time takes minutes, during which the command would print nothing."""
+    from workbench.bench import claims, labs
+
+    shown = []
+
+    def measure(claim: claims.Claim, scale: claims.Scale) -> claims.Measurement:
+        shown.append(capsys.readouterr().err)
+        return claims.Measurement(1.5, 1.4, 1.6, 25, "a test")
+
+    monkeypatch.setattr(labs, "measure", measure)
+    assert main(["claims", "--method", "eagle"]) == 0
+    assert shown == ["note: eagle/main: measuring speed-up over plain decoding\n"]
+
+
+def test_doctor_examines_the_models_that_generate_runs() -> None:
+    """Another number format would explain a difference that `generate` does not have."""
+    of_generate, of_doctor = (inspect.signature(command).parameters for command in (generate, doctor))
+    for name in ("target", "drafter", "device", "dtype"):
+        assert of_doctor[name].default == of_generate[name].default, name
 
 
 @pytest.mark.slow

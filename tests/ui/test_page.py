@@ -505,6 +505,8 @@ def test_tabs_are_addresses_and_load_when_they_are_opened(fake_app: str, open_pa
     page.go_back()
     page.wait_for_selector(".wb-ribbon:visible")
     assert "tab=" not in page.url
+    page.goto(f"{fake_app}/?tab=nowhere")
+    page.wait_for_selector(".wb-ribbon:visible")  # an unknown tab opens Live; without that, the page stays empty
 
 
 def test_the_address_of_gradios_api_page_opens_it(fake_app: str, browser: Any) -> None:

@@ -198,6 +198,7 @@ def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         "tried": sum(f["figures"]["tried"] for f in texts),
         "prompts": sum(f["figures"]["prompts"] for f in on_target),
         "families": families + len(on_target),
+        "left_out": sum(f["figures"].get("settings_left_out", 0) for f in texts),
         "detail": "; ".join(f["detail"] for f in texts),
     }
 
@@ -241,7 +242,9 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "method": lambda r: f"`{r['method']}`",
     "promise": lambda r: r["promise"],
     "standing": lambda r: f"**{r['standing']}**",
-    "greedy texts equal": lambda r: f"{r['greedy']['equal']} / {r['greedy']['tried']}" if r["greedy"] else "–",
+    "greedy texts equal": lambda r: (
+        f"{r['greedy']['equal']} / {r['greedy']['tried']}{_left_out(r['greedy']['left_out'])}" if r["greedy"] else "–"
+    ),
     "prompts · families": lambda r: f"{r['greedy']['prompts']} · {r['greedy']['families']}" if r["greedy"] else "–",
     "sampling: χ² (degrees), p": lambda r: "<br>".join(map(describe_fit, r["laws"])) or r["lacks"] or "–",
     "date, commit": lambda r: f"{r['date']}, {r['commit']}" if r["date"] else "–",
@@ -256,6 +259,11 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+def _left_out(n: int) -> str:
+    """Return the note on a test that had no time for n settings; empty for 0."""
+    return f" ({n} settings not tested, for lack of time)" if n else ""
+
+
 def describe_fit(sampling_test: dict[str, Any]) -> str:
     """Return a goodness-of-fit test in one line."""
     distance = (
@@ -265,6 +273,7 @@ def describe_fit(sampling_test: dict[str, Any]) -> str:
     )
     distance += f" ({sampling_test['by_chance']:.3f} by chance)" if distance and "by_chance" in sampling_test else ""
     tests = f", worst of {sampling_test['tests']} settings" if sampling_test.get("tests", 1) > 1 else ""
+    tests += _left_out(sampling_test.get("settings_left_out", 0))
     return (
         f"{sampling_test['statistic']:.1f} ({sampling_test['freedom']}), p = {sampling_test['p_value']:.2g}{tests}, "
         f"n = {sampling_test['runs']}{distance}"

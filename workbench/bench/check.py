@@ -70,32 +70,35 @@ def check_method(
         max_new_tokens: length of greedy texts.
         runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
-        seconds: time budget on the target, half of it for greedy text; if it is too short for all tests, settings and
-            runs are sampled, and the finding reports it.
+        seconds: time budget, in equal shares for greedy text, the families if there are any, and sampled tokens; if it
+            is too short for all tests, settings, families and runs are sampled, and the finding reports it.
     """
     reason = models.unsupported_reason(method.needs)
     if reason:
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
-    yield check_greedy(method, models, prompts, max_new_tokens, seconds=seconds / 2)
     bare = not set(method.needs) - {"drafter", "trees"} and Prompt.of(prompts[0]).images is None
+    share = seconds / (3 if families and bare else 2)
+    yield check_greedy(method, models, prompts, max_new_tokens, seconds=share)
     if families and bare:
-        yield check_families(method, models.tokenizer, families, max_new_tokens)
+        yield check_families(method, models.tokenizer, families, max_new_tokens, share)
     if method.promise is Promise.GREEDY_EXACT:
         return
     if not bare:
-        n_runs = affordable_runs(method, models, prompts[0], runs // 3, seconds / 2)
+        n_runs = affordable_runs(method, models, prompts[0], runs // 3, share)
+        test = head_sampling_test(models, prompts[0], n_runs)
         yield _note_fewer_runs(
-            check_distribution(method, models, head_sampling_test(models, prompts[0], n_runs), n_runs, prompts[0]),
-            n_runs,
-            runs // 3,
+            check_distribution(method, models, test, n_runs, prompts[0], seconds=share), n_runs, runs // 3
         )
         return
     with one_thread():
         for test in SAMPLING_TESTS:
             tiny = test.build_models(models.tokenizer)
-            n_runs = affordable_runs(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), test)
-            yield _note_fewer_runs(check_distribution(method, tiny, test, n_runs, TINY_PROMPT), n_runs, runs)
+            test_share = share / len(SAMPLING_TESTS)
+            n_runs = affordable_runs(method, tiny, TINY_PROMPT, runs, test_share, test)
+            yield _note_fewer_runs(
+                check_distribution(method, tiny, test, n_runs, TINY_PROMPT, seconds=test_share), n_runs, runs
+            )
 
 
 def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
@@ -126,12 +129,20 @@ def image_prompts(models: Models) -> list[Prompt]:
     return prompts
 
 
-def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
-    """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family."""
+def check_families(
+    method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24, seconds: float = math.inf
+) -> Finding:
+    """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family.
+
+    After `seconds` no further family is started; the finding names those that were left out.
+    """
     start, default = time.perf_counter(), method.with_params()
-    equal, difference, refused, n_drafted = [], "", [], 0
+    equal, difference, refused, n_drafted, left_out = [], "", [], 0, list[str]()
     with one_thread():
-        for name in names:
+        for number, name in enumerate(names):
+            if number and time.perf_counter() - start > seconds:
+                left_out = list(names[number:])
+                break
             target = family(name, seed=1)
             models = Models(Runner(target), tokenizer, name)
             if DRAFTERS & set(method.needs):
@@ -144,10 +155,16 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
                 equal.append(name)
             else:
                 difference = difference or f"; {name}: {result.detail}"
-    tried = len(names) - len(refused)
-    figures = {"equal": len(equal), "tried": tried, "families": list(names), "drafted": n_drafted}
+    tried = len(names) - len(refused) - len(left_out)
+    figures = {
+        "equal": len(equal),
+        "tried": tried,
+        "families": list(names[: len(names) - len(left_out)]),
+        "drafted": n_drafted,
+    }
     detail = f"{len(equal)} of {tried} families equal{difference}"
     detail += f"; refused: {', '.join(refused)}" if refused else ""
+    detail += f"; no time for {', '.join(left_out)}" if left_out else ""
     claim = "greedy text equals Hugging Face's in every family"
     return _make_finding(default, claim, len(equal) == tried, detail, start, "families", figures)
 

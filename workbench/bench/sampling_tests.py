@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def check_distribution(
     runs: int,
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     only_setting: ConfiguredMethod | None = None,
+    seconds: float = math.inf,
 ) -> Finding:
     """Test sampled first tokens against their exact joint distribution.
 
@@ -101,6 +103,8 @@ def check_distribution(
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
+        seconds: time after which no other setting is started; the defaults are always tested. The finding reports the
+            number of settings that were left out.
     """
     start = time.perf_counter()
     parsed, claim = Prompt.of(prompt), f"sampling distribution ({test.name})"
@@ -108,9 +112,13 @@ def check_distribution(
     fits: dict[str, Fit] = {}
     variations: dict[str, float] = {}
     refused: list[str] = []
+    left_out = 0
     settings, weaker = settings_by_promise(method) if only_setting is None else ([only_setting], [])
     promise = (only_setting or method).promise
     for i, configured in enumerate(settings):
+        if i and time.perf_counter() - start > seconds:
+            left_out = len(settings) - i
+            break
         try:
             samples = sample_many(configured, models, test, runs, parsed, first_seed=i * runs)
         except (ParameterError, MethodUnavailableError) as error:
@@ -123,8 +131,9 @@ def check_distribution(
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
         text = f"{detail}; refused: {', '.join(refused)}" if refused else detail
         text += f"; no promised distribution, not tested: {', '.join(map(describe_setting, weaker))}" if weaker else ""
-        seconds = time.perf_counter() - start
-        return Finding(method.name, promise.value, claim, verdict, text, seconds, "law", figures)
+        text += f"; no time for {left_out} of {len(settings)} settings" if left_out else ""
+        duration = time.perf_counter() - start
+        return Finding(method.name, promise.value, claim, verdict, text, duration, "law", figures)
 
     if not fits:
         return found(FAIL, NEVER_RAN, {})
@@ -143,6 +152,7 @@ def check_distribution(
         "by_chance": variation_by_chance(exact, runs),
         "impossible": len(fit.impossible),
         "settings": {name: {"p_value": fits[name].p_value, "adjusted": adjusted[name]} for name in fits},
+        "settings_left_out": left_out,
     }
     detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
     if all(not result.freedom and not result.impossible for result in fits.values()):

@@ -41,8 +41,13 @@ def check(
     runs: Annotated[int, typer.Option(min=100, help="Number of samples in each test of a distribution.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Approximate time limit in minutes; a slow target is tested in part. 0: none.")
-    ] = MINUTES,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Approximate time limit in minutes; a slow target is tested in part. 0: no limit. "
+            f"By default {MINUTES:g}, with --report none.",
+        ),
+    ] = None,
     report: Annotated[
         bool,
         typer.Option(
@@ -73,7 +78,7 @@ def check(
     does not pass if it refuses every setting, never drafts, or is named here and cannot run.
 
     If a large target would take longer than --minutes, a sample of the settings is tested and the methods that remain
-    after that time are left out. The output says so.
+    after that time are left out. The output says so, and with --report the board too.
 
     With --report, tiny models of many families are decoded too. Methods for images run on the bundled vision target,
     and heads that were trained for SmolLM2 run on it where it is on this machine. The results go into assets/boards,
@@ -82,6 +87,7 @@ def check(
     --minutes no further check is started.
     """
     use_heads(head, target)
+    limit = minutes if minutes is not None else 0.0 if report and not choices else MINUTES
     if families:
         raise typer.Exit(_families(fresh, as_json))
     from workbench.methods import method_info
@@ -89,7 +95,7 @@ def check(
     for name in names or ():
         method_info.get(name)
     if choices:
-        raise typer.Exit(_choices(names, runs, max_new_tokens, minutes, fresh))
+        raise typer.Exit(_choices(names, runs, max_new_tokens, limit, fresh))
     if not report:
         check_models(target, drafter, device, "float64")
     from workbench.bench import board
@@ -112,7 +118,7 @@ def check(
         return loaded[pair]
 
     findings, left_out = [], []
-    deadline = math.inf if report or not minutes else time.monotonic() + 60 * minutes
+    deadline = time.monotonic() + 60 * limit if limit else math.inf
     for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         usable_pairs = (pair for pair in pairs if not models_of(pair).unsupported_reason(method.needs))
@@ -150,7 +156,7 @@ def check(
         print(f"{len(findings) - failed} of {len(findings)} tests without a broken promise.")
         if untested:
             print(f"Not tested, because they cannot run here: {', '.join(untested)}.")
-        for line in _left_out_lines(findings, left_out, minutes):
+        for line in _left_out_lines(findings, left_out, limit):
             print(line)
         if report:
             print(f"Saved the board in {board.folder()}.")
@@ -167,13 +173,16 @@ def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float
         late: names of the methods that were left out.
         minutes: time limit in minutes.
     """
-    greedy = [f.figures for f in findings if f.kind == "greedy"]
+    greedy, sampled = ([f.figures for f in findings if f.kind == kind] for kind in ("greedy", "law"))
     settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
-    fewer = sum("runs_left_out" in f.figures for f in findings)
-    if settings or fewer:
+    fewer = sum("runs_left_out" in figures for figures in sampled)
+    untested = sum(figures.get("settings_left_out", 0) for figures in sampled)
+    if settings or fewer or untested:
         yield (
             f"Only a sample was tested, to end within about {minutes:g} minutes: {settings} of {n_tried} settings were "
-            f"left out, and {fewer} sampled distributions had fewer runs than requested. --minutes 0 tests everything."
+            f"left out, and {fewer} sampled distributions had fewer runs than requested"
+            + (f"; {untested} settings were not sampled" if untested else "")
+            + ". --minutes 0 tests everything."
         )
     if late:
         yield f"Left out, because the {minutes:g} minutes were over: {', '.join(late)}."
