@@ -75,8 +75,8 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
     rows = [row for row in boardfiles.read("work").values() if row["target"] == target]
     for method in dict.fromkeys(name for row in rows for name in row["methods"] if name != PLAIN):
         own = [row for row in rows if method in row["methods"] and PLAIN in row["methods"]]
-        sides = (_by_kind(own, method), _by_kind(own, PLAIN))
-        yield method, "work", max((row["date"] for row in own), default=""), *map(_complete, sides)
+        runs, plain = _complete(_by_kind(own, method)), _complete(_by_kind(own, PLAIN))
+        yield method, "work", max((row["date"] for row in own), default=""), runs, plain
 
 
 def _by_kind(rows: Sequence[Mapping[str, Any]], method: str) -> Runs:

@@ -106,15 +106,15 @@ class Flash(FeatureDrafter):
         """Return the kind of siblings: deterministic, because they are the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft blocks of k levels with one forward per block, and return the tree of the best nodes.
 
         While it is built, the key of a node is the tuple of the ranks of its path's tokens.
         """
-        state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
+        state, depth, shape = cast(FeatureState, sequence.state.drafter), plan.depth, template_of(plan)
         guess = state.catch_up()
         if guess is None:
-            return DraftTree.empty(device=row.models.target.device)
+            return DraftTree.empty(device=sequence.models.target.device)
         nodes: dict[tuple[int, ...], tuple[float, int, float]] = {}  # ranks on the path → score, token, probability
         trunk: tuple[int, ...] = ()
         score = 0.0

@@ -122,11 +122,13 @@ class ProbeDrafter(DistributionDrafter):
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
         return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft a tree with one level per guess."""
-        guesses = row.state.drafter.current_guesses(row)
-        row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
-        return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
+        guesses = sequence.state.drafter.current_guesses(sequence)
+        sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
+        return super().propose_one(
+            sequence, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses)))
+        )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
         """Return the probes after the root and the nodes of the draft; None if the plan has none."""

@@ -132,20 +132,20 @@ class Rasd(TreeFromModel):
         store = store_of(models, self.store == "own")
         return FusedState(super().init_state(sequence, models), store)
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Build the draft model's tree, and merge retrieved branches into it."""
-        state: FusedState = row.state.drafter
-        growth = self.begin(row)
+        state: FusedState = sequence.state.drafter
+        growth = self.begin(sequence)
         tree = (plan.tree_builder or TREE_BUILDER).build(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
-        room, context = plan.limit_nodes(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
+        room, context = plan.limit_nodes(len(tree) + self.retrieved) - len(tree), sequence.committed[-self.longest :]
         nodes, vocabulary = len(tree) + room, growth.sequence.models.target.vocab_size
         retrieved = retrieve(state.store, context, self.longest, self.shortest, nodes, plan.depth, vocabulary)
-        retrieved.record_signals(row, state.store)
+        retrieved.record_signals(sequence, state.store)
         retrieved = prune(retrieved, first)
         place, added = fuse(tokens, parents, retrieved, room)
-        row.report.signals["nodes from the datastore"] = len(added)
+        sequence.report.signals["nodes from the datastore"] = len(added)
         parents += [-1 if retrieved.parents[node] < 0 else place[retrieved.parents[node]] for node in added]
         merged = DraftTree.from_parents(
             [*tokens, *(retrieved.tokens[node] for node in added)], parents, device=tree.tokens.device
