@@ -13,12 +13,13 @@ import pytest
 import torch
 from capped_verifiers import FirstFew, WrongFirstFew
 
-from workbench.bench import check, sampling_tests
+from workbench.bench import board, check, sampling_tests
 from workbench.bench.check import check_families, check_greedy, check_method, spread_order
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, boundary_settings
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_distribution
 from workbench.bench.tiny_models import tiny_models
+from workbench.cli.check import _bundled_pairs as bundled_pairs
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision
@@ -27,7 +28,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders import Promise
 from workbench.decoders.draft_verify.parts import Drafter, Plan, Verification, Verifier
 from workbench.decoders.method import Method
-from workbench.engine import Models, Sequence
+from workbench.engine import Models, Sequence, load_models
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.models.pretrained import load_tokenizer
@@ -240,6 +241,22 @@ def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
     assert "differs at token" in finding.detail
+
+
+@pytest.mark.parametrize("name", ["beam-search", "streaming-llm"])
+def test_a_decoder_that_keeps_no_greedy_text_is_measured_and_does_not_fail(name: str, models: Models) -> None:
+    """Beam search finds another text than greedy decoding, and a window of a few tokens forgets the prompt."""
+    found = list(check_method(registry.get(name), models, PROMPTS, max_new_tokens=12, runs=100, families=("llama",)))
+    assert [(finding.kind, finding.verdict) for finding in found] == [("law", MEASURED)] * len(SAMPLING_TESTS)
+
+
+@pytest.mark.slow
+def test_a_masked_diffusion_model_has_nothing_to_compare_with_and_no_promise() -> None:
+    method, pair = registry.get("llada"), ("diffusion-target", "none")
+    assert pair in bundled_pairs(method)
+    (finding,) = check_method(method, load_models(*pair, "cpu", "float64"), PROMPTS, max_new_tokens=4, runs=100)
+    assert (finding.kind, finding.verdict) == ("reference", SKIPPED)
+    assert board.standing(method.promise.value, [dataclasses.asdict(finding)]) == board.NO_PROMISE
 
 
 def test_without_time_a_sample_of_the_settings_is_tried_and_reported(models: Models) -> None:

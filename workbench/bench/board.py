@@ -80,13 +80,15 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
     - broken: a test of it failed; this includes a method that never ran.
     - shown: every kind of test that the promise requires passed: greedy text, and for "exact" also the distribution.
-    - no promise: the method is approximate or a simulation; the tests that apply to its greedy text passed.
+    - no promise: the method is approximate or a simulation; the tests that apply to its greedy text passed, or it has
+      no reference to compare with.
     - unproven: anything less.
     """
     if any(f["verdict"] == FAIL for f in findings):
         return BROKEN
     if promise not in (Promise.EXACT.value, Promise.GREEDY_EXACT.value):
-        return NO_PROMISE if any(f["verdict"] != SKIPPED for f in findings) else UNPROVEN
+        tested = any(f["verdict"] != SKIPPED or f["kind"] == "reference" for f in findings)
+        return NO_PROMISE if tested else UNPROVEN
     passed = {f["kind"] for f in findings if f["verdict"] == PASS}
     required = {"greedy", "law"} if promise == Promise.EXACT.value else {"greedy"}
     return SHOWN if required <= passed else UNPROVEN
@@ -180,7 +182,7 @@ def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
         "target": row.get("target", ""),
         "greedy": _greedy(evidence),
         "laws": [_sampling_test(f) for f in evidence if f["kind"] == "law" and f["figures"]],
-        "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
+        "lacks": next((f["detail"] for f in evidence if f["kind"] in ("availability", "reference")), ""),
         "date": row.get("date", "") if evidence else "",
         "commit": commit_of(row) if evidence else "",
     }

@@ -45,11 +45,13 @@ from workbench.engine import Engine
 from workbench.engine.image_inputs import process_prompt
 from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.models.loading import Models
+from workbench.models.masked_lm import MASKED_LM
 from workbench.models.runner import Runner
 from workbench.trace.metrics import count_drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
+NO_REFERENCE = "a masked-diffusion model has no plain decoding from left to right to compare with"
 
 
 def check_method(
@@ -62,6 +64,9 @@ def check_method(
     seconds: float = math.inf,
 ) -> Iterator[Finding]:
     """Test one method.
+
+    Greedy text is not compared if the defaults do not keep it, as in beam search, and nothing is for a masked-diffusion
+    model, which has no plain decoding to compare with.
 
     Args:
         method: method from the registry.
@@ -77,10 +82,15 @@ def check_method(
     if reason:
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
+    if MASKED_LM in method.needs:
+        yield Finding(method.name, method.promise.value, "reference", SKIPPED, NO_REFERENCE, kind="reference")
+        return
+    keeps_greedy = method.with_params().keeps_greedy
     bare = not set(method.needs) - {"drafter", "trees"} and Prompt.of(prompts[0]).images is None
     share = seconds / (3 if families and bare else 2)
-    yield check_greedy(method, models, prompts, max_new_tokens, seconds=share)
-    if families and bare:
+    if keeps_greedy:
+        yield check_greedy(method, models, prompts, max_new_tokens, seconds=share)
+    if keeps_greedy and families and bare:
         yield check_families(method, models.tokenizer, families, max_new_tokens, share)
     if method.promise is Promise.GREEDY_EXACT:
         return
@@ -181,9 +191,9 @@ def check_greedy(
     """Compare greedy tokens with Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
     The others, by default each parameter at each end of its range, are tested on the first prompt. Approximate methods
-    and simulations must pass this test too; only verifiers that do not preserve greedy text (`Verifier.keeps_greedy`)
-    are left out. A method that refused every setting, or that drafted nothing in any text, has not been tested and
-    fails.
+    and simulations must pass this test too; only settings that do not keep greedy text are left out
+    (`ConfiguredMethod.keeps_greedy`). A method that refused every setting, or that drafted nothing in any text, has not
+    been tested and fails.
 
     Args:
         method: method from the registry.
@@ -197,7 +207,7 @@ def check_greedy(
     """
     start, main_setting = time.perf_counter(), main_setting or method.with_params()
     settings = boundary_settings(method) if others is None else others
-    settings = [c for c in settings if c.verifier.keeps_greedy and not models.unsupported_reason(c.needs)]
+    settings = [c for c in settings if c.keeps_greedy and not models.unsupported_reason(c.needs)]
     result = _Greedy.of(main_setting, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": result.equal,

@@ -120,7 +120,7 @@ def check_choice(
         runs: samples of each test on tiny models.
     """
     configured = choice.configured
-    if configured.verifier.keeps_greedy:
+    if configured.keeps_greedy:
         yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), main_setting=configured)
     has_probes = (
         type(configured.verifier).probes is not Verifier.probes

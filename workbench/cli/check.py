@@ -28,7 +28,7 @@ from workbench.service.checks import check_models
 
 MINUTES = 8.0
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
-VISION_TARGET = "vision-target"
+VISION_TARGET, DIFFUSION_TARGET = "vision-target", "diffusion-target"
 SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "skipped": "– skipped"}
 
 
@@ -74,8 +74,9 @@ def check(
     Greedy text must equal Hugging Face's own `generate` token for token, for the defaults and at both ends of every
     parameter. Sampled tokens must follow the target's exact joint distribution: a chi-square test on tiny models whose
     distribution is computed in full, repeated for each choice of a parameter. A correct method fails one such test in
-    10,000. An approximate method promises no distribution, so its distance from the target's is reported. A method
-    does not pass if it refuses every setting, never drafts, or is named here and cannot run.
+    10,000. An approximate method promises no distribution, so its distance from the target's is reported. Greedy text
+    is not compared where a method does not keep it, and nothing is compared for masked-diffusion models. A method does
+    not pass if it refuses every setting, never drafts, or is named here and cannot run.
 
     If a large target would take longer than --minutes, a sample of the settings is tested and the methods that remain
     after that time are left out. The output says so, and with --report the board too.
@@ -197,7 +198,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
     return [
         (name, bundled_drafter(name, method.drafter.ignores_images) or "none")
-        for name in _targets(DEFAULT_TARGET, VISION_TARGET)
+        for name in _targets(DEFAULT_TARGET, VISION_TARGET, DIFFUSION_TARGET)
     ]
 
 
