@@ -13,6 +13,7 @@ import pytest
 
 from workbench.cli import docs
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.declarations import GROUPS
 from workbench.kernels import disk_cache
 from workbench.methods import method_info, registry
 from workbench.site import methodpages
@@ -152,3 +153,15 @@ def test_replaced_catalogue_method_is_read_from_the_registry(tmp_path: Path) -> 
 def test_file_contains_no_custom_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
     assert "mine" not in [method["name"] for method in method_info.facts()["methods"]]
+
+
+def test_each_method_is_in_a_group_by_the_origin_of_its_drafts() -> None:
+    groups = {name: registry.get(name).group for name in registry.names()}
+    assert set(groups.values()) == set(GROUPS), "every group has a method, and there is no other group"
+    expected = {
+        "autoregressive": "No draft", "llada": "No draft", "draft-tree": "Draft model", "medusa": "Trained heads",
+        "prompt-lookup": "The text itself", "jacobi": "The target itself", "swift": "The target itself",
+        "flash": "Images", "oracle": "Simulation",
+    }  # fmt: skip
+    assert {name: groups[name] for name in expected} == expected
+    assert method_info.get("medusa").group == "Trained heads"

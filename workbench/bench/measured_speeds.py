@@ -10,8 +10,10 @@ from workbench.bench import boardfiles
 from workbench.trace.speedup import Estimate, speedup
 
 PLAIN = "autoregressive"
-Runs = Mapping[tuple[str, int], Sequence[float]]
-"""[tokens, target passes, seconds] of a run by kind of prompt and its number."""
+Key = tuple[tuple[str, int], int]
+"""Kind and number of a prompt, and the repeat."""
+Runs = Mapping[Key, Sequence[float]]
+"""[tokens, target passes, seconds] of each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
         ratio, passes = speedup(rates, plain_rates), sum(run[1] for run in runs.values())
         if ratio is None or not passes:
             continue
-        kinds = dict.fromkeys(kind for kind, _ in runs)
+        kinds = dict.fromkeys(kind for (kind, _), _ in runs)
         by_kind = ((kind, speedup(_of_kind(rates, kind), _of_kind(plain_rates, kind))) for kind in kinds)
         found[method] = MeasuredSpeed(
             method,
@@ -66,8 +68,8 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
     return found
 
 
-def _of_kind(rates: Mapping[tuple[str, int], float], kind: str) -> dict[tuple[str, int], float]:
-    return {key: rate for key, rate in rates.items() if key[0] == kind}
+def _of_kind(rates: Mapping[Key, float], kind: str) -> dict[Key, float]:
+    return {key: rate for key, rate in rates.items() if key[0][0] == kind}
 
 
 def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
@@ -80,7 +82,7 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _by_kind(rows: Sequence[Mapping[str, Any]], method: str) -> Runs:
-    return {(row["kind"], i): run for row in rows for i, run in enumerate(row["methods"][method]["runs"])}
+    return {((row["kind"], i), 0): run for row in rows for i, run in enumerate(row["methods"][method]["runs"])}
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
@@ -89,12 +91,12 @@ def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
         if row["target"] != target:
             continue
         kinds = [name.split("-")[0] for name in row["prompts"]]
-        plain = _complete({(kind, i): run for i, (kind, run) in enumerate(zip(kinds, row["plain"], strict=True))})
+        plain = _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, row["plain"], strict=True))})
         for head in row["heads"].values():
-            runs = {(kind, i): run for i, (kind, run) in enumerate(zip(kinds, head["runs"], strict=True))}
+            runs = {((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, head["runs"], strict=True))}
             yield head["method"], "heads", row.get("date", ""), _complete(runs), plain
 
 
-def _complete(runs: Runs) -> dict[tuple[str, int], Sequence[float]]:
+def _complete(runs: Runs) -> dict[Key, Sequence[float]]:
     """Return the runs that generated text."""
     return {key: run for key, run in runs.items() if run[0] and run[1] and run[2]}
