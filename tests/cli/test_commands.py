@@ -196,7 +196,7 @@ def test_train_options_describes_each_option_and_trains_nothing(workbench: Comma
     assert set(recipe["docs"]) == set(recipe["options"]) == set(recipe["kinds"]), "each option has a description"
     assert recipe["options"]["ttt"] == 3
     said = workbench("train", "eagle-3", "--options").out
-    assert "--set head_learns=False   (bool)\n      Give EAGLE-3 an LM head of its own" in said
+    assert "--set head_learns=False   (bool)\n      Give the layer an LM head of its own" in said
     for name in (one["name"] for one in workbench("train", "--json").json):
         explained = workbench("train", name, "--options", "--json").json
         assert set(explained["docs"]) == set(explained["options"]), name
