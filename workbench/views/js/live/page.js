@@ -40,8 +40,8 @@ export function mount(el, { host, trace = null, embed = false }) {
     parts: stage.build(el, host), host, embed, wire, tick,
     state: {
       pairs: null, arrival: null, still: false, formed: false, race: race.newRace(),
-      autoBaseline: preferences.isOn(automatic.PREFERENCE, true),
-      intro: !embed && Boolean(host.call) && preferences.isOn(intro.PREFERENCE, true),
+      autoBaseline: host.address && preferences.isOn(automatic.PREFERENCE, true), // not in a notebook
+      intro: !embed && Boolean(host.address) && preferences.isOn(intro.PREFERENCE, true),
     },
     draw,
     begin: (page) => {
