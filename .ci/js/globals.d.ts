@@ -15,6 +15,6 @@ interface WindowEventMap {
 
 // What Gradio gives to the script of a component: `workbench/ui/host.js` is one.
 declare const element: HTMLElement;
-declare const props: { tab: string; tabs: string[]; version: string; palette: string; replay: string; modules: string[]; stylesheets: string[] };
+declare const props: { tab: string; tabs: string[]; version: string; palette: string; replay: string; module: string; stylesheets: string[] };
 declare const server: Record<string, (payload: any) => Promise<any>>;
 declare const trigger: (event: string, payload: any) => void;
