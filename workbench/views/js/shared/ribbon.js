@@ -103,8 +103,10 @@ function bytesNamed(text) {
   return bytes.length ? `byte${bytes.length > 1 ? "s" : ""} ${bytes.join(" ")}` : text.replace(HEX, "·");
 }
 
-/** Names of preferences: show rejected and discarded drafts in a second line; show the text as running text. */
-export const DRAFTS = "wb-drafts", READING = "wb-reading";
+/** Name of the preference: show rejected and discarded drafts in a second line. */
+export const DRAFTS = "wb-drafts";
+/** Name of the preference: show the text as running text. */
+const READING = "wb-reading";
 
 /** Return the two checkboxes of the ribbon's card, with their labels. */
 export function switches(parts) {
