@@ -255,7 +255,7 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
         "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},
         "steps": [step | {"title": HOSTILE[0], "see": HOSTILE[1], "choices": HOSTILE[:3], "recording": HOSTILE[0]}],
     }  # fmt: skip
-    for path, module in (("gallery", "learn/gallery"), ("methods", "learn/methods"), ("learn", "learn/page")):
+    for path, module in (("gallery", "gallery"), ("methods", "methodcards"), ("learn", "learn")):
         page = open_page(f"{fake_app}/{path}")
         text = page.evaluate(DRAWN_WITH, [module, answers])
         assert HOSTILE[0] in text, module
@@ -265,8 +265,8 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
         page.context.close()
 
 
-DRAWN_WITH = """async ([path, answers]) => {
-  const asked = performance.getEntriesByType("resource").find((r) => r.name.endsWith(`/js/${path}.js`));
+DRAWN_WITH = """async ([module, answers]) => {
+  const asked = performance.getEntriesByType("resource").find((r) => r.name.endsWith(`/bundle/${module}.js`));
   const { mount } = await import(asked.name);
   const el = document.body.appendChild(Object.assign(document.createElement("div"), { className: "wb wb-page" }));
   await mount(el, { host: { base: "", call: async (name) => answers[name], theme() {} } });

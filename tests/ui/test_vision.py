@@ -83,11 +83,11 @@ def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: PageOpe
     page = open_page(vision_app)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    others = "performance.getEntriesByType('resource').every((e) => !/vision(\\/\\w+\\.js|\\.css)/.test(e.name))"
+    others = "performance.getEntriesByType('resource').every((e) => !/vision\\.(js|css)/.test(e.name))"
     assert page.evaluate(others)
     page.get_by_role("link", name="Vision", exact=True).click()
     page.wait_for_selector(f"{V}.wb[data-ready=true]")
-    assert any("vision/view.js" in url for url in asked)
+    assert any("bundle/vision.js" in url for url in asked)
     assert "tab=vision" in page.url
 
 
