@@ -103,7 +103,7 @@ export function render(parts, { open, round, arriving }) {
     while (item._tokens.childElementCount > tokens.length) item._tokens.lastChild.remove();
     while (item._tokens.childElementCount < tokens.length) item._tokens.append(h("span"));
     tokens.forEach(([word, status], k) => {
-      const el = item._tokens.children[k], name = `wb-token is-${status}`;
+      const el = item._tokens.children[k], name = `is-${status}`;
       write(el, word);
       if (el.className !== name) el.className = name;
     });
