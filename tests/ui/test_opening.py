@@ -15,8 +15,8 @@ NEW_READER: dict[str, str] = {}
 
 
 def test_the_page_opens_on_a_race_that_ends_with_its_measured_result(fake_app: str, open_page: PageOpener) -> None:
-    page = open_page(fake_app, preferences=NEW_READER)
-    page.wait_for_selector(".wb-racelane.is-mine .wb-racerounds button")
+    page = open_page(fake_app, preferences=NEW_READER)  # its target is another one than the recording's
+    page.wait_for_selector(".wb-racelane.is-mine .wb-racerounds > span")
     wait_for_text(page, ".wb-raceresult strong", "faster")
     race = recorded_runs.load("race")
     ratios = race["baseline"]["ratios"]
@@ -27,9 +27,16 @@ def test_the_page_opens_on_a_race_that_ends_with_its_measured_result(fake_app: s
     assert "same text, token for token" in shown
     passes = sum(r["target_forwards"] for r in race["rounds"])
     assert f"{passes} target passes instead of {len(race['plain']['rounds'])}" in shown
+    assert "recorded on text-target" in shown
+    assert page.locator(".wb-round").count() == 0, "the recording is of another target than the panel's"
+
+
+def test_the_recorded_race_opens_with_its_rounds_and_tree(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/?recorded=race", preferences=NEW_READER, reduced_motion="reduce")
+    wait_for_text(page, ".wb-raceresult strong", "faster")
     assert page.locator(".wb-ghost").count() == 0, "the text is readable: rejected drafts are off"
-    assert page.locator(".wb-nodes [role=treeitem]").count() > 3, "a real tree is shown"
-    page.locator(".wb-racerounds button").nth(2).click()
+    assert page.locator(".wb-tree [role=treeitem]").count() > 3, "a real tree is shown"
+    page.locator(".wb-racerounds > span").nth(2).click()
     wait_for_text(page, ".wb-where", "round 3 of")
 
 

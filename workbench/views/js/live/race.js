@@ -206,20 +206,19 @@ function drawLane(row, own, t, most) {
   write(row._time, own.note || !own.ends.length ? "" : `${(n === own.ends.length ? own.seconds : t).toFixed(2)} s`);
 }
 
-/** Draw one button per finished round of the run; it selects that round. */
+/** Draw one part per finished round of the run; a click selects that round. Its tokens do the same by keyboard. */
 function rounds(el, own, t) {
   const n = finished(own, t), total = own.tokens || 1;
   while (el.childElementCount > n) el.lastChild.remove();
   while (el.childElementCount < n) {
-    const i = el.childElementCount, button = h("button", { type: "button", tabIndex: -1 });
-    button.addEventListener("click", () => kit.emit(el, "wb:pick", { round: i }));
-    el.append(button);
+    const i = el.childElementCount, part = h("span");
+    part.addEventListener("click", () => kit.emit(el, "wb:pick", { round: i }));
+    el.append(part);
   }
   for (let i = 0; i < n; i += 1) {
-    const count = own.counts[i] - (own.counts[i - 1] ?? 0), button = el.children[i];
-    button.style.width = `${(100 * count) / total}%`;
-    button.title = `Round ${i + 1}: ${count} ${count === 1 ? "token" : "tokens"}; show it`;
-    kit.set(button, { "aria-label": button.title });
+    const count = own.counts[i] - (own.counts[i - 1] ?? 0), part = el.children[i];
+    part.style.width = `${(100 * count) / total}%`;
+    part.title = `Round ${i + 1}: ${count} ${count === 1 ? "token" : "tokens"}; show it`;
   }
 }
 
