@@ -16,21 +16,23 @@ export function newRace() {
   return { t: Infinity, speed: 1, playing: false, frame: null };
 }
 
+/** Lanes by the first round of their run: a run only grows, and is drawn after each of its rounds. */
+const lanes = new WeakMap(), NOTHING = {};
+
 /** Return a lane: end of each round in seconds after the prefill, and tokens and text emitted until then. Pure.
  *  @returns {{name: string, passes: number, tokens: number, seconds: number, ends: number[], counts: number[], texts:
  *    string[]}} */
 export function lane(name, rounds) {
-  const { tokens, seconds, target_forwards: passes } = figures.summary(rounds);
-  let count = 0;
-  return {
-    name,
-    passes,
-    tokens,
-    seconds,
-    ends: rounds.map((round) => (round.started_s ?? 0) + round.seconds),
-    counts: rounds.map((round) => (count += round.emitted.length)),
-    texts: rounds.map((round) => round.emitted.map((e) => ribbon.tokenText(round, e)).join("")),
-  };
+  const key = rounds[0] ?? NOTHING, known = lanes.get(key);
+  const own = known && known.ends.length <= rounds.length ? known : { passes: 0, ends: [], counts: [], texts: [] };
+  for (const round of rounds.slice(own.ends.length)) {
+    own.passes += round.target_forwards;
+    own.ends.push((round.started_s ?? 0) + round.seconds);
+    own.counts.push((own.counts.at(-1) ?? 0) + round.emitted.length);
+    own.texts.push(round.emitted.map((e) => ribbon.tokenText(round, e)).join(""));
+  }
+  if (rounds.length) lanes.set(key, own);
+  return { ...own, name, tokens: own.counts.at(-1) ?? 0, seconds: own.ends.at(-1) ?? 0 };
 }
 
 /** Return the number of rounds that a lane has finished at a time. Pure. */

@@ -232,7 +232,7 @@ function opening(parts, view) {
     round: coming?.round ?? (shown === null ? null : rounds[shown.round]),
     arriving: coming,
   });
-  drawRace(parts, view);
+  if (view.all || !view.active || parts.race.hidden || kit.inSight(parts.race)) drawRace(parts, view);
   parts.opening.hidden = parts.intro.hidden && parts.race.hidden;
 }
 
