@@ -25,7 +25,7 @@ class TracedText(str):
 
     Attributes:
         _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox prevents templates from reading
-        it.
+            it.
     """
 
     _origins: str
