@@ -514,6 +514,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the drafter writes into the KV cache of another sequence",
     ),
     _m(
+        "decoders-of-other-kinds-sample-from-the-plain-softmax",
+        "core.sampling:choose_tokens",
+        Bypass(0, "to_probs"),
+        "tests/decoders/test_streaming.py::test_until_the_window_is_full_the_text_is_the_targets[0.8]",
+        why="temperature, top-k and top-p have no effect on decoders that do not draft",
+    ),
+    _m(
         "a-moved-sequence-loses-its-scratch-nodes",
         "models.runner:Runner.close",
         Argument(0, "max", 0, "0"),

@@ -89,11 +89,11 @@ def test_a_stopped_measurement_continues_after_its_whole_repetitions(tmp_path: P
     assert not complete
     assert {s.prompt for s in samples} == {0}
     again = [Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)]
-    told: list[int] = []
-    samples, complete = measure(again, [[1]] * 2, 2, lambda done, total, what: told.append(done), store=store({}))
+    counts: list[int] = []
+    samples, complete = measure(again, [[1]] * 2, 2, lambda done, total, what: counts.append(done), store=store({}))
     assert complete
     assert [len(side.calls) - WARM_UP_RUNS for side in again] == [2, 2], "two repetitions were left"
-    assert told == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert counts == [4, 5, 6, 7, 8, 9, 10, 11, 12]
     whole, _ = measure([Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)], [[1]] * 2, 2)
     assert [replace(s, growth_bytes=None) for s in samples] == [replace(s, growth_bytes=None) for s in whole]
     idle = [Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)]

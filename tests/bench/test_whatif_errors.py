@@ -63,10 +63,10 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     assert {key in whatif_errors.TIMED for key in rows} == {True}
     stored = tmp_path / "whatif.jsonl"
     assert whatif_suite.measure(models, prompts, 12, timed=False, resume=stored) == counted
-    told: list[str] = []
+    reported: list[str] = []
     stored.write_text("".join(stored.read_text().splitlines(keepends=True)[1:]))
-    again = whatif_suite.measure(models, prompts, 12, lambda *words: told.append(words[2]), False, stored)
-    assert (again, told) == (counted, ["a"]), "only the missing prompt is measured"
+    again = whatif_suite.measure(models, prompts, 12, lambda *words: reported.append(words[2]), False, stored)
+    assert (again, reported) == (counted, ["a"]), "only the missing prompt is measured"
     rows |= counted
     assert {key: len(row["pairs"]) > 0 for key, row in rows.items()} == dict.fromkeys(whatif_errors.PREDICTIONS, True)
     for key, saved in rows.items():

@@ -56,9 +56,12 @@ def test_a_new_call_needs_its_declaration_and_an_implementation_only(monkeypatch
     monkeypatch.setattr(Client, "repeat", call()(repeat), raising=False)
     with gr.Blocks() as demo:
         api.add(Repeating(), type("NewEndpoints", (api.Endpoints,), {}, protocol=Client))
-    told = demo.get_api_info()["named_endpoints"]["/repeat"]  # type: ignore[index]
-    assert told["description"].startswith("Repeat a text.")
-    assert [(p["parameter_name"], p["parameter_default"]) for p in told["parameters"]] == [("text", None), ("times", 2)]
+    endpoint = demo.get_api_info()["named_endpoints"]["/repeat"]  # type: ignore[index]
+    assert endpoint["description"].startswith("Repeat a text.")
+    assert [(p["parameter_name"], p["parameter_default"]) for p in endpoint["parameters"]] == [
+        ("text", None),
+        ("times", 2),
+    ]
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True)
     try:
         remote: Any = Workbench(url)
