@@ -100,8 +100,7 @@ export function render(parts, { open, round, arriving }) {
   all.forEach(({ tokens, text }, i) => {
     const item = parts.introSteps.children[i];
     kit.set(item, { "aria-current": i === active ? "step" : "false" });
-    while (item._tokens.childElementCount > tokens.length) item._tokens.lastChild.remove();
-    while (item._tokens.childElementCount < tokens.length) item._tokens.append(h("span"));
+    kit.resize(item._tokens, tokens.length, () => h("span"));
     tokens.forEach(([word, status], k) => {
       const el = item._tokens.children[k], name = `is-${status}`;
       write(el, word);

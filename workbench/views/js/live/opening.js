@@ -322,6 +322,7 @@ export function useKeptAddress(page, id) {
 export function clearPage(page) {
   page.feeding?.stop();
   player.stop(page);
+  race.halt(page.race);
   Object.assign(page, {
     errors: [],
     notices: [],

@@ -98,7 +98,8 @@ function wire(page, on, click) {
   on("wb:pick", (pick) => actions.pin(page, pick));
   on("wb:branch", (pick) => actions.branch(page, pick));
   on("wb:brush", (range) => set({ brush: range && [range.from, range.to] }));
-  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }));
+  // lessons, notebooks and replays explain the rejected drafts
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }), { drafts: page.embed || !page.host.call });
   parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
   parts.threshold.addEventListener("input", () =>
     parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`),

@@ -190,7 +190,7 @@ export function render(parts, data, race) {
   parts.raceReplay.hidden = !plain || !over;
   write(parts.raceReplay, race.playing ? "Skip" : "Replay");
   parts.raceTime.hidden = !data.shares.length;
-  kit.fit(parts.raceSplit, data.shares.length, () => h("i"));
+  kit.resize(parts.raceSplit, data.shares.length, () => h("i"));
   data.shares.forEach(({ name, share }, i) => {
     parts.raceSplit.children[i].className = `wb-phase-${name.split(" ")[0]}`;
     parts.raceSplit.children[i].style.flexGrow = String(share);
@@ -211,12 +211,7 @@ function drawLane(row, own, t, most) {
 /** Draw one part per finished round of the run; a click selects that round. Its tokens do the same by keyboard. */
 function rounds(el, own, t) {
   const n = finished(own, t), total = own.tokens || 1;
-  while (el.childElementCount > n) el.lastChild.remove();
-  while (el.childElementCount < n) {
-    const i = el.childElementCount, part = h("span");
-    part.addEventListener("click", () => kit.emit(el, "wb:pick", { round: i }));
-    el.append(part);
-  }
+  kit.resize(el, n, (i) => h("span", { onclick: () => kit.emit(el, "wb:pick", { round: i }) }));
   for (let i = 0; i < n; i += 1) {
     const count = own.counts[i] - (own.counts[i - 1] ?? 0), part = el.children[i];
     part.style.width = `${(100 * count) / total}%`;
@@ -246,7 +241,12 @@ export function start(page, data, show, speed = null) {
 
 /** Stop the clock at the end of the race. */
 export function stop({ race }, show) {
+  halt(race);
+  show();
+}
+
+/** Stop a clock without drawing: another run replaces the one of the race. */
+export function halt(race) {
   cancelAnimationFrame(race.frame);
   Object.assign(race, { t: Infinity, playing: false });
-  show();
 }

@@ -4,7 +4,6 @@
 import * as controller from "../shared/controller.js";
 import * as exports from "../shared/exports.js";
 import * as figures from "../shared/figures.js";
-import * as preferences from "../shared/preferences.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
 import * as help from "./help.js";
@@ -25,7 +24,7 @@ function newState() {
     selection: selection.newSelection(),
     pendingPin: null,
     brush: null,
-    ghosts: preferences.isOn(ribbon.DRAFTS, false),
+    ghosts: false,
     threshold: 0,
     mode: "spine",
     wantPlain: false,

@@ -36,6 +36,13 @@ export function fit(parent, n, make) {
   for (const child of parent.children) set(child, { display: i++ >= n ? "none" : "inline" });
 }
 
+/** Make the number of children of `parent` equal to `n`: create missing ones, remove spare ones.
+ *  @param {(i: number) => Element} make  creates the child with an index */
+export function resize(parent, n, make) {
+  while (parent.childElementCount > n) parent.lastChild.remove();
+  while (parent.childElementCount < n) parent.append(make(parent.childElementCount));
+}
+
 /** Return a group with one SVG element per tag. */
 export function group(...tags) {
   const g = s("g");

@@ -104,7 +104,7 @@ function bytesNamed(text) {
 }
 
 /** Name of the preference: show rejected and discarded drafts in a second line. */
-export const DRAFTS = "wb-drafts";
+const DRAFTS = "wb-drafts";
 /** Name of the preference: show the text as running text. */
 const READING = "wb-reading";
 
@@ -120,19 +120,21 @@ export function switches(parts) {
   ];
 }
 
-/** Keep the checkboxes and the stored preferences in step. @param {(ghosts: boolean) => void} onDrafts
- *  @param {HTMLElement[]} [regions]  that show the text */
-export function listenSwitches(parts, onDrafts, regions = [parts.ribbon]) {
-  const listen = (checkbox, name, act) => {
-    checkbox.checked = preferences.isOn(name, false);
+/** Keep the checkboxes and the stored preferences in step.
+ *  @param {any} parts  @param {(ghosts: boolean) => void} onDrafts
+ *  @param {{regions?: HTMLElement[], drafts?: boolean}} [more]  `regions`: elements that show the text; `drafts`:
+ *    whether rejected drafts are shown before the reader chooses */
+export function listenSwitches(parts, onDrafts, { regions = [parts.ribbon], drafts = false } = {}) {
+  const listen = (checkbox, name, fallback, act) => {
+    checkbox.checked = preferences.isOn(name, fallback);
     act(checkbox.checked);
     checkbox.addEventListener("change", () => {
       preferences.set(name, checkbox.checked);
       act(checkbox.checked);
     });
   };
-  listen(parts.ghosts, DRAFTS, onDrafts);
-  listen(parts.reading, READING, (on) => regions.forEach((el) => el.classList.toggle("is-reading", on)));
+  listen(parts.ghosts, DRAFTS, drafts, onDrafts);
+  listen(parts.reading, READING, false, (on) => regions.forEach((el) => el.classList.toggle("is-reading", on)));
 }
 
 /** Make line breaks and tabs visible. */

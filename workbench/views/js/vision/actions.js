@@ -104,7 +104,10 @@ export function wire(page, on, click) {
     "click",
     (event) => event.target.dataset.value && see({ how: event.target.dataset.value }),
   );
-  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }), [parts.ribbon, parts.beside]);
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }), {
+    regions: [parts.ribbon, parts.beside],
+    drafts: page.embed || !page.host.call,
+  });
   parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1, on: page.on }));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
