@@ -31,9 +31,8 @@ SEEDS = 12
 """Number of seeds to try for a sampled recording."""
 
 
-RACE, PAIRS = Recording(("story",)), 9
-"""The recording "race" (`draft-tree`, greedy), and the number of measured pairs with plain decoding. The page opens
-with it, so its text must equal that of plain decoding."""
+PAIRS = 9
+"""Number of measured pairs of the recording "race": `draft-tree` and plain decoding, greedy. The page opens with it."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
 """Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
 OTHERS = ("race", "switch")
@@ -56,7 +55,7 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
     from workbench.service.params import split_params
     from workbench.service.presets import presets
 
-    method = registry.get("draft-model" if recording is SWITCH else "draft-tree" if recording is RACE else name)
+    method = registry.get("draft-model" if recording is SWITCH else name)
     method_params, sampling = split_params(method, dict(recording.params))
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
     request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
@@ -85,9 +84,9 @@ def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
 
     pairs: list[tuple[Trace, Trace]] = []
     for i in range(PAIRS):
-        order = ("race", "autoregressive")[:: 1 if i % 2 else -1]
-        takes = {name: record_run(name, RACE if name == "race" else Recording(), models, "story", 0) for name in order}
-        pairs.append((takes["race"], takes["autoregressive"]))
+        order = ("draft-tree", "autoregressive")[:: 1 if i % 2 else -1]
+        takes = {name: record_run(name, Recording(), models, "story", 0) for name in order}
+        pairs.append((takes["draft-tree"], takes["autoregressive"]))
     if any(mine.token_ids != plain.token_ids for mine, plain in pairs):
         raise WorkbenchError("The race's text differs from plain decoding's.", "Report this: draft-tree must be exact.")
     rates = [tuple(summary(trace)["tokens_per_second"] for trace in pair) for pair in pairs]

@@ -54,9 +54,7 @@ def load(name: str) -> dict[str, Any]:
     If plain decoding was recorded with it, `plain` is the trace of the plain run, and `baseline` holds its rate and the
     ratios of all measured pairs.
     """
-    recording = trace(name).to_wire()
-    content = _content(folder() / f"{name}{SUFFIX}")
-    return recording | {key: content[key] for key in ("plain", "baseline") if key in content}
+    return trace(name).to_wire() | _read(folder() / f"{name}{SUFFIX}")[1]
 
 
 def index() -> list[dict[str, Any]]:
@@ -108,15 +106,21 @@ def write_example(name: str, example_data: Mapping[str, Any], place: Path | None
     return _write(path, example_data)
 
 
-@lru_cache(maxsize=64)
 def read(path: Path) -> Trace:
     """Read a recording from its file.
 
     Raises:
         WorkbenchError: the file is damaged, or written by a newer workbench.
     """
+    return _read(path)[0]
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path) -> tuple[Trace, dict[str, Any]]:
+    """Return the trace of a recording's file, and the other data in it as plain JSON; see `read` and `load`."""
     try:
-        return Trace.from_wire(_content(path))
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        return Trace.from_wire(content), {key: content[key] for key in ("plain", "baseline") if key in content}
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Record it again.") from None
 
@@ -136,10 +140,6 @@ def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Ba
     if baseline is not None:
         content["baseline"] = baseline.to_wire()
     return _write(path, content)
-
-
-def _content(path: Path) -> dict[str, Any]:
-    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> int:

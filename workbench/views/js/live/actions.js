@@ -127,7 +127,7 @@ export function ended(page, run) {
   page.next = null;
   if (next) next();
   else if (page.wantPlain) backend.startPlain(page);
-  else if (page.autoBaseline && automatic.isDue(page, true)) backend.startPlain(page, true);
+  else if (automatic.isDue(page)) backend.startPlain(page, true);
 }
 
 /** Apply a choice made in the settings panel. */
@@ -136,7 +136,7 @@ export function choose(page, what, value) {
   page.note = "";
   if (what === "autoBaseline") {
     preferences.set(automatic.PREFERENCE, (page.autoBaseline = value));
-    if (value && automatic.isDue(page, true) && !active) backend.startPlain(page, true);
+    if (automatic.isDue(page) && !active) backend.startPlain(page, true);
     return page.draw();
   }
   const before = choice.target;

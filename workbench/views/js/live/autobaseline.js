@@ -12,9 +12,9 @@ export function isOffered(catalogue) {
 }
 
 /** Return whether a run that has just ended needs a baseline. Pure.
- *  @param {any} page  @param {boolean} on  */
-export function isDue({ run, plain, plainKey, catalogue }, on) {
-  if (!on || !isOffered(catalogue)) return false;
+ *  @param {any} page */
+export function isDue({ run, plain, plainKey, catalogue, autoBaseline }) {
+  if (!autoBaseline || !isOffered(catalogue)) return false;
   if (run?.from !== "live" || run.state !== "finished" || !run.rounds.length || !run.key) return false;
   const { method } = run.header ?? {}, isPlain = method === catalogue.baseline;
   if (isPlain && run.rounds.every((round) => round.method === method)) return false;

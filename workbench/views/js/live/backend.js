@@ -170,9 +170,9 @@ function cancelPlain(page) {
   Object.assign(page, { plain: null, plainKey: "", dropped: plain });
 }
 
-/** Measure the baseline now, or after the run in progress ends. @param {boolean} [automatically]  not at the reader's
+/** Measure the baseline now, or after the run in progress ends. @param {boolean} [automatic]  not at the reader's
  *  request: the next run ends it */
-export function startPlain(page, automatically = false) {
+export function startPlain(page, automatic = false) {
   const { choice, catalogue } = page;
   if (!catalogue || store.isActive(page.plain)) return;
   if (store.isActive(page.run)) {
@@ -180,7 +180,7 @@ export function startPlain(page, automatically = false) {
     return page.draw();
   }
   page.wantPlain = false;
-  page.plain = Object.assign(newRun(page, "plain"), { automatic: automatically });
+  page.plain = Object.assign(newRun(page, "plain"), { automatic });
   page.plainKey = choices.pairing(choice, catalogue, form.clamp);
   page.host.decode(choices.plainRequest(choice, catalogue, page.plain.channel, form.clamp));
   page.draw();

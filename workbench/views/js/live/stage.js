@@ -238,7 +238,8 @@ function opening(parts, view) {
 
 /** Draw the race of the view at its clock's time. */
 export function drawRace(parts, view) {
-  race.render(parts, race.of(view, plainWords(view)), view.race);
+  view.raceData ??= race.of(view, plainWords(view)); // the same at every frame of a replay
+  race.render(parts, view.raceData, view.race);
   parts.raceLive.hidden = !view.run || view.run.from === "live" || !view.canRun;
 }
 

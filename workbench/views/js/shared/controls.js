@@ -24,14 +24,15 @@ export function options(entries) {
 
 /** Return the buttons, each with the reason why it is disabled. Pure. @param {any} known */
 export function buttons({ active, paused, ready, measuring, automatic = false, baseline, barred = {} }) {
-  const idle = active ? "" : "no run in progress", reason = measuring && !automatic ? "the baseline is being measured" : idle;
+  const idle = active ? "" : "no run in progress", waits = measuring && !automatic;
+  const reason = waits ? "the baseline is being measured" : idle;
   return {
     run: {
       label: "Run",
-      off: !ready ? "the backend is not ready" : measuring && !automatic ? reason : active ? "a run is in progress: stop it first" : "",
+      off: !ready ? "the backend is not ready" : waits ? reason : active ? "a run is in progress: stop it first" : "",
     },
     pause: { label: paused ? "Resume" : "Pause", off: barred.pause || reason },
-    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring && !automatic ? reason : "") },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : waits ? reason : "") },
     stop: { label: "Stop", off: measuring ? "" : idle },
     baseline: { label: baseline.label, off: barred.baseline || baseline.off },
   };

@@ -2,7 +2,7 @@
 
 import * as controls from "./controls.js";
 import * as kit from "./kit.js";
-import { h, write } from "./kit.js";
+import { h } from "./kit.js";
 
 const WIDTH = 74, HIGH = 20;
 
@@ -159,7 +159,6 @@ function option(ui, method, choice, choose) {
   );
   row.addEventListener("click", () => choose(method.name));
   kit.set(row, { role: "option", "aria-selected": method.name === ui.selected, "data-pick": method.name });
-  write(row.lastChild, words.value);
   return row;
 }
 
