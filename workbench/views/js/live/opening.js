@@ -322,7 +322,7 @@ export function useKeptAddress(page, id) {
 export function clearPage(page) {
   page.feeding?.stop();
   player.stop(page);
-  race.halt(page.race);
+  if (page.race) race.halt(page.race); // Vision has none
   Object.assign(page, {
     errors: [],
     notices: [],
