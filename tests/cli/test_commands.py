@@ -227,7 +227,7 @@ def test_heads_of_a_published_model_are_checked_on_it_if_it_is_installed(monkeyp
     from workbench.methods import registry
     from workbench.service import inventory
 
+    own = [("text-target", "text-drafter"), ("vision-target", "vision-drafter"), ("diffusion-target", "none")]
     for state, wanted in ((inventory.AT_FIRST_USE, [("smollm2", "smollm2-drafter")]), (inventory.TO_FETCH, [])):
         monkeypatch.setattr(inventory, "availability", lambda model, state=state: state)
-        pairs = _bundled_pairs(registry.get("eagle-2"))
-        assert pairs == [("text-target", "text-drafter"), ("vision-target", "vision-drafter"), *wanted]
+        assert _bundled_pairs(registry.get("eagle-2")) == [*own, *wanted]

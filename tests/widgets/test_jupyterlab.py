@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -44,7 +46,9 @@ def obey():
         Path("answer.part").write_text(json.dumps(said, default=str))
         Path("answer.part").rename(f"answer-{{n}}.json")
         n += 1
-threading.Thread(target=obey, daemon=True).start()
+if "listener" not in globals():  # the cell may run twice
+    listener = threading.Thread(target=obey, daemon=True)
+    listener.start()
 """,
     """
 from workbench import widgets as w
@@ -163,26 +167,32 @@ def notebook() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def lab(server: tuple[str, Path], browser: Any) -> Iterator[Lab]:  # noqa: F811
-    """Yield the executed notebook. At the end check that no request left this machine and no widget failed."""
-    url, folder = server
+    """Yield the executed notebook. At the end check that no request left this machine and no widget failed.
+
+    Each try has a folder and a kernel of its own, so that a rerun does not meet the outputs of the try that failed.
+    """
+    url, home = server
+    folder = Path(tempfile.mkdtemp(prefix="try-", dir=home))
+    shutil.copy(home / "widgets.ipynb", folder)
     context = browser.new_context(viewport={"width": 1500, "height": 1100})
     context.set_default_timeout(LONG)
     page, problems = context.new_page(), []
     page.on("request", lambda r: problems.append(f"asked {r.url}") if is_external(r.url) else None)
     # On a busy machine anywidget takes longer than two seconds; `boot.js` ensures that nothing is lost.
     page.on("pageerror", lambda e: None if "Failed to initialize model" in str(e) else problems.append(str(e)))
-    page.goto(f"{url}/lab/tree/widgets.ipynb?token={TOKEN}")
+    page.goto(f"{url}/lab/tree/{folder.name}/widgets.ipynb?token={TOKEN}")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     page.locator(".jp-NotebookPanel .jp-Cell .jp-InputArea-editor").first.click()
     # Use the command, not the menu: the menu closes if the kernel's state changes while it opens.
     page.wait_for_function("window.jupyterapp.commands.isEnabled('notebook:run-all-cells')")
-    begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[[*\d]+\]")).first
+    # Not `[*]`: JupyterLab shows it for a request that a kernel loses because it is not yet connected.
+    executed = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]")).first
     end = time.monotonic() + LONG / 1000
-    while not begun.is_visible():  # an idle kernel may lose requests sent before it is connected
-        assert time.monotonic() < end, "no cell began"
+    while not executed.is_visible():
+        assert time.monotonic() < end, "no cell was executed"
         page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
         with contextlib.suppress(PlaywrightTimeout):
-            begun.wait_for(timeout=5_000)
+            executed.wait_for(timeout=20_000)
     error = page.locator("[data-mime-type='application/vnd.jupyter.error']").first
     page.get_by_text("all done", exact=True).or_(error).first.wait_for()
     assert not error.is_visible(), error.inner_text()  # the cells after a failed one do not run
