@@ -175,7 +175,7 @@ w.ribbon(trace)
 
 # %% [markdown]
 # Nothing differs: the drafts are the same, token by token, and so are the rounds. The engine's drafter is
-# `workbench/methods/drafters/ngram.py`; it adds an index, so that a look-up needs no scan.
+# `workbench/methods/prompt_lookup/drafter.py`; it adds an index, so that a look-up needs no scan.
 
 # %%
 w.app_link(trace)

@@ -362,7 +362,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.method import Method, Source
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.draft_model.drafter import DraftModel
 from workbench.methods.policies.fixed import Fixed
 
 # %%

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.common.feature_net import FeatureNet
 
 
 class TransformersLayer(torch.nn.Module):

@@ -487,7 +487,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "text-of-one-user-drafts-for-others",
-        "methods.drafters.trigram:AdaptiveTrigram.init_state",
+        "methods.adaptive_trigram.drafter:AdaptiveTrigram.init_state",
         Force(0, "if-else", new=True),
         "tests/methods/test_trigram.py::test_requests_share_the_table_only_if_warm",
         why="one user's text appears in another user's drafts",

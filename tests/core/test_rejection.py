@@ -31,7 +31,7 @@ from workbench.core.rejection import (
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.parts import Verification
-from workbench.methods.drafters.oracle import mixture
+from workbench.methods.oracle.drafter import mixture
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)

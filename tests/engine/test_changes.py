@@ -27,8 +27,8 @@ from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, ImageChange
 from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.positions import ForwardInputBuilder
 from workbench.methods import registry
-from workbench.methods.drafters import draft_model_cache
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.common import draft_model_cache
+from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.models.runner import SCRATCH
 
 pytestmark = pytest.mark.unchecked

@@ -13,8 +13,8 @@ import torch
 
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
-from workbench.methods.drafters.medusa import MedusaHeads
-from workbench.methods.drafters.trained_net import load_trained
+from workbench.methods.common.trained_net import load_trained
+from workbench.methods.medusa.drafter import MedusaHeads
 from workbench.models.bundle import bundled, bundled_folder
 from workbench.models.checksums import SUMS_FILE, check_weights, write_sums
 from workbench.models.names import locate

@@ -17,7 +17,7 @@ from workbench.decoders.draft_verify.state_file import from_bytes, to_bytes
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import ERROR, FINISHED
 from workbench.methods import registry
-from workbench.methods.drafters.rasd import BOTH, STORE
+from workbench.methods.rasd.drafter import BOTH, STORE
 
 SAVABLE_METHODS = (
     "prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead", "online",

@@ -30,7 +30,7 @@ from workbench.decoders import Method
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.models.runner import SCRATCH
 from workbench.trace.metrics import summary

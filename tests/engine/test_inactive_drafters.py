@@ -12,8 +12,8 @@ from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
-from workbench.methods.drafters.ngram import NGram
-from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
+from workbench.methods.prompt_lookup.drafter import NGram
+from workbench.methods.token_recycling.drafter import RANKS, TokenRecycling
 
 PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 40

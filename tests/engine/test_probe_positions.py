@@ -21,7 +21,7 @@ from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.engine.request import ERROR
 from workbench.kernels import compilation
 from workbench.methods import registry
-from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.draft_model.drafter import DraftModel
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import export, metrics
 from workbench.trace.events import Trace

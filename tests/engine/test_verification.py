@@ -23,9 +23,9 @@ from workbench.decoders.draft_verify.parts import RoundFeedback, Verification
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.draft_tree import TopKTree
-from workbench.methods.drafters.ngram import NGram
+from workbench.methods.draft_tree.drafter import TopKTree
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND

@@ -17,9 +17,9 @@ from workbench.engine import Engine, Models, Request, load_models
 from workbench.interop import heads
 from workbench.interop.heads import export_heads
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.medusa import MedusaHeads
-from workbench.methods.drafters.trained_net import head_of, load_trained
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.trained_net import head_of, load_trained
+from workbench.methods.medusa.drafter import MedusaHeads
 from workbench.models.bundle import bundled_folder
 from workbench.models.checkpoints import user_heads
 from workbench.models.checkpoints.layouts import read_checkpoint

@@ -10,8 +10,8 @@ from transformers import LogitsProcessor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.aggressive import Alignment
-from workbench.methods.drafters.suffix import Text
+from workbench.methods.aggressive.drafter import Alignment
+from workbench.methods.suffix.drafter import Text
 
 
 def alignment_positions(source: list[int], output: list[int], longest: int = 4) -> list[int | None]:

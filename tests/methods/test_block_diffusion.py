@@ -17,15 +17,15 @@ from torch.nn import functional as F
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.block_diffusion import BlockNet, n_unmasked
-from workbench.training.family.block_diffusion import (
+from workbench.methods.block_diffusion.drafter import BlockNet, n_unmasked
+from workbench.methods.block_diffusion.train import (
     ANCHORS,
     PARTLY_VISIBLE_SHARE,
     predicting_positions,
     sample_anchors,
     sample_visible,
 )
+from workbench.methods.common.attention_net import DraftKVCache
 
 D, HEADS, FFN, N, M = 12, 2, 20, 7, 4
 NAME = "block-diffusion"

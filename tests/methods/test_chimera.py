@@ -14,10 +14,10 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.chimera import ChimeraHeads
+from workbench.methods.chimera.drafter import ChimeraHeads
+from workbench.methods.chimera.train import compute_draft_states, guesses
+from workbench.methods.common.attention_net import DraftKVCache
 from workbench.models.loading import HeadInfo
-from workbench.training.family.chimera import compute_draft_states, guesses
 from workbench.training.heads.artefact import save_net
 
 D, C, N = 16, 8, 6

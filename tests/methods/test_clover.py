@@ -14,9 +14,9 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.clover import AttentionDecoder, CloverHeads
+from workbench.methods.clover.drafter import AttentionDecoder, CloverHeads
+from workbench.methods.clover.train import guesses
 from workbench.models.loading import HeadInfo
-from workbench.training.family.clover import guesses
 from workbench.training.heads.artefact import save_net
 
 D, C, N = 16, 8, 6

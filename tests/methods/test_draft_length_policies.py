@@ -25,14 +25,14 @@ from workbench.decoders.draft_verify.tree_building import STOPPED, Step
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import RoundReport
 from workbench.methods import registry
-from workbench.methods.drafters.ngram import NGram
-from workbench.methods.drafters.trained_net import load_trained
+from workbench.methods.common.trained_net import load_trained
 from workbench.methods.policies import confidence, entropy
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.buckets import Buckets, Pulls, lengths
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Planned, RoundEstimates
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, acceptance_probs
+from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.models.loading import load_models
 from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import summary

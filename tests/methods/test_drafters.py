@@ -23,10 +23,10 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.methods import registry
-from workbench.methods.drafters.ngram import NGram, NGramIndex
-from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
-from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
-from workbench.methods.drafters.warm_start import WARM_NOTICE
+from workbench.methods.common.warm_start import WARM_NOTICE
+from workbench.methods.lookahead_trie.drafter import LookaheadTrie, Trie, TrieNode
+from workbench.methods.prompt_lookup.drafter import NGram, NGramIndex
+from workbench.methods.token_recycling.drafter import RANKS, TokenRecycling
 from workbench.methods.tree_builders import stochastic_beam
 from workbench.methods.tree_builders.template import Template
 from workbench.trace.metrics import summary

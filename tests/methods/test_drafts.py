@@ -25,7 +25,7 @@ from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.layers import subset
 from workbench.methods import registry
-from workbench.methods.drafters import medusa
+from workbench.methods.medusa import drafter as medusa
 from workbench.methods.tree_builders import chain
 from workbench.methods.verifiers.lossless import Lossless
 

@@ -13,7 +13,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.duo import STEP, most_active
+from workbench.methods.duo.drafter import STEP, most_active
 
 PROMPT, WIDTH = model_helpers.random_prompt(9), 32
 DUO = registry.get("duo")

@@ -12,8 +12,8 @@ import torch
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.dynamic_exit import PRIOR, DynamicExit, ExitStatistics, tokens_per_layer
-from workbench.methods.policies.tokens_per_layer import TokensPerLayer
+from workbench.methods.dynamic_exit.drafter import PRIOR, DynamicExit, ExitStatistics, tokens_per_layer
+from workbench.methods.dynamic_exit.policy import TokensPerLayer
 
 PROMPT = model_helpers.random_prompt(9)
 

@@ -14,10 +14,10 @@ from workbench.core.errors import ModelError, ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.eagle_3 import DraftLMHead, Eagle3Net, default_capture_layers
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.training_time_test import unroll
+from workbench.methods.common.attention_net import DraftKVCache
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.training_time_test import unroll
+from workbench.methods.eagle_3.drafter import DraftLMHead, Eagle3Net, default_capture_layers
 from workbench.training.family import unrolled
 from workbench.training.family.fusing import choose_capture_layers, normalise_inputs
 from workbench.training.family.head_training import answer_continues, shift_left

@@ -17,11 +17,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.falcon import LONGEST, BlockGrowth, FalconNet
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family import falcon
-from workbench.training.family.falcon import sample_glanced
+from workbench.methods.common.attention_net import DraftKVCache
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.falcon import train as falcon
+from workbench.methods.falcon.drafter import LONGEST, BlockGrowth, FalconNet
+from workbench.methods.falcon.train import sample_glanced
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.unrolled import Batch
 

@@ -22,14 +22,14 @@ from workbench.engine.image_inputs import process_prompt
 from workbench.engine.settings import ImageChange
 from workbench.kernels.image_layout import layout
 from workbench.methods import registry
-from workbench.methods.drafters import compressors
-from workbench.methods.drafters.eagle_vlm import EagleVLMNet
-from workbench.methods.drafters.feature import load_net
-from workbench.methods.drafters.feature_maps import contrast
-from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures
-from workbench.methods.drafters.flash import FlashNet
-from workbench.methods.drafters.msd import MSDNet
-from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
+from workbench.methods.common import compressors
+from workbench.methods.common.feature import load_net
+from workbench.methods.common.feature_maps import contrast
+from workbench.methods.common.feature_net import FeatureNet, PromptFeatures
+from workbench.methods.eagle_vlm.drafter import EagleVLMNet
+from workbench.methods.flash.drafter import FlashNet
+from workbench.methods.msd.drafter import MSDNet
+from workbench.methods.specvlm.drafter import MENU, Compression, SpecVLMNet
 
 D, N = 16, 16
 

@@ -10,9 +10,9 @@ from llama_layer import TransformersLayer
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.fspad import FSPADNet
-from workbench.methods.drafters.training_time_test import unroll
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.training_time_test import unroll
+from workbench.methods.fspad.drafter import FSPADNet
 from workbench.training.heads.trainer import init_weights
 
 D, HEADS, FFN, N, V = 12, 2, 20, 5, 9

@@ -16,9 +16,9 @@ from transformers import DynamicCache
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.hidden_transfer import Transfers
+from workbench.methods.hidden_transfer.drafter import Transfers
+from workbench.methods.hidden_transfer.train import run_probes
 from workbench.models.loading import HeadInfo
-from workbench.training.family.hidden_transfer import run_probes
 from workbench.training.family.in_pass import ProbeAnchors, guesses
 from workbench.training.heads.artefact import save_net
 

@@ -9,9 +9,9 @@ import torch
 
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.hydra import HydraHeads
-from workbench.methods.drafters.medusa import MedusaHeads
-from workbench.training.family.hydra import guesses
+from workbench.methods.hydra.drafter import HydraHeads
+from workbench.methods.hydra.train import guesses
+from workbench.methods.medusa.drafter import MedusaHeads
 
 D, BLOCKS = 12, 3
 

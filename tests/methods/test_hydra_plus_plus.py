@@ -12,8 +12,8 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
-from workbench.training.family.hydra import guesses
+from workbench.methods.hydra.train import guesses
+from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlusHeads
 from workbench.training.family.options import find_kind_module
 
 D, C, BLOCKS, N = 12, 8, 3, 5

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.jacobi import Iterate
+from workbench.methods.jacobi.drafter import Iterate
 
 pytestmark = pytest.mark.unchecked
 PROMPT = model_helpers.random_prompt(9)

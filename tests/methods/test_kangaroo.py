@@ -14,7 +14,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.kangaroo import ExitAdapter, KangarooState
+from workbench.methods.kangaroo.drafter import ExitAdapter, KangarooState
 
 PROMPT = model_helpers.random_prompt(9)
 

@@ -13,7 +13,7 @@ from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.round_state import VerificationInput
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
+from workbench.methods.lexical_unit.drafter import LexicalUnit, Unit
 
 PROMPT = model_helpers.random_prompt(9)
 UNIT = registry.get("lexical-unit")

@@ -16,7 +16,7 @@ from workbench.decoders.draft_verify.round_state import VerificationInput
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, window_layout
+from workbench.methods.lookahead.drafter import Lookahead, LookaheadState, Pool, window_layout
 
 pytestmark = pytest.mark.unchecked
 PROMPT = model_helpers.repeating_prompt(13, period=5)

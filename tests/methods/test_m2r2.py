@@ -19,13 +19,13 @@ from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.lean import LeanLayer
 from workbench.methods import registry
-from workbench.methods.drafters.m2r2 import Accelerators, load_fitting
+from workbench.methods.m2r2.drafter import Accelerators, load_fitting
+from workbench.methods.m2r2.train import streams
 from workbench.models.bundle import bundled
 from workbench.models.chat_markers import ASSISTANT, USER
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.truncated_target import with_weights
 from workbench.training.answers import EDITING
-from workbench.training.family.m2r2 import streams
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 

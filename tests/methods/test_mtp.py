@@ -14,9 +14,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures
-from workbench.methods.drafters.mtp import MTPNet
-from workbench.methods.drafters.training_time_test import unroll
+from workbench.methods.common.feature_net import FeatureNet, PromptFeatures
+from workbench.methods.common.training_time_test import unroll
+from workbench.methods.mtp.drafter import MTPNet
 
 D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
 

@@ -16,8 +16,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.omni_draft import OmniDraftState, common_prefix_length
-from workbench.methods.drafters.vocabulary_map import BROKEN, VocabularyMap, token_texts
+from workbench.methods.omni_draft.drafter import OmniDraftState, common_prefix_length
+from workbench.methods.omni_draft.vocabulary_map import BROKEN, VocabularyMap, token_texts
 from workbench.models.loading import load_models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_tokenizer

@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.decoders.draft_verify import state_actions
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
-from workbench.methods.drafters.omni_online_training import (
+from workbench.methods.omni_draft.online_training import (
     Direct,
     OnlineTrainingState,
     SharedTokens,
@@ -27,7 +27,7 @@ from workbench.methods.drafters.omni_online_training import (
     hybrid,
     training_positions,
 )
-from workbench.methods.drafters.vocabulary_map import VocabularyMap
+from workbench.methods.omni_draft.vocabulary_map import VocabularyMap
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.trace import metrics
 from workbench.trace.events import Trace

@@ -65,8 +65,8 @@ import torch
 from workbench.decoders import Method, Promise, Source
 from workbench.models.bundle import VISION_TARGET
 from workbench.decoders.declarations import Claim, Head, Recording, Setting
-from workbench.methods.drafters.feature import FeatureDrafter
-from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.common.feature import FeatureDrafter
+from workbench.methods.common.feature_net import FeatureNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 

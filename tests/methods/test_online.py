@@ -15,7 +15,7 @@ from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.online import ALL, REJECTED, Online
+from workbench.methods.online.drafter import ALL, REJECTED, Online
 
 PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 60

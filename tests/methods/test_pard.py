@@ -16,10 +16,10 @@ from workbench.bench.text_lab import TextLab
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.pard import PARDNet
-from workbench.training.family.pard import MIN_RETENTION, RETENTION, sample_retained
+from workbench.methods.common.attention_net import DraftKVCache
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.pard.drafter import PARDNet
+from workbench.methods.pard.train import MIN_RETENTION, RETENTION, sample_retained
 
 D, HEADS, FFN, N, STEPS = 12, 2, 20, 6, 4
 PROMPT = model_helpers.random_prompt(9)

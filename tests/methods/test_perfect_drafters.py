@@ -19,13 +19,13 @@ from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.image_inputs import process_prompt
 from workbench.methods import registry
-from workbench.methods.drafters.block_diffusion import BlockNet
-from workbench.methods.drafters.falcon import FalconNet
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.flash import FlashNet
-from workbench.methods.drafters.fspad import FSPADNet
-from workbench.methods.drafters.kangaroo import ExitAdapter
-from workbench.methods.drafters.medusa import MedusaState
+from workbench.methods.block_diffusion.drafter import BlockNet
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.falcon.drafter import FalconNet
+from workbench.methods.flash.drafter import FlashNet
+from workbench.methods.fspad.drafter import FSPADNet
+from workbench.methods.kangaroo.drafter import ExitAdapter
+from workbench.methods.medusa.drafter import MedusaState
 
 DEPTH, TOKENS, EXIT = 3, 33, 1
 PEAKED = 40.0

@@ -16,12 +16,12 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.ppd import PromptTokens
-from workbench.methods.drafters.probe_drafter import probe_layout
+from workbench.methods.common.probe_drafter import probe_layout
+from workbench.methods.ppd.drafter import PromptTokens
+from workbench.methods.ppd.train import run_probes
 from workbench.methods.tree_builders.dynamic_sparse import StateTrees, plan_state_trees
 from workbench.models.loading import HeadInfo
 from workbench.training.family.in_pass import ProbeAnchors, guesses
-from workbench.training.family.ppd import run_probes
 from workbench.training.heads.artefact import save_net
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -17,8 +17,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.datastore import Datastore
 from workbench.methods import registry
-from workbench.methods.drafters.rasd import BOTH, MODEL, STORE, fuse, prune
-from workbench.methods.drafters.rest import RetrievedTree, retrieve
+from workbench.methods.rasd.drafter import BOTH, MODEL, STORE, fuse, prune
+from workbench.methods.rest.drafter import RetrievedTree, retrieve
 from workbench.trace.events import Trace
 
 Path = tuple[int, ...]

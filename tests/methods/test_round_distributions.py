@@ -38,7 +38,7 @@ from workbench.decoders import ConfiguredMethod, Method, Promise
 from workbench.decoders.draft_verify.parts import Part, Plan, Verification, Verifier
 from workbench.engine import Models, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.draft_tree import SampledTree
+from workbench.methods.draft_tree.drafter import SampledTree
 from workbench.methods.tree_builders.chain import Chain
 from workbench.methods.verifiers.exact import Exact
 

@@ -21,14 +21,14 @@ from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.tree_building import STOPPED
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters import s2d
-from workbench.methods.drafters.s2d import S2DState
-from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
+from workbench.methods.s2d import drafter as s2d
+from workbench.methods.s2d.drafter import S2DState
+from workbench.methods.s2d.net import S2DLayer, S2DNet
+from workbench.methods.s2d.train import Options, init_from_lm_head, train
 from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.s2d import Options, init_from_lm_head, train
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 

@@ -24,7 +24,7 @@ from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.stand import Entry, Stand, Table
+from workbench.methods.stand.drafter import Entry, Stand, Table
 from workbench.methods.tree_builders.data_driven import PRIOR_TESTS, Counts, DataDriven
 from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS
 from workbench.methods.verifiers.lossless import Lossless

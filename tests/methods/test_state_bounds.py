@@ -17,9 +17,9 @@ from sizes import size_of
 from workbench.bench.simulated_rounds import SimulatedSequence, stub_models
 from workbench.decoders.draft_verify.inspectable_state import InspectableState, inspectable_state_of
 from workbench.methods import registry
-from workbench.methods.drafters.ngram import FORGOTTEN, NGramIndex
-from workbench.methods.drafters.suffix import STORED, Text
-from workbench.methods.drafters.trie import Trie
+from workbench.methods.lookahead_trie.drafter import Trie
+from workbench.methods.prompt_lookup.drafter import FORGOTTEN, NGramIndex
+from workbench.methods.suffix.drafter import STORED, Text
 
 pytestmark = pytest.mark.unchecked
 KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")

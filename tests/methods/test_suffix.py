@@ -13,8 +13,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.parts import Plan
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters import suffix
-from workbench.methods.drafters.suffix import END, Guess, Suffix, Text
+from workbench.methods.suffix import drafter as suffix
+from workbench.methods.suffix.drafter import END, Guess, Suffix, Text
 from workbench.trace.metrics import summary
 
 Path = tuple[int, ...]

@@ -12,8 +12,8 @@ import torch
 
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.layer_skipping import evenly_skipped
-from workbench.methods.drafters.swift import (
+from workbench.methods.common.layer_skipping import evenly_skipped
+from workbench.methods.swift.drafter import (
     KAPPA,
     NOISE,
     PATIENCE,

@@ -16,9 +16,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.medusa import MedusaHeads, MedusaState
-from workbench.methods.drafters.trained_net import head_of, load_trained
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.trained_net import head_of, load_trained
+from workbench.methods.medusa.drafter import MedusaHeads, MedusaState
 from workbench.models.checkpoints import user_heads
 from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.loading import HeadInfo, find_heads

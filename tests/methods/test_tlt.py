@@ -18,11 +18,11 @@ from workbench.decoders.draft_verify import state_actions
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
-from workbench.methods.drafters import spot
-from workbench.methods.drafters.attention_net import DraftKVCache
-from workbench.methods.drafters.spot import OnlineHead, Pool, Text, Window
-from workbench.methods.drafters.tlt import TLT, Batch
+from workbench.methods.common.attention_net import DraftKVCache
 from workbench.methods.policies import buckets
+from workbench.methods.tlt import spot
+from workbench.methods.tlt.drafter import TLT, Batch
+from workbench.methods.tlt.spot import OnlineHead, Pool, Text, Window
 
 PROMPTS = [model_helpers.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
 N = 40

@@ -16,8 +16,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.parts import Plan, RoundFeedback
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.trigram import AdaptiveTrigram
-from workbench.methods.drafters.trigram_table import (
+from workbench.methods.adaptive_trigram.drafter import AdaptiveTrigram
+from workbench.methods.adaptive_trigram.table import (
     HEAVIEST,
     WIDTH,
     SearchNode,

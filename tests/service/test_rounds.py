@@ -14,7 +14,7 @@ import torch
 from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.engine import datastore_builder
-from workbench.methods.drafters.ngram import NGram
+from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.service import Backend, Limits
 
 from .conftest import PROMPT, raise_cpu_out_of_memory, raise_cuda_out_of_memory, rounds, wait_until

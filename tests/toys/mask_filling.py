@@ -25,7 +25,7 @@ from workbench.engine.round_timing import RoundTimer
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.kernels.segment import Segment
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord

@@ -21,7 +21,7 @@ from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.decoders import Method, Promise, Source
 from workbench.decoders.draft_verify.parts import TentativeDecision, Verification, Verifier
 from workbench.engine import Models, Sequence
-from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.draft_model.drafter import DraftModel
 from workbench.methods.policies.fixed import Fixed
 from workbench.trace.tokens import EmittedToken
 

@@ -17,7 +17,10 @@ from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
 from workbench.kernels.reduced_vocabulary import draft_vocabulary_size
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.eagle import train as eagle
+from workbench.methods.eagle_3 import train as eagle_3
+from workbench.methods.medusa.train import make_inputs_and_labels
 from workbench.models.bundle import bundled
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.int8_checkpoint import read_weights
@@ -33,11 +36,10 @@ from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, rate_of, read_answers
 from workbench.training.cards import TrainedModel, storage_section
-from workbench.training.family import eagle, eagle_3, fusing, pipeline, validation_drafts
+from workbench.training.family import fusing, pipeline, validation_drafts
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, evaluation_settings, folders_of, with_chain_drafts
-from workbench.training.family.medusa import make_inputs_and_labels
 from workbench.training.family.options import chat_head_kinds, options_class
 from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, batches, make_readings
 from workbench.training.family.validation_drafts import OnPolicyEvaluator

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.methods import registry
+from workbench.methods.eagle import train as eagle
 from workbench.models.bundle import bundled
 from workbench.models.int8_checkpoint import read_weights
 from workbench.models.machine import machine_facts
@@ -28,10 +29,11 @@ from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import is_held_out, read_answers
-from workbench.training.family import eagle, evaluate, pipeline, unrolled
+from workbench.training.family import evaluate, pipeline, unrolled
 from workbench.training.family.drafter import stack_dialogues
 from workbench.training.family.evaluate import read_held_out_prompts
-from workbench.training.family.head_training import TrainingSetup, answer_continues, get_training_module
+from workbench.training.family.head_training import TrainingSetup, answer_continues
+from workbench.training.family.options import get_training_module
 from workbench.training.family.readings import Readings, ReadingsOptions
 from workbench.training.family.vocabulary import count_tokens, coverage, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue

@@ -43,7 +43,7 @@ from workbench.decoders.declarations import DRAFTERS
 from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.engine import Engine
 from workbench.engine.image_inputs import process_prompt
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.models.loading import Models
 from workbench.models.masked_lm import MASKED_LM
 from workbench.models.runner import Runner

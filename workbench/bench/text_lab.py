@@ -44,7 +44,7 @@ from workbench.engine import Engine, Models, Request, datastore_builder, load_mo
 from workbench.engine.datastore import CARD, open_store, tokenizer_hash
 from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
-from workbench.methods.drafters.dynamic_exit import head_in_layers
+from workbench.methods.dynamic_exit.drafter import head_in_layers
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.model_index import SMOLLM2
 from workbench.models.names import bundled_drafter

@@ -276,7 +276,7 @@ class Head:
     """The trained head of a method's drafter: its class, its training, and its model card.
 
     Attributes:
-        net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
+        net: class of the head (`workbench.methods.common.trained_net.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
         folder_suffix: last part of its folder's name, after the target's name; empty: its kind.

@@ -1,4 +1,4 @@
-"""Methods: drafters, verifiers, tree builders, policies, and the catalogue that combines them."""
+"""Methods: one package each, and the verifiers, tree builders and policies that they share."""
 
 OWN_METHODS = "WORKBENCH_METHODS"
 """Environment variable with files (or module names) of user-defined methods, separated as in PATH."""

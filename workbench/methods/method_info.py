@@ -270,7 +270,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all declarations: whole catalogue files, and the fields of every class in the other files."""
+    """Return a hash of all declarations: whole `__init__` files, and the fields of every class in the other files."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
@@ -282,7 +282,7 @@ def fingerprint() -> str:
 
 def _declarations(path: Path) -> Iterator[str]:
     source = path.read_text(encoding="utf-8")
-    if path.parent.name == "catalogue":
+    if path.name == "__init__.py":
         yield source
         return
     lines = source.splitlines()

@@ -21,7 +21,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Head
 from workbench.decoders.method import Method
-from workbench.methods import GROUP, OWN_METHODS, catalogue
+from workbench.methods import GROUP, OWN_METHODS
 
 _methods: dict[str, Method] = {}
 _places: dict[str, str] = {}
@@ -33,7 +33,7 @@ _is_loaded = False
 def register(entry: Method, replace: bool = False) -> Method:
     """Add a method to the registry, and return it.
 
-    Modules of the catalogue need not call this: the registry adds their `METHOD`.
+    Packages of `workbench.methods` need not call this: the registry adds their `METHOD`.
 
     Args:
         entry: the method.
@@ -79,8 +79,10 @@ def _load_catalogue() -> tuple[str, ...]:
 
 @cache
 def _catalogue() -> tuple[str, ...]:
-    names = [info.name for info in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}.")]
-    modules = sorted(map(importlib.import_module, names), key=lambda module: module.METHOD.order)
+    """Import the packages beside this file; those that define `METHOD` are methods, the others shared code."""
+    found = pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}.")
+    modules = [importlib.import_module(info.name) for info in found if info.ispkg]
+    modules = sorted((m for m in modules if hasattr(m, "METHOD")), key=lambda module: module.METHOD.order)
     return tuple(_register(module.METHOD, str(module.__file__)).name for module in modules)
 
 

@@ -8,7 +8,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Testing
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
 

@@ -16,7 +16,7 @@ from workbench.decoders.declarations import WRONG_SCALE, Claim, Head
 from workbench.decoders.draft_verify.parts import Plan, Policy, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.trained_net import TrainedNet, load_trained
+from workbench.methods.common.trained_net import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 from workbench.models.loading import Models
 

@@ -17,7 +17,7 @@ from workbench.decoders.declarations import Claim, Head
 from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.rejection import verify_lossless
-from workbench.methods.drafters.trained_net import TrainedNet, load_trained
+from workbench.methods.common.trained_net import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import has_target_token_sibling
 from workbench.models.loading import Models

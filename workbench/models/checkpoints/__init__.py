@@ -3,5 +3,5 @@
 `files` opens safetensors and refuses pickles. `eagle`, `eagle3`, `medusa` and `hydra` each recognise the layouts of one
 family by the names of configuration fields and tensors; `layouts.read_checkpoint` tries them in turn. The result is a
 `description.Checkpoint`; `compatibility` checks whether it fits a target. The network class of its kind decides
-whether it supports this checkpoint (`workbench.methods.drafters.trained_net.TrainedNet.from_checkpoint`).
+whether it supports this checkpoint (`workbench.methods.common.trained_net.TrainedNet.from_checkpoint`).
 """

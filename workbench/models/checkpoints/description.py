@@ -30,7 +30,7 @@ class Checkpoint:
         files: files of the checkpoint.
         facts: configuration values. All have `hidden_size` and `vocab_size` (the target's). `eagle` and
             `eagle-3`: `heads`, `kv_heads`, `head_size`, `ffn`, `eps`, `rope` (as transformers' `rope_parameters`).
-            `eagle`: `norms` (of `workbench.methods.drafters.feature_net.NORMS`). `eagle-3`: `taps` (layers whose
+            `eagle`: `norms` (of `workbench.methods.common.feature_net.NORMS`). `eagle-3`: `taps` (layers whose
             input, the residual stream, is read; empty: 2, L/2 and L - 3), `target_hidden_size`,
             `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`,
             `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
-from workbench.methods.drafters.eagle_3 import default_capture_layers
+from workbench.methods.eagle_3.drafter import default_capture_layers
 from workbench.training.family.drafter import pad_and_stack
 from workbench.training.family.head_training import TrainingSetup
 

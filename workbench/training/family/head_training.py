@@ -1,17 +1,14 @@
 """Shared code of the training modules: one module per kind of head that is trained on readings (stored hidden states).
 
-The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"). It has a dataclass
-`Options` (see `workbench.training.family.options`) and a function `train`. Kinds without a module are trained like
-EAGLE's layer. So the recipe of a new head is its file.
+The training module of a kind is `train.py` in its method's folder. It has a dataclass `Options` (see
+`workbench.training.family.options`) and a function `train`. Kinds without one are trained like EAGLE's layer.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -20,11 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.kernels.reduced_vocabulary import KEY
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.trained_net import TrainedNet
 from workbench.models.fingerprint import WEIGHTS
 from workbench.training.family.drafter import Teacher
-from workbench.training.family.options import DEFAULT_KIND, find_kind_module
 from workbench.training.family.readings import Readings, batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunResult
@@ -35,11 +31,6 @@ StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor]
 """(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
 EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
-
-
-def get_training_module(kind: str) -> ModuleType:
-    """Return the training module for a kind of head, EAGLE's for kinds without one."""
-    return find_kind_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.kernels.reduced_vocabulary import KEY
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.medusa import RANKS
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.medusa.drafter import RANKS
 from workbench.models.fingerprint import WEIGHTS, fingerprints_differ
 from workbench.training.family.drafter import (
     Teacher,
     check_folders_differ,
     load_teacher,
 )
-from workbench.training.family.head_training import TrainingSetup, get_training_module
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.options import ChatHeadOptions as ChatHeadOptions
-from workbench.training.family.options import chat_head_kinds, options_class
+from workbench.training.family.options import chat_head_kinds, get_training_module, options_class
 from workbench.training.family.readings import Readings
 from workbench.training.family.vocabulary import select_draft_vocabulary
 from workbench.training.heads.artefact import load_net

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
-from workbench.methods.drafters.probe_drafter import ProbeLayout, ProbeNet, probe_layout
+from workbench.methods.common.probe_drafter import ProbeLayout, ProbeNet, probe_layout
 from workbench.models.pretrained import load_model
 from workbench.training.family.head_training import (
     TrainingSetup,

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.methods.drafters.trained_net import RANKS, LevelNet
+from workbench.methods.common.trained_net import RANKS, LevelNet
 from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import EVAL_BATCH_SIZE, TrainingSetup, draft_vocabulary_config, sum_losses
 from workbench.training.heads.losses import LossInputs, WeightedLoss

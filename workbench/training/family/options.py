@@ -1,7 +1,7 @@
-"""Options for training heads: those of all kinds, and each kind's own, from the module of this package named after it.
+"""Options for training heads: those of all kinds, and each kind's own, from `train.py` in its method's folder.
 
-The module of a kind (`eagle_3` for "eagle-3") has a dataclass `Options` with the kind's own options and defaults. So a
-new head declares its options in its own file, and no list here is extended.
+That module (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the kind's own options and
+defaults. So a new head declares its options in its own folder, and no list here is extended.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from workbench import methods
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.common.feature_net import FeatureNet
 from workbench.models.local_models import short_name
 from workbench.training.family.validation_drafts import OnPolicyEvaluator
 from workbench.training.heads.trainer import CommonHeadOptions
@@ -121,18 +122,23 @@ class LayerOptions(ChatHeadOptions):
 
 
 def find_kind_module(kind: str) -> ModuleType | None:
-    """Return the module of exactly this kind of head; None if there is none."""
-    name = f"{__package__}.{kind.replace('-', '_')}"
-    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
-    return module if hasattr(module, "Options") else None
+    """Return the training module of exactly this kind of head; None if there is none."""
+    folder = f"{methods.__name__}.{kind.replace('-', '_')}"
+    if not importlib.util.find_spec(folder) or not importlib.util.find_spec(f"{folder}.train"):
+        return None
+    return importlib.import_module(f"{folder}.train")
+
+
+def get_training_module(kind: str) -> ModuleType:
+    """Return the training module for a kind of head, EAGLE's for kinds without one."""
+    return find_kind_module(kind) or importlib.import_module(f"{methods.__name__}.{DEFAULT_KIND}.train")
 
 
 def options_class(kind: str, default: type | None = None) -> Any:
     """Return the dataclass of a kind's options; for kinds without a module `default`, or EAGLE's options."""
-    module = find_kind_module(kind)
-    if module is None and default is not None:
+    if default is not None and find_kind_module(kind) is None:
         return default
-    return (module or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")).Options
+    return get_training_module(kind).Options
 
 
 def own_options(cls: type) -> list[str]:

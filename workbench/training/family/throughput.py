@@ -21,16 +21,17 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.core.errors import ParameterError
-from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.common.trained_net import TrainedNet
+from workbench.methods.eagle import train as eagle
 from workbench.models.machine import describe, machine_facts
-from workbench.training.family import eagle
-from workbench.training.family.head_training import StepLosses, TrainingSetup, get_training_module
+from workbench.training.family.head_training import StepLosses, TrainingSetup
 from workbench.training.family.heads import prepare_training
 from workbench.training.family.options import (
     ChatHeadOptions,
     chat_head_kinds,
     choose_chat_head_options,
     combine_options,
+    get_training_module,
     options_class,
 )
 from workbench.training.loop import LoopOptions, Report, RunResult, descend

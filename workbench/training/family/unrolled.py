@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.trained_net import TrainedNet
-from workbench.methods.drafters.training_time_test import unroll
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.trained_net import TrainedNet
+from workbench.methods.common.training_time_test import unroll
 from workbench.training.family.drafter import load_batch, pad_and_stack
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from workbench.core.errors import ModelError, ParameterError
 from workbench.methods import registry
-from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.common.trained_net import TrainedNet
 from workbench.models.bundle import config_of
 from workbench.models.checksums import SUMS_FILE as SUMS
 from workbench.models.checksums import check_weights, write_sums

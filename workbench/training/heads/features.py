@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
-from workbench.methods.drafters.feature_net import PromptFeatures
+from workbench.methods.common.feature_net import PromptFeatures
 from workbench.trace.files import replace_atomically
 from workbench.training.scenes.packing import Packed
 from workbench.training.scenes.train import answer_states

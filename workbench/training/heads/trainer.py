@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.trained_net import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import Report, RunOptions, RunResult

@@ -1,0 +1,124 @@
+"""ADED: draft by a search in a table of tri-grams, which the text and the target's distributions update."""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.random_stream import Purpose
+from workbench.core.transfer import to_device, to_list
+from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
+from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
+from workbench.engine.request import Sequence
+from workbench.methods.adaptive_trigram.table import Trigrams, best_first, most_visited, search
+from workbench.methods.common.warm_start import WARM_NOTICE, warm_param
+from workbench.methods.tree_builders.shapes import NODES
+from workbench.models.loading import Models
+
+SEARCHED = TreeBuilderRule(
+    "tri-grams",
+    "Found in the tri-gram table",
+    "This node is among those that the search visited most; in the table its token follows the two before it.",
+    "visits of the search",
+    "weight of its tri-gram",
+)
+
+
+@dataclass(frozen=True)
+class AdaptiveTrigram(Drafter):
+    """Store weights of tri-grams, update them by the text and the target, and draft the most visited sequences.
+
+    Each occurrence of a tri-gram in the text adds `increment` to its weight. If `rate` > 0, the weights after a pair of
+    tokens also move towards the target's distribution at every verified node, accepted or not. A search over token
+    sequences after the newest two tokens chooses the draft. Monte Carlo tree search ("mcts") balances likely and
+    untried tokens; "best-first" takes the largest products of weights.
+
+    Attributes:
+        nodes: maximum number of drafted nodes.
+        search: algorithm that chooses sequences.
+        iterations: number of iterations of the search.
+        increment: weight that a tri-gram gains at each occurrence in the text.
+        rate: step size towards the target's distribution at each verified node; 0: no such step, as in the released
+            code.
+        warm: whether later runs continue with the table.
+
+    Source: Liu et al. 2024, Adaptive draft-verification for efficient large language model decoding, arXiv:2407.12021.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    nodes: int = param(12, **NODES)
+    search: str = param("mcts", choices=("mcts", "best-first"), doc="search algorithm for draft sequences")
+    iterations: int = param(
+        30, ge=1, le=150, doc="number of search iterations; each tries one sequence", when="search = mcts"
+    )
+    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight added to a trigram each time it is generated")
+    rate: float = param(
+        0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
+    )
+    warm: bool = warm_param("the table")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Return the kind of siblings: deterministic, because the search has its own random numbers."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def notice(self) -> str:
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
+        return WARM_NOTICE if self.warm else ""
+
+    def state_key(self) -> Hashable:
+        """Return the key of the drafter's state, which depends on the parameters of the table but not of the search."""
+        return "adaptive-trigram", self.increment, self.rate, self.warm
+
+    def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
+        """Return a table with the tri-grams of committed tokens. With `warm`, add them to the table of earlier runs."""
+        table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
+        self._read(table, sequence.committed, 0)
+        return table
+
+    def _read(self, table: Trigrams, text: abc.Sequence[int], begin: int) -> None:
+        """Raise the weight of every tri-gram in the text whose last token is at or after index `begin`."""
+        for end in range(max(2, begin), len(text)) if self.increment else ():
+            table.write((text[end - 2], text[end - 1]), text[end], self.increment)
+
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
+        """Draft the token sequences that the search finds after the newest two tokens."""
+        assert sequence.models is not None
+        table: Trigrams = sequence.state.drafter
+        pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
+        successors = table.successors(pair)
+        sequence.report.signals |= {"known pairs": len(table), "known successors": len(successors)}
+        sequence.report.signals["matched tokens"] = 2.0 if successors else 0.0
+        nodes, device = plan.limit_nodes(self.nodes), sequence.models.target.device
+        if not successors:
+            return DraftTree.empty("adaptive-trigram", device)
+        if self.search == "mcts":
+            uniforms = to_list(
+                sequence.random_stream.uniform(len(sequence.committed), Purpose.GUESS, self.iterations * plan.depth)
+            )
+            batches = [uniforms[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
+            sequences = most_visited(search(table, pair, plan.depth, batches), nodes, plan.depth)
+        else:
+            sequences = best_first(table, pair, nodes, plan.depth)
+        tree = DraftTree.from_parents(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
+        visits, weights = (to_device(values, device, torch.float32) for values in (sequences.visits, sequences.weights))
+        return replace(tree, explanation=TreeExplanation((SEARCHED,), before=visits, after=weights))
+
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
+        """Raise the weights of new tri-grams, and move those after verified nodes towards the target's distribution."""
+        table: Trigrams = sequence.state.drafter
+        first = len(sequence.committed) - len(feedback.emitted)
+        if self.rate:
+            before = [sequence.committed[first - 2] if first > 1 else -1, feedback.root, *feedback.tokens]
+            pairs = [(before[0], feedback.root)]
+            pairs += [
+                (before[parent + 2], token) for parent, token in zip(feedback.parents, feedback.tokens, strict=True)
+            ]
+            for pair, top, probs in zip(pairs, feedback.top_tokens, feedback.top_probs, strict=True):
+                table.approach(pair, top, probs, self.rate)
+        self._read(table, sequence.committed, first)

@@ -1,0 +1,58 @@
+"""Aggressive decoding: draft from the input, because most of an edited text repeats the input."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.aggressive.drafter import Aggressive
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.prompt_lookup import TINY_COPIER
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "aggressive",
+    title="Aggressive decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Lossless acceleration for Seq2seq generation with aggressive decoding",
+        "Ge et al.",
+        2022,
+        "https://arxiv.org/abs/2205.10350",
+        "§3.1",
+    ),
+    summary="In an edit the draft is known before the first token: copy the input, and align again after each change.",
+    idea=(
+        "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
+        "first token. When the target writes something else, the newest output tokens are looked up in the rest of "
+        "the input, and copying continues after the match."
+    ),
+    formula="draft = s(j) … s(j+K−1); after a change j is where the shortest unique suffix of the output ends in s",
+    differences=(
+        "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
+        "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
+        "pointer.",
+        "At most 16 tokens per round, where the paper proposes the whole rest of the input, because each token costs "
+        "a small target time.",
+        "A suffix that does not occur in the rest of the input is looked for in all of the input, so that a passage "
+        "may be copied twice.",
+    ),
+    order=42,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    drafter=Aggressive(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=12), Planned(depth=12), Bandit(depth=12)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding on text that repeats its input",
+            "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
+            "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on_copied_answers().speed(), timed=True,
+            explanation=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""DFlash: draft a block of masked positions at once, with the target's hidden states as keys and values."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.block_diffusion.drafter import BlockDiffusion, BlockNet
+from workbench.methods.common.differences import TRIMMED
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
+
+TREE_BUILDERS = supported_builders(Chain())
+
+SMALL = (
+    f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
+)
+
+METHOD = Method(
+    "block-diffusion",
+    title="Block diffusion",
+    promise=Promise.EXACT,
+    source=Source(
+        "DFlash: block diffusion for flash speculative decoding",
+        "Chen et al.",
+        2026,
+        "https://arxiv.org/abs/2602.06036",
+        "§3",
+    ),
+    summary="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
+    idea=(
+        "After DFlash: masks follow the newest token. A small drafter reads the target's hidden states of a low, a "
+        "middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
+        "pass; each position attends to the whole block. Further passes fill in the tokens with the highest "
+        "confidence and predict the remaining positions again."
+    ),
+    formula=(
+        "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "
+        "each layer: attention( Q block, K [ c; block ], V [ c; block ] ),  q(i) = softmax( LM head norm block(i) )"
+    ),
+    differences=(
+        "Two small layers and a low-rank fusion, trained for minutes; the released drafters have several layers of "
+        "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
+        "Blocks of 8 positions, where the released ones have 16 or 10, and by default 5 of them are drafted; τ may be "
+        "lower, and the target verifies fewer tokens that are rejected.",
+        "It is trained on the target's distributions at the positions of its answers, where the paper trains on their "
+        "tokens.",
+        "A quarter of the blocks in training have some of their tokens unmasked, to prepare for more than one step; "
+        "the paper's drafter has one step.",
+        "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
+        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
+        TRIMMED,
+    ),
+    order=109,
+    testing=Testing(perfect={}),
+    drafter=BlockDiffusion(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,
+            "Chen et al. 2026, arXiv:2602.06036, abstract: over 6×", lambda lab: lab.speed(), timed=True,
+            explanation=("2026-11-26 17:10 UTC", SMALL),
+        ),
+        Claim(
+            "τ / τ of PARD, both chains of 5",
+            "block that attends to itself and to hidden states of several layers, against a causal sequence of masks",
+            None, None,
+            "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
+            lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
+            explanation=("2026-11-27 23:06 UTC", UNDECIDED),
+        ),
+        Claim(
+            "τ / τ of Medusa, both chains of 3",
+            "keys and values from several layers, against heads on the last hidden state",
+            None, None, "ours: Medusa also drafts in one pass; the paper compares with EAGLE-3",
+            lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
+            key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
+        ),
+        Claim(
+            "τ with three steps / τ with one", "tokens filled in earlier improve the remaining positions", None, None,
+            "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
+            lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
+            explanation=("2026-11-27 23:06 UTC", UNDECIDED),
+        ),
+    ),
+    head=Head(
+        BlockNet,
+        "A block diffusion drafter after DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that fill in "
+        "{block} masked positions at once, with the target's layers {taps} as keys and values; embedding and output "
+        "head are the target's.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 7}),
+            Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""Bundled methods: one module each, which declares the method as `METHOD`."""

@@ -1,0 +1,91 @@
+"""Chimera: approximate the target's next hidden states from the last three tokens and its earlier hidden states."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.chimera.drafter import Chimera, ChimeraHeads
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+TREE_BUILDERS = supported_builders(Template())
+
+SMALL = (
+    f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
+)
+
+METHOD = Method(
+    "chimera",
+    title="Chimera",
+    promise=Promise.EXACT,
+    source=Source(
+        "Chimera: a lossless decoding method for accelerating large language models inference by fusing all tokens",
+        "Zeng et al.",
+        2024,
+        "https://arxiv.org/abs/2402.15758",
+        "§3",
+    ),
+    summary="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
+    idea=(
+        "A small trigram encoder reads each new token and the two before it. One decoder layer then attends to the "
+        "target's hidden states of the whole text; its output replaces the hidden state that the target has not "
+        "computed yet. One head per level reads this output together with the newest true hidden state. Deeper levels "
+        "of the draft attend to the shallower ones as to text."
+    ),
+    formula=(
+        "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
+        "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
+    ),
+    differences=(
+        "Every matrix product has rank 64: at the paper's width the trigram encoder alone would be a twelfth of the "
+        "bundled target. Each level may be less accurate.",
+        "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
+        "the released code has an LM head per level.",
+        "It is trained on the target's distributions, where the released code uses the tokens of the text. The "
+        "distance between its states and the target's, which the paper computes, is not part of the loss here.",
+        "In training a column attends to itself; the released code's mask, as stored, hides each column's own earlier "
+        "steps.",
+        "By default 12 nodes in 4 levels, because each node costs a small target relatively more time; τ may be lower.",
+    ),
+    order=91,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),
+    drafter=Chimera(),
+    verifier=Lossless(),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
+            2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 18:13 UTC", SMALL),
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size",
+            "Vicuna 7B: the second and later heads are more accurate than Medusa's", None,
+            None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; recalled)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        ChimeraHeads,
+        "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), of width "
+        "{cond}; the LM head is the target's.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

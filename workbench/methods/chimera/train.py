@@ -1,0 +1,96 @@
+"""Training of Chimera: each head on the target's distribution, with the fusion layer's states for draft tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.methods.chimera.drafter import TOKENS, ChimeraHeads
+from workbench.methods.hydra.train import train_sequential_heads
+from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
+from workbench.training.family.options import ChatHeadOptions
+from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
+
+
+@dataclass
+class Options(ChatHeadOptions):
+    """Options for training Chimera's encoder, layer and heads.
+
+    Attributes:
+        blocks: Number of heads.
+        cond: Internal width of the layers.
+        ffn: Width of the fusion layer's gated MLP.
+    """
+
+    method: str = ChimeraHeads.kind
+    loss: str = "ce_soft:1"
+    blocks: int = 4
+    cond: int = 64
+    ffn: int = 1024
+
+
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
+    """Train encoder, fusion layer and heads on the target's distributions; the heads' losses are summed unweighted.
+
+    Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
+    """
+    return train_sequential_heads(setup, guesses)
+
+
+def guesses(
+    net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
+    indices = answer_continues(answer, 1).nonzero()
+    indices = indices if sample is None else indices[sample]
+    rows, positions = indices.unbind(1)
+    for level, states in enumerate(compute_draft_states(net, net.project(embedding[ids]), features.float())):
+        in_answer = answer_continues(answer, level + 1)[rows, positions]
+        if in_answer.any():
+            guess = net(features[rows, positions].float(), states[rows, positions], level)
+            yield guess[in_answer], shift_left(features, level + 1)[rows, positions][in_answer].float()
+
+
+def compute_draft_states(
+    net: ChimeraHeads, token_inputs: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
+) -> Iterator[Float[Tensor, "B n C"]]:
+    """Yield the fusion layer's states of each draft level, for drafts after every position of the texts at once.
+
+    In level k, column s stands for position s + 1 + k. Like a real draft there, it attends to the true states up to s,
+    to its own column in each earlier level, and to itself. Without that diagonal in the mask, a draft could not attend
+    to its own earlier tokens.
+
+    Args:
+        net: the heads.
+        token_inputs: the heads' input for each token.
+        features: the target's features.
+    """
+    layer, n = net.layer, features.shape[1]
+    positions = torch.arange(n, device=features.device)
+    diagonal = torch.eye(n, dtype=torch.bool, device=features.device)
+    cached_kv, mask = layer.project_kv(net.enter(features), positions), diagonal.new_ones(n, n).tril()
+    for level in range(net.blocks):
+        x = net.encode_trigram(
+            torch.cat([_shift_inputs(token_inputs, level + 2 - back) for back in range(TOKENS, 0, -1)], -1)
+        )
+        draft_positions, mask = positions + 1 + level, torch.cat([mask, diagonal], 1)
+        queries, *new_kv = layer.project_qkv(layer.before(x), draft_positions)
+        keys, values = torch.cat([cached_kv, torch.stack(new_kv)], 3)
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, mask)
+        states = layer.after(layer.apply_mlp(layer.add_attention(attended, x)))
+        cached_kv = torch.cat([cached_kv, layer.project_kv(states, draft_positions)], 3)
+        yield states
+
+
+def _shift_inputs(token_inputs: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
+    """Return the inputs `steps` positions later; positions before the first token get the first one's."""
+    return (
+        shift_left(token_inputs, steps)
+        if steps >= 0
+        else torch.cat([token_inputs[:, :1].expand(-1, -steps, -1), token_inputs[:, :steps]], 1)
+    )

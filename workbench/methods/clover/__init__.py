@@ -1,0 +1,89 @@
+"""Clover: draft with one recurrent step, which adds each drafted token to a state computed by attention."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.clover.drafter import Clover, CloverHeads
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+TREE_BUILDERS = supported_builders(Template())
+
+SMALL = (
+    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
+)
+
+METHOD = Method(
+    "clover",
+    title="Clover",
+    promise=Promise.EXACT,
+    source=Source(
+        "Clover: regressive lightweight speculative decoding with sequential knowledge",
+        "Xiao et al.",
+        2024,
+        "https://arxiv.org/abs/2405.00263",
+        "§3; Clover-2: arXiv 2408.00264",
+    ),
+    summary="One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on depth.",
+    idea=(
+        "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
+        "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "
+        "and the target's LM head computes the next distribution from both."
+    ),
+    formula=(
+        "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "
+        "),  A(s, e) = s + cos( Q norm s, K e ) · V e"
+    ),
+    differences=(
+        "Every matrix product has rank 64: at the paper's width the step and its block would be an eighth of the "
+        "bundled target, with Clover-2's two layers a fifth. Each level may be less accurate.",
+        "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
+        "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
+        "The block reads the target's hidden states after the final norm instead of before it, as all heads here do; "
+        "it does not see their magnitude.",
+        "By default 12 nodes in 4 levels instead of 25 in 5, because each node costs a small target relatively more "
+        "time; τ may be lower.",
+    ),
+    order=89,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_clover.py."),
+    drafter=Clover(),
+    verifier=Lossless(),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
+            2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", SMALL),
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size",
+            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa", None, None,
+            "Xiao et al. 2024, arXiv:2405.00263, §4 (direction)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        CloverHeads,
+        "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), of width {cond}, on "
+        "an augmenting block of {augmenting} layer over the target's last hidden states.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,106 @@
+"""Draft with a part of the target over its KV cache: without some attention layers and MLPs, or with smaller MLPs.
+
+A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. They
+differ from the target's own, because the residual stream differs. Verification processes root and draft with the whole
+target and overwrites these entries.
+
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from workbench.core.table_signals import make_table_signals
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Output, Segment
+from workbench.kernels.weight_sharing import WeightSharingCopy
+from workbench.methods.common.partial_target import PartialTarget
+from workbench.methods.tree_builders.chain import draft_chain
+
+HalfLayers = frozenset[int]
+"""Set of half layers. The attention of layer i is number 2 i, its MLP number 2 i + 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedTarget(PartialTarget):
+    """Target without some half layers, or a weight-sharing copy, with the interface of a model, for `draft_chain`.
+
+    Attributes:
+        skipped: half layers that do not run.
+        shared_copy: copy to run instead of the target; None: the target itself.
+    """
+
+    skipped: HalfLayers = frozenset()
+    shared_copy: WeightSharingCopy | None = None
+
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
+        """Run the reduced target over new tokens. Outputs are in the order of the sequences' slots."""
+        return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
+
+
+class ReducedTargetDrafter(Drafter):
+    """Base of drafters that draft chains with a part of the target, which subclasses define."""
+
+    reads_target: ClassVar[bool] = True
+    source: ClassVar[str]
+
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
+        """Return the part of the target that drafts in this round, and record signals about it."""
+        raise NotImplementedError
+
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
+        """Draft chains, in one batch for all sequences with the same part of the target."""
+        groups = dict[ReducedTarget, list[Sequence]]()
+        for row in sequences:
+            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
+        trees: dict[int, DraftTree] = {}
+        for part, group in groups.items():
+            slots = [row.cache_slot for row in group]
+            for slot in slots:
+                slot.scratch = 0
+            first = [to_device(row.committed[-1:], part.device) for row in group]
+            trees.update(zip(map(id, group), draft_chain(group, part, slots, first, self.source), strict=True))
+        return [trees[id(row)] for row in sequences]
+
+
+class LayerSkippingDrafter(ReducedTargetDrafter):
+    """Base of drafters that skip some half layers of the target, which subclasses choose."""
+
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
+        """Return the half layers that are skipped in this round."""
+        raise NotImplementedError
+
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
+        """Return the target without the skipped half layers, and record which layers draft."""
+        target, without = sequence.models.target, self.skipped_half_layers(sequence)
+        sequence.report.signals.update(layer_signals(without, target.n_layers))
+        return ReducedTarget(target, without)
+
+
+def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
+    """Return the half layers to skip if `n_run` of `n_layers` layers run, evenly spread, including first and last.
+
+    Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
+
+    Example:
+        >>> sorted(evenly_skipped(5, 3))
+        [2, 3, 6, 7]
+    """
+    steps = max(1, n_run) - 1
+    run = {round(i * (n_layers - 1) / max(1, steps)) for i in range(steps + 1)}
+    return frozenset(half for layer in range(n_layers) if layer not in run for half in (2 * layer, 2 * layer + 1))
+
+
+def layer_signals(skipped: Collection[int], n_layers: int) -> dict[str, float]:
+    """Return the trace's table of half layers: 1 for each that drafts, 0 for each that is skipped."""
+    runs = {name: [float(2 * i + h not in skipped) for i in range(n_layers)] for h, name in enumerate(ROWS)}
+    return make_table_signals("layers that draft", runs)
+
+
+ROWS = ("attention", "feed-forward")

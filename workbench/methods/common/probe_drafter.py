@@ -1,0 +1,223 @@
+"""Draft from the target's predictions at probe positions of the forward that verifies the previous draft.
+
+Probes s(1), s(2), … are extra positions that follow nodes of the draft, each at the position of an unknown token. The
+target's prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next
+one:
+
+    positions     t        t + 1    t + 2    t + 3    …
+    verified      x(t)     draft
+    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
+    after the draft                 s(1)     s(2)     …
+
+Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this module, or the
+tree builder `DynamicSparse`, decides the number of probes after each node.
+
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.probes import Probes
+from workbench.core.tree import DraftTree, tree_attention_mask
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Plan, RoundFeedback
+from workbench.decoders.draft_verify.round_state import ROOM
+from workbench.engine.request import Sequence
+from workbench.methods.common.trained_net import LevelNet
+from workbench.methods.medusa.drafter import RANKS, HeadsGrowth
+from workbench.methods.tree_builders.dynamic_sparse import planned_probe_counts
+
+ProbeCounts = tuple[int, ...]
+"""Number of probes after the root and after each node of a draft, in node order."""
+
+
+class ProbeNet(LevelNet):
+    """Base of trained nets that compute the inputs of probes."""
+
+    levels: int
+    """Maximum number of probes after one position, and of draft levels."""
+    ensemble: int = 1
+    """Number of probes per step, whose predictions are averaged. A probe attends only to probes of the same ensemble
+    index."""
+
+    def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
+        """Return logits of j probe steps, averaged over the ensemble of v probes per step.
+
+        Args:
+            logits: the target's logits at all probes, in the order of `probe_layout`.
+        """
+        *batch, _, vocabulary = logits.shape
+        return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
+
+
+@dataclass(slots=True)
+class ProbeState:
+    """Drafting state of a probe drafter for one text.
+
+    Attributes:
+        net: net that computes the inputs of probes.
+        guesses: logits at the s probes after the position where the last round ended; None: there are none.
+        end: text length in tokens for which `guesses` are valid.
+        probe_counts: number of probes after the root and each node in the current forward.
+        probing: probes of the current forward.
+    """
+
+    net: Any
+    guesses: Float[Tensor, "s V"] | None = None
+    end: int = 0
+    probe_counts: ProbeCounts = ()
+    probing: Probes | None = None
+
+    def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
+        """Return the guesses if they are valid for the current text, else None."""
+        return self.guesses if self.end == len(sequence.committed) else None
+
+    def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
+        """Return logits of one level over the target's V tokens.
+
+        Args:
+            hidden: guesses, which are logits already.
+            level: index of the level, from 0.
+        """
+        return hidden[:, level]
+
+
+class ProbeDrafter(DistributionDrafter):
+    """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
+
+    The first forward of a text has no draft: it processes the root and its probes. The same holds if the last round
+    ended at a position without probes. Subclasses create a `ProbeState` for each sequence.
+    """
+
+    reads_target: ClassVar[bool] = True
+    display_name: ClassVar[str]
+    """Display name of the probes, in the plural."""
+
+    def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
+        """Return the probes with their inputs.
+
+        Args:
+            sequence: the sequence.
+            tree: its draft.
+            layout: anchor, step and ensemble index of each probe.
+            probes: positions and attention mask of the probes; the tokens are −1.
+        """
+        raise NotImplementedError
+
+    def max_levels(self, sequence: Sequence) -> int:
+        """Return the maximum number of draft levels: one per probe after a position, at least 1."""
+        return max(1, sequence.state.drafter.net.levels)
+
+    def begin(self, sequence: Sequence) -> HeadsGrowth | None:
+        """Start a tree over the guesses. Return None if there are no guesses for the current text."""
+        guesses = sequence.state.drafter.current_guesses(sequence)
+        if guesses is None:
+            return None
+        best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
+        return HeadsGrowth(sequence, guesses, best.values, best.indices)
+
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
+        """Draft a tree with one level per guess."""
+        guesses = sequence.state.drafter.current_guesses(sequence)
+        sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
+        return super().propose_one(
+            sequence, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses)))
+        )
+
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
+        """Return the probes after the root and the nodes of the draft; None if the plan has none."""
+        state: ProbeState = sequence.state.drafter
+        useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
+        state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
+        sequence.report.signals[self.display_name] = sum(state.probe_counts)
+        if not any(state.probe_counts):
+            return None
+        at = probe_layout(state.probe_counts, state.net.ensemble, tree.tokens.device)
+        node_mask = tree_attention_mask(tree.parents, tree.depth)
+        sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.anchor]
+        places = sees.sum(1) + at.step + 1
+        parents = torch.where(at.before < 0, at.anchor - 1, at.before + len(tree))
+        bare = Probes(
+            torch.full_like(at.anchor, -1), parents, places, torch.cat([sees, at.mask], 1),
+            tree.depth + state.net.levels, state.net.kind,
+        )  # fmt: skip
+        state.probing = self.add_probe_inputs(sequence, tree, at, bare)
+        return state.probing
+
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
+        """Store the logits at the probes after the position where the round ended."""
+        state: ProbeState = sequence.state.drafter
+        state.guesses, probed = None, feedback.probe_output
+        if probed is None or probed.probes is not state.probing:
+            return  # the KV cache had no room for the probes
+        last = feedback.result.path[-1] + 1 if feedback.result.path else 0
+        begin, n = sum(state.probe_counts[:last]), state.probe_counts[last]
+        if n:
+            v = state.net.ensemble
+            state.guesses, state.end = (
+                state.net.probe_logits(probed.logits[begin * v : (begin + n) * v]),
+                len(sequence.committed),
+            )
+
+
+def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
+    """Return the number of probes after the root and each node: the tree builder's plan, or as many as fit.
+
+    Args:
+        sequence: the sequence.
+        tree: its draft.
+        useful: maximum useful number after one position, which is smaller near the end of the text.
+    """
+    planned = planned_probe_counts(sequence, tree) if len(tree) else None
+    counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
+    room = (ROOM - len(tree)) // sequence.state.drafter.net.ensemble
+    while sum(counts) > room:  # trees of other tree builders may be large
+        largest = max(counts)
+        if largest == 1:  # the last positions are the least likely
+            counts = [n if sum(counts[:i]) < room else 0 for i, n in enumerate(counts)]
+            break
+        counts = [min(n, largest - 1) for n in counts]
+    return tuple(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLayout:
+    """Layout of the P probes of a forward, ordered by position, then by step.
+
+    Attributes:
+        anchor: position that each probe follows: 0 is the root, i + 1 is node i.
+        step: number of earlier probes after the same position with the same index in the ensemble.
+        input_index: index of the probe's input in the net: step · ensemble + index in the ensemble.
+        before: index of the previous probe with the same anchor and index in the ensemble; −1 for the first.
+        mask: attention mask. A probe attends to probes with the same anchor and index in the ensemble, up to itself.
+    """
+
+    anchor: Int[Tensor, " P"]
+    step: Int[Tensor, " P"]
+    input_index: Int[Tensor, " P"]
+    before: Int[Tensor, " P"]
+    mask: Bool[Tensor, "P P"]
+
+
+@lru_cache(maxsize=256)
+def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
+    """Return the layout of probes for given numbers after each position. It is cached: callers must not modify it.
+
+    Args:
+        counts: number of steps after the root and after each node.
+        ensemble: number of probes per step.
+        device: device of the tensors.
+    """
+    with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
+        cells = [(place, step, i) for place, n in enumerate(counts) for step in range(n) for i in range(ensemble)]
+        place, step, part = torch.tensor(cells, device=device).unbind(1)
+        index = torch.arange(len(cells), device=device)
+        before = torch.where(step > 0, index - ensemble, -1)
+        same_group = (place[:, None] == place) & (part[:, None] == part)
+        return ProbeLayout(place, step, step * ensemble + part, before, same_group & (step <= step[:, None]))

@@ -1,0 +1,84 @@
+"""Speculative decoding with a draft model: a small model drafts, and the target verifies."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.draft_model.drafter import DraftModel
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.heuristic import Heuristic
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.judge import Judge
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.reflective import Reflective
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+METHOD = Method(
+    "draft-model",
+    title="Draft model",
+    promise=Promise.EXACT,
+    source=Source(
+        "Fast inference from transformers via speculative decoding",
+        "Leviathan et al.",
+        2023,
+        "https://arxiv.org/abs/2211.17192",
+        "Algorithm 1",
+    ),
+    summary="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
+    idea=(
+        "A small model drafts K tokens, one after the other. The target reads all of them in one pass and accepts a "
+        "prefix. A rejected token is replaced by a draw from the residual distribution, which makes the output follow "
+        "exactly the target's distribution."
+    ),
+    formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
+    differences=(
+        "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
+        "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
+        "Unlikely tokens stay in the draft, and it may be shorter or longer than theirs.",
+        "verifier=judge is trained on answers that a program corrupted, where the paper annotated some 500 questions "
+        "by hand; it accepts drafts in sampled text too. It may accept mistakes that the paper's judge would reject.",
+        "policy=planned uses the seconds that this run's own rounds took instead of the paper's one cost ratio, and "
+        "acceptance per level. It may draft nothing, and its draft length may differ from the formula's.",
+    ),
+    order=10,
+    testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),
+    drafter=DraftModel(),
+    verifier=Lossless(),
+    other_verifiers=(
+        *verifiers_for_builders(supported_builders(Chain())),
+        *(TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(), Judge()),
+    ),
+    policies=(
+        *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
+        OptimalOracle(),
+    ),
+    tree_builders=supported_builders(Chain(), DraftModel),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,
+            "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / E[τ] of equation 1 at the measured acceptance rate",
+            "any pair whose acceptance rate is constant", 1.0, 1.0,
+            "Leviathan et al. 2023, arXiv:2211.17192, equation 1", lambda lab: lab.tau_over_closed_form(),
+            key="equation-1", tolerance=0.1,
+        ),
+    ),
+    suites={
+        "gpu": (Setting("Draft model"),),
+        "on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),),
+    },
+)  # fmt: skip

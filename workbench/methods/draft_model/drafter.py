@@ -1,0 +1,54 @@
+"""Draft with a smaller language model: a chain, or a tree if the plan has a tree builder."""
+
+from __future__ import annotations
+
+from collections import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.parts import RoundFeedback
+from workbench.engine.request import Sequence
+from workbench.methods.common.draft_model_cache import keep_accepted_chain, uncached_tokens
+from workbench.methods.draft_tree.drafter import DraftModelState, TreeFromModel
+from workbench.methods.tree_builders.chain import Chain, draft_chain
+
+
+@dataclass(frozen=True)
+class DraftModel(TreeFromModel):
+    """Run a separate draft model ahead of the target, one token or one level of a tree at a time.
+
+    The draft model has its own KV cache, which retains the entries of accepted tokens. The first forward of the next
+    round reads the other new tokens: the one that the target added, and the last draft if it was accepted.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, §2.1; Chen et al. 2023, arXiv:2302.01318, Algorithm 2.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("drafter",)
+    source: ClassVar[str] = "draft-model"
+
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
+        """Draft chains of all sequences in lock-step, and trees one after the other."""
+        chains = [
+            row
+            for row in sequences
+            if row.state.plan.tree_builder is None or isinstance(row.state.plan.tree_builder, Chain)
+        ]
+        trees: dict[int, DraftTree] = {}
+        if chains:
+            models = chains[0].models
+            assert models is not None
+            assert models.drafter is not None
+            slots = [row.state.drafter.slot for row in chains]
+            feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
+            chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
+            trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
+        return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in sequences]
+
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
+        """Retain the KV cache entries of accepted tokens, of a tree or of a chain."""
+        state: DraftModelState = sequence.state.drafter
+        if state.is_tree:
+            super().observe(sequence, feedback)
+        else:
+            keep_accepted_chain(sequence, state.slot, feedback)

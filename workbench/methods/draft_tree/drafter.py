@@ -1,0 +1,181 @@
+"""Trees drafted by a draft model: one forward per level, and a KV cache that retains entries of accepted nodes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
+from workbench.core.transfer import to_device, to_host
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback
+from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Segment, Slot
+from workbench.methods.common.draft_model_cache import max_draft_depth, open_prefilled_slot, uncached_tokens
+from workbench.methods.tree_builders.chain import fit_vocabulary
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
+
+
+class DraftModelState:
+    """A slot of the draft model's KV cache, and the scratch index of each node of the last tree.
+
+    Attributes:
+        slot: slot of the draft model's KV cache.
+        scratch_of: index in the slot's scratch part of each node that was read. Nodes that were read as one averaged
+            embedding have none.
+        is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.scratch_of: dict[int, int] = {}
+        self.is_tree = False
+
+
+class ModelGrowth(PartialTree):
+    """Tree built in one slot of a draft model's KV cache.
+
+    The first forward reads committed tokens that are not cached.
+    """
+
+    def __init__(self, row: Sequence, source: str) -> None:
+        assert row.models is not None
+        assert row.models.drafter is not None
+        self.runner: Runner = row.models.drafter
+        self.state: DraftModelState = row.state.drafter
+        super().__init__(row, source, self.runner.device)
+        self.state.is_tree, self._is_superposed = True, False
+        tokens = uncached_tokens(row, row.models, self.state.slot)
+        out = self.runner.forward([Segment(self.state.slot, tokens)])
+        self.runner.commit(self.state.slot, range(tokens.shape[0]))
+        self.root = distributions_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
+
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
+        depth = torch.full_like(tokens, len(self.tokens) - 1)
+        out = self.runner.forward([Segment(self.state.slot, tokens, self.attention_mask, depth)])
+        paths = self.paths() if self.sequence.sampling.needs_history else []
+        return distributions_of(self.sequence, out.logits[0], paths, out.hidden[0])
+
+    def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
+        """Read the weighted mean of several nodes' embeddings at one position.
+
+        Its cache entries are dropped after the draft.
+
+        Args:
+            tokens: tokens of the w nodes.
+            weights: weight of each node.
+        """
+        self._is_superposed = True
+        mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
+        out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
+        if not self.sequence.sampling.needs_history:
+            return distributions_of(self.sequence, out.logits[0], [], out.hidden[0])
+        paths = self.paths()
+        return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
+
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
+        """Store the scratch indices of the drafted nodes.
+
+        Args:
+            nodes: ascending indices of the drafted nodes; None: all nodes were drafted.
+        """
+        if self._is_superposed:
+            self.state.scratch_of = {}
+            return
+        index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if nodes is None else [nodes])]
+        indices = to_host(index_tensors)
+        place = {node: i for i, node in enumerate(indices[0])} if self.expanded else {}
+        final = range(self.n) if nodes is None else indices[-1]
+        self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
+
+
+def distributions_of(
+    sequence: Sequence,
+    logits: Float[Tensor, "w V"],
+    paths: abc.Sequence[abc.Sequence[int]],
+    hidden: Float[Tensor, "w D"] | None = None,
+) -> FullDistributions:
+    """Return the distributions of a draft model's logits, with the sequence's penalties, temperature and filters.
+
+    Args:
+        sequence: the sequence.
+        logits: logits after w nodes.
+        paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
+        hidden: input of the model's LM head after these nodes.
+    """
+    assert sequence.models is not None
+    logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
+    if sampling.needs_history:
+        histories = [to_device([*sequence.committed, *path], logits.device) for path in paths]
+        logits = replace_all_masked_rows(apply_logits_processors(logits, sampling, histories))
+    return FullDistributions.of(logits, sampling, hidden)
+
+
+@dataclass(frozen=True)
+class TreeFromModel(DistributionDrafter):
+    """Run a separate draft model ahead of the target, all nodes of a level at a time.
+
+    Its KV cache retains the entries of accepted nodes. The first forward of the next round reads the other new tokens.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
+    superposes: ClassVar[bool] = True
+    source: ClassVar[str]
+
+    def init_state(self, sequence: Sequence, models: Models) -> DraftModelState:
+        """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
+        return DraftModelState(open_prefilled_slot(sequence, models))
+
+    def max_levels(self, sequence: Sequence) -> int:
+        """Return the number of draft levels that fit the draft model's context."""
+        return max_draft_depth(sequence, sequence.state.drafter.slot)
+
+    def begin(self, sequence: Sequence) -> ModelGrowth:
+        """Read the committed tokens that are not cached yet, and start a tree."""
+        return ModelGrowth(sequence, self.source)
+
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
+        """Retain the KV cache entries of accepted nodes, up to the first node that was not read."""
+        assert sequence.models is not None
+        assert sequence.models.drafter is not None
+        state: DraftModelState = sequence.state.drafter
+        accepted: list[int] = []
+        for node in feedback.result.path[: len(feedback.emitted)]:
+            if node not in state.scratch_of:
+                break
+            accepted.append(state.scratch_of[node])
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
+            sequence.models.drafter.commit(state.slot, accepted)
+        state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
+
+    def release(self, sequence: Sequence, models: Models) -> None:
+        """Free the slot of the draft model's KV cache."""
+        if models.drafter is not None and sequence.state.drafter is not None:
+            models.drafter.close(sequence.state.drafter.slot)
+
+
+@dataclass(frozen=True)
+class TopKTree(TreeFromModel):
+    """Draft a tree of the most likely continuations, by default with the tree builder `BestFirst`.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
+    """
+
+    source: ClassVar[str] = "draft-tree"
+
+
+@dataclass(frozen=True)
+class SampledTree(TreeFromModel):
+    """Draft a tree of continuations drawn without replacement, by default with the tree builder `StochasticBeam`.
+
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S).
+    """
+
+    source: ClassVar[str] = "draft-tree-sampled"

@@ -1,0 +1,65 @@
+"""Duo-LLM: draft with small MLPs in place of the target's big ones."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.duo.drafter import Duo
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "duo",
+    title="Duo-LLM (small MLPs)",
+    promise=Promise.EXACT,
+    source=Source(
+        "Duo-LLM: a framework for studying adaptive computation in large language models",
+        "Alizadeh et al.",
+        2024,
+        "https://arxiv.org/abs/2410.10846",
+        "§3",
+    ),
+    summary="Most MLP units are inactive at most tokens: the units that a prompt activates can draft for all of them.",
+    idea=(
+        "Every layer has a small MLP beside its big one, and one attention for both. The path through all small MLPs "
+        "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
+    ),
+    formula="small = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt",
+    differences=(
+        "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
+        "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
+        "over the prompt, and was never trained to work alone.",
+        "Two kinds of route are implemented: all MLPs are small, or, with big=n, the n layers that would lose most "
+        "keep their big MLP. Trained routers, and the oracle that searches for the best route of each token, are not "
+        "built.",
+        STILL_READ,
+        "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
+    ),
+    order=75,
+    testing=Testing(short={"depth": 2, "share": 0.05}, perfect={"share": 1.0}),
+    drafter=Duo(),
+    verifier=Lossless(),
+    other_verifiers=(AsDrafted(),),
+    policies=(
+        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
+        *(Bandit(depth=3), OptimalOracle(depth=3)),
+    ),
+    claims=(
+        Claim(
+            "loss per token on its best route with one big layer / with all layers big",
+            "models trained with random routes: one well-placed big layer is better than all", None, None,
+            "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction)", None,
+            lacks=(
+                "a target whose small and big MLPs were trained together, and the search for the best route of each "
+                "token"
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""EAGLE: draft with one decoder layer on the target's features, in a tree of fixed shape."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Head, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import LOSSES, NORMS, TRIMMED
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.eagle.drafter import Eagle
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(Template())
+
+HEAD = Head(
+    FeatureNet,
+    "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on its inputs and its output; used by EAGLE and "
+    "EAGLE-2.",
+)
+
+METHOD = Method(
+    "eagle",
+    title="EAGLE",
+    promise=Promise.EXACT,
+    source=Source(
+        "EAGLE: speculative sampling requires rethinking feature uncertainty",
+        "Li et al.",
+        2024,
+        "https://arxiv.org/abs/2401.15077",
+        "§4",
+    ),
+    summary=(
+        "A feature does not contain the token drawn from it; with that token as input, the next one is easy to "
+        "predict."
+    ),
+    idea=(
+        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
+        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens, and the "
+        "prediction is fed back. The tree's shape is fixed beforehand by the ranks of the candidates."
+    ),
+    formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
+    differences=(
+        NORMS,
+        LOSSES,
+        "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
+        "them one after the other and corrects the distribution after each. This is as exact, and the tree is the "
+        "same in every round.",
+        "By default the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because each node costs a "
+        "small target relatively more time (shape=eagle-25 is the published one); τ may be lower.",
+        TRIMMED,
+    ),
+    order=95,
+    testing=Testing(perfect={}),
+    drafter=Eagle(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "LLaMA-2-chat-70B, MT-Bench", 2.7, 3.5,
+            "Li et al. 2024, arXiv:2401.15077, abstract", lambda lab: lab.speed(), timed=True,
+        ),
+    ),
+    head=HEAD,
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

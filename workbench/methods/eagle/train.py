@@ -1,0 +1,120 @@
+"""Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from workbench.methods.common.feature_net import FeatureNet
+from workbench.training.family.drafter import Teacher, interpolate_weights
+from workbench.training.family.head_training import EVAL_BATCH_SIZE, TrainingSetup, draft_vocabulary_config
+from workbench.training.family.options import LayerOptions
+from workbench.training.family.readings import batches
+from workbench.training.heads.artefact import save_net
+from workbench.training.heads.features import Dialogue
+from workbench.training.heads.trainer import HeadOptions, train_net
+from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
+
+
+@dataclass
+class FeatureHeadOptions(LayerOptions, HeadOptions):
+    """Options for training layers that predict features.
+
+    Attributes:
+        own: Share of the features that are replaced by the drafter's own predictions, its input from the second draft
+            level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one network pass at random
+            positions instead of one pass per level.
+    """
+
+    own: float = 0.0
+
+
+@dataclass
+class Options(FeatureHeadOptions):
+    """Options for training EAGLE's layer.
+
+    Attributes:
+        average: Share of the weights of `begin` in the final weights; the rest is this run's. Averaging two runs on
+            different texts keeps the accuracy of both; the second run alone loses some on the first texts. Source:
+            Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+    """
+
+    method: str = FeatureNet.kind
+    loss: str = "smooth_l1:1+ce_soft:1"
+    average: float = 0.0
+    starts_from_eagle: ClassVar[bool] = True
+
+
+class TargetParts(nn.Module):
+    """Parts of a target that feature drafters share in training: its embedding, final norm, and part of its LM head.
+
+    Args:
+        teacher: the target's parts, including its LM head and embedding.
+        draft_vocabulary: tokens of the reduced vocabulary.
+    """
+
+    def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:
+        super().__init__()
+        self.embed = nn.Embedding.from_pretrained(teacher.embedding)
+        self.lm_head = nn.Linear(teacher.lm_head.shape[1], len(draft_vocabulary), bias=False)
+        self.lm_head.weight = nn.Parameter(teacher.lm_head[draft_vocabulary], requires_grad=False)
+        self.norm = teacher.last_norm
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embedding, under the name of Transformers' models."""
+        return self.embed
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the LM head, under the name of Transformers' models, reduced to the draft vocabulary."""
+        return self.lm_head
+
+    def get_decoder(self) -> nn.Module:
+        """Return the object whose `norm` is the initial value of the drafter's own norm."""
+        return self
+
+
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
+    """Train the layer.
+
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
+    """
+    options, teacher, vocab, readings = setup.options, setup.teacher, setup.draft_vocabulary, setup.readings
+    net = setup.start_layer
+    start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
+    rows = batches(readings, readings.split_indices(held_out=False), options.rows, options.seed)
+    order = sorted(setup.held_out, key=lambda row: readings.rows[row, 3])
+    groups = [
+        [readings.dialogue(row) for row in order[i : i + EVAL_BATCH_SIZE]]
+        for i in range(0, len(order), EVAL_BATCH_SIZE)
+    ]
+    curve = Curve.of(options)
+
+    def write(net: FeatureNet) -> None:
+        save_net(net, options.folder, teacher.name, **setup.facts(net), **draft_vocabulary_config(vocab, teacher))
+
+    def batch(has_images: bool, step: int) -> list[Dialogue]:
+        return [readings.dialogue(row) for row in rows(step)]
+
+    def is_target(token_indices: Tensor, features: Tensor) -> Tensor:
+        return vocab[token_indices] == teacher.greedy_tokens(features)
+
+    shared = TargetParts(teacher, vocab)
+    net, result = train_net(
+        options,
+        shared,
+        batch,
+        setup.report,
+        groups,
+        net,
+        save=write,
+        is_target_token=is_target,
+        curve=curve,
+        predicted_share=options.own,
+    )
+    if start_weights and options.average:
+        net.load_state_dict(interpolate_weights(net.state_dict(), start_weights, options.average))
+        write(net)
+    return result, curve

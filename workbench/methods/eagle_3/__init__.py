@@ -1,0 +1,93 @@
+"""EAGLE-3: draft from hidden states of three layers, with a draft vocabulary and training-time test."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.eagle_3.drafter import Eagle3, Eagle3Net
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+METHOD = Method(
+    "eagle-3",
+    title="EAGLE-3",
+    promise=Promise.EXACT,
+    source=Source(
+        "EAGLE-3: scaling up inference acceleration of large language models via training-time test",
+        "Li et al.",
+        2025,
+        "https://arxiv.org/abs/2503.01840",
+        "§3",
+    ),
+    summary="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
+    idea=(
+        "The target's hidden states after a low, a middle and a high layer are fused into one. One decoder layer "
+        "reads it with the next token's embedding, and a small LM head predicts the next token; deeper in a draft the "
+        "layer reads its own last state. It was trained on drafts unrolled that way, without a loss on features; the "
+        "tree is EAGLE-2's."
+    ),
+    formula=(
+        "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
+        "q = softmax( U norm s(t+1) ),  then g(t+1) = s(t+1)"
+    ),
+    differences=(
+        "Three draft steps in training instead of seven, some minutes of it, and the loss is the mean over the "
+        "supervised positions, where the released code divides by all: τ is lower than after a long training.",
+        "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
+        "training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
+        "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
+        "random weights.",
+        "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
+        "shallow target are fewer than three.",
+        "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because each "
+        "node costs a small target relatively more time; τ may be lower.",
+        "In a prompt with images it reads only the text after them; the paper's targets read text.",
+    ),
+    order=105,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    drafter=Eagle3(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
+            1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
+            lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+            explanation=(
+                "2026-11-27 23:07 UTC",
+                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers each; the paper's gain comes "
+                "with eight times the data.",
+            ),
+            explanation_by_column={
+                "smollm2": (
+                    "2026-11-27 23:01 UTC",
+                    f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers; EAGLE-2's layer"
+                    " on 485,710; 14 prompts.",
+                )
+            },
+        ),
+    ),
+    head=Head(
+        Eagle3Net,
+        "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,115 @@
+"""Falcon: draft blocks of tokens with a layer whose positions attend to each other within a block."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import NORMS, TRIMMED
+from workbench.methods.falcon.drafter import Falcon, FalconNet
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+CHAIN = {"grower": "chain", "depth": 6}
+
+METHOD = Method(
+    "falcon",
+    title="Falcon",
+    promise=Promise.EXACT,
+    source=Source(
+        "Falcon: faster and parallel inference of large language models through enhanced semi-autoregressive drafting "
+        "and custom-designed decoding tree",
+        "Gao et al.",
+        2024,
+        "https://arxiv.org/abs/2412.12639",
+        "§3",
+    ),
+    summary=(
+        "A drafter that writes two tokens per pass needs half the passes, but the second does not depend on the first."
+    ),
+    idea=(
+        "EAGLE's layer is trained to predict the feature two positions ahead instead of the next one. The two newest "
+        "positions, which attend to each other, predict the next two features in one forward; these two predict the "
+        "two after them. In training some positions, chosen at random, are replaced by their true features: more of "
+        "them where more predictions are wrong, and fewer over time. So the other half of a block learns to depend on "
+        "them."
+    ),
+    formula=(
+        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
+        "+ R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
+    ),
+    differences=(
+        "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
+        "beside it; otherwise the whole feature would have to pass through 96 numbers.",
+        "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
+        "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
+        "dropout: in a short training few texts are repeated.",
+        "The distillation is a proper KL divergence at temperature 1; the released code weights log-probabilities at "
+        "temperature 0.95 by probabilities at 1. Its hard label is drawn from the target's distribution; here it is "
+        "the likeliest token.",
+        "A position that was given its answer is not in the loss, as in glancing for translation, where the idea "
+        "comes from (Qian et al. 2021, arXiv:2008.07905), and at most a share λ of the blocks get one. The released "
+        "code has such positions in the loss, too, and at first gives an answer to nearly every block, but in the "
+        "first text of a batch alone.",
+        NORMS,
+        "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which depends on the round's distributions; "
+        "the paper has a larger fixed tree for each block length (grower=template is of this kind). Each node costs a "
+        "small target relatively more time; τ may be lower.",
+        "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
+        TRIMMED,
+    ),
+    order=104,
+    testing=Testing(perfect={}),
+    drafter=Falcon(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=6), Planned(depth=6), Entropy(depth=6), Bandit(depth=6)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Vicuna and LLaMA-2-chat, MT-Bench, HumanEval and GSM8K", 2.91, 3.51,
+            "Gao et al. 2024, arXiv:2412.12639, abstract", lambda lab: lab.speed(), timed=True,
+            explanation=(
+                "2026-11-27 09:27 UTC",
+                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as one plain token, and "
+                "writes 2.5 tokens.",
+            ),
+        ),
+        Claim(
+            "τ / τ of EAGLE, chains of six tokens, with half as many forwards of the drafter",
+            "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
+            "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
+            lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
+            explanation=(
+                "2026-11-27 23:07 UTC",
+                f"{WRONG_SETTING}: after training on 19,200 answers each, Falcon predicts the target's "
+                "token at 0.81 of held-out positions, EAGLE at 0.85.",
+            ),
+        ),
+        Claim(
+            "tokens drafted / passes of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
+            "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
+            key="one-pass", by_construction="one pass of the head writes a block of two tokens",
+        ),
+    ),
+    head=Head(
+        FalconNet,
+        "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): positions attend to each other in blocks of {block}; an "
+        "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 6, "width": 1, "nodes": 6}),
+            Setting("tree", {"depth": 6, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""FSPAD: the token's embedding gates the feature, and the LM head reads a projection of the predicted feature."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import NORMS, TRIMMED
+from workbench.methods.fspad.drafter import FSPAD, FSPADNet
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+UNDECIDED = f"{WRONG_SCALE}: above 1, but with 25 prompts the interval is ±7 %."
+
+METHOD = Method(
+    "fspad",
+    title="FSPAD",
+    promise=Promise.EXACT,
+    source=Source(
+        "Boosting lossless speculative decoding via feature sampling and partial alignment distillation",
+        "Gui et al.",
+        2024,
+        "https://arxiv.org/abs/2408.15562",
+        "§3",
+    ),
+    summary="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
+    idea=(
+        "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by "
+        "one projection. EAGLE's layer predicts the next feature from that. The target's LM head reads a learned "
+        "projection of the prediction, so that the losses on features and on tokens do not conflict."
+    ),
+    formula=(
+        "g(t) = W ( silu( S norm e(x(t+1)) ) ⊙ ( O norm f(t) ) ),  f̂(t+1) = layer( g(t), … ),  "
+        "q = softmax( LM head ( f̂(t+1) + V f̂(t+1) ) )"
+    ),
+    differences=(
+        "No code was released, and the abstract names two ideas; their wiring is ours. The feature loss applies to "
+        "the layer's output, which is also fed back; the LM head reads a projection of it.",
+        "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
+        NORMS,
+        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because each node costs a small target "
+        "relatively more time; τ may be lower.",
+        TRIMMED,
+    ),
+    order=102,
+    testing=Testing(perfect={}),
+    drafter=FSPAD(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "τ / τ of EAGLE-2 with the same tree",
+            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
+            None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
+            lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+            explanation=("2026-11-27 23:08 UTC", UNDECIDED),
+        ),
+    ),
+    head=Head(
+        FSPADNet,
+        "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token's embedding gates the feature in {wide} times "
+        "its width, one decoder layer predicts the next feature, and the LM head reads a projection of it.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

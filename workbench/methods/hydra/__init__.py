@@ -1,0 +1,74 @@
+"""Hydra: Medusa's heads, each of which also reads the tokens drafted before the one it predicts."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.hydra.drafter import Hydra, HydraHeads
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+TREE_BUILDERS = supported_builders(Template())
+
+METHOD = Method(
+    "hydra",
+    title="Hydra",
+    promise=Promise.EXACT,
+    source=Source(
+        "Hydra: sequentially-dependent draft heads for Medusa decoding",
+        "Ankner et al.",
+        2024,
+        "https://arxiv.org/abs/2402.05109",
+        "§3",
+    ),
+    summary="A head that reads the tokens drafted before its own position predicts better than one that does not.",
+    idea=(
+        "Like Medusa's heads, these read the target's last hidden state, and head k predicts the k-th token after the "
+        "newest one. But each also reads the tokens between: the newest one, which the hidden state does not contain "
+        "yet, and the path drafted so far. So each node of the tree gets its own predictions."
+    ),
+    formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
+    differences=(
+        "All heads share the target's LM head, embeddings enter through one shared low-rank projection, and the "
+        "hidden state is passed on as it is. The paper's first block is (k+1)·D wide and each head has its own LM "
+        "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
+        "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
+        "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
+        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
+        "τ may be lower.",
+    ),
+    order=85,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    drafter=Hydra(),
+    verifier=Lossless(),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        HydraHeads,
+        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each also "
+        "reading the tokens since, as vectors of {cond} numbers.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

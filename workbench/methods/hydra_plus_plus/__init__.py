@@ -1,0 +1,92 @@
+"""Hydra++: deeper Hydra heads on one more attention layer over the whole text."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, HydraPlusPlusHeads
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+TREE_BUILDERS = supported_builders(Template())
+
+METHOD = Method(
+    "hydra-plus-plus",
+    title="Hydra++",
+    promise=Promise.EXACT,
+    source=Source(
+        "Hydra: sequentially-dependent draft heads for Medusa decoding",
+        "Ankner et al.",
+        2024,
+        "https://arxiv.org/abs/2402.05109",
+        "§4",
+    ),
+    summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
+    idea=(
+        "Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the target's last "
+        "hidden states of the whole text and gives each head its newest state; the heads are four layers deep; and "
+        "they are trained on the target's distributions, not on the text. The prefix layer runs once per round, over "
+        "true states only, so its cache never has to be rolled back."
+    ),
+    formula=(
+        "g(t) = layer( h(≤ t) ),  u = g(t), e(x(t+1)), …, e(x(t+k)),  y = R(k) u + SiLU(W(k) u),  "
+        "y ← y + SiLU(V(k,j) y) for j = 2 … n,  head k: softmax( LM head( a(k) · h(t) + O y ) )"
+    ),
+    differences=(
+        "All inner states are 64 numbers wide, and the projection back to a hidden state is shared by all heads, as "
+        "the target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large "
+        "as the bundled target. The hidden state itself is added to the result with a learned weight per dimension, "
+        "so that an untrained head predicts what the target predicted. Heads may be less accurate.",
+        "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
+        "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
+        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
+        "τ may be lower.",
+    ),
+    order=87,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    drafter=HydraPlusPlus(),
+    verifier=Lossless(),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "τ / τ of Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
+            lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
+            needs=("hydra",),
+            explanation=(
+                "2026-11-27 23:03 UTC",
+                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; with 25 "
+                "prompts a gain of 3 % is not significant.",
+            ),
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
+            lambda lab: lab.tau_over("medusa", {"nodes": 16}, {"nodes": 16}, 0.0),
+            key="medusa",
+            needs=("medusa",),
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        HydraPlusPlusHeads,
+        "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, "
+        "on a prefix layer over the target's last hidden states.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

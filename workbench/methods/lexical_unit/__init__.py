@@ -1,0 +1,70 @@
+"""Lexical unit decoding: draft from the target's predictions at placeholder tokens after the text."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.lexical_unit.drafter import LexicalUnit
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.as_drafted import AsDrafted
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "lexical-unit",
+    title="Lexical unit decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Lexical unit decoding: accelerating large language models without compromising generation quality",
+        "Sun et al.",
+        2024,
+        "https://arxiv.org/abs/2405.15208",
+        "§3",
+    ),
+    summary="A model can predict later tokens at placeholders after its text if it was trained to.",
+    idea=(
+        "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
+        "at those after the position where it does end are the next draft, so drafting needs no pass of its own. The "
+        "paper accepts a prediction without verifying it if the target was confident: a lexical unit."
+    ),
+    formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: continue while max p > β",
+    differences=(
+        "The paper fine-tunes the target with placeholders in place of tokens that it predicts confidently, so that "
+        "it learns to predict several at once. No such target is bundled: the placeholder is an ordinary token (_), "
+        "and predictions there are seldom right beyond the first position.",
+        "The paper accepts confident predictions without verifying them: that is verifier=as-drafted with β = 0.9, "
+        "approximate. By default the next pass verifies them, and the text follows the target's distribution.",
+        "Either way the target reads every draft, as in the paper: the pass that reads a unit also predicts the next "
+        "one. Its predictions for the drafts themselves are recorded, too, and shown as the deviation.",
+        "When sampling, a draft is drawn from the distribution predicted at each position instead of taking the "
+        "likeliest token.",
+        "The paper's control of repetitions, which its text hardly describes, is not built.",
+    ),
+    order=76,
+    testing=Testing(short={"depth": 2}, no_perfect_reason="It drafts from placeholders: see test_lexical_unit.py."),
+    drafter=LexicalUnit(),
+    verifier=Lossless(),
+    other_verifiers=(AsDrafted(sure=0.9),),
+    policies=(
+        *(Fixed(depth=2), Confidence(depth=2), Planned(depth=2)),
+        *(Bandit(depth=2), OptimalOracle(depth=2)),
+    ),
+    claims=(
+        Claim(
+            "speed-up over plain decoding, units accepted without verification", "fine-tuned models, text and code",
+            1.3, 1.33, "Sun et al. 2024, arXiv:2405.15208, abstract (33 % on text, 30 % on code)",
+            lambda lab: lab.speed(verifier="as-drafted"), timed=True,
+            lacks="a target that was trained with placeholders",
+        ),
+        Claim(
+            "tokens per target pass (τ), units accepted without verification",
+            "fine-tuned models, text and code", None, None,
+            "Sun et al. 2024, arXiv:2405.15208, abstract (direction)", lambda lab: lab.tau(verifier="as-drafted"),
+            key="tau", lacks="a target that was trained with placeholders",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Lookahead decoding: collect n-grams from a window of guesses after the text, and draft with them."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.lookahead.drafter import Lookahead
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
+"""Fu et al.'s parameters for models of 7B."""
+
+NOT_FREE = (
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost "
+    "almost nothing on the paper's A100; 4 prompts."
+)
+
+METHOD = Method(
+    "lookahead",
+    title="Lookahead decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Break the sequential dependency of LLM inference using lookahead decoding",
+        "Fu et al.",
+        2024,
+        "https://arxiv.org/abs/2402.02057",
+        "§3",
+    ),
+    summary="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
+    idea=(
+        "A window beside the text contains guesses at the next tokens and the target's predictions for them in "
+        "earlier passes. Each pass reads it along with the draft and adds one row to it, and each of its columns "
+        "yields an n-gram. The n-grams go into a pool, and those that begin with the newest token are the next draft."
+    ),
+    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
+    differences=(
+        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a small "
+        "target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
+        "After a round of several tokens the window moves along with the text (follow=True), where the released code "
+        "moves it by one position per round, so that its guesses lag.",
+        "Tails that share a prefix are verified as branches of a tree and not as separate copies; and after a fully "
+        "accepted tail the round also has the target's own next token, which the released code discards.",
+        "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
+        "token.",
+        "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
+    ),
+    order=64,
+    testing=Testing(
+        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."
+    ),
+    drafter=Lookahead(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=5), Planned(depth=5), Bandit(depth=5)),
+    claims=(
+        Claim(
+            "tokens per target pass (τ) on code, W=15, N=5, G=15",
+            "CodeLlama-7B, HumanEval, greedy",
+            None,
+            None,
+            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
+            lambda lab: lab.on_groups("code").tau(**PAPER),
+        ),
+        Claim(
+            "speed-up over plain decoding",
+            "LLaMA-2-chat 7B, MT-Bench, one A100, up to",
+            1.8,
+            1.8,
+            "Fu et al. 2024, arXiv:2402.02057, abstract",
+            lambda lab: lab.on_groups("chat").speed(),
+            key="speed",
+            timed=True,
+            explanation=("2026-11-24 17:47 UTC", NOT_FREE.format(1.77)),
+            explanation_by_column={"smollm2": ("2026-11-24 17:32 UTC", NOT_FREE.format(1.52))},
+        ),
+    ),
+    recording=Recording(("code", "story")),
+)

@@ -1,0 +1,55 @@
+"""Lookahead (Zhao et al.): draft all earlier continuations of the newest tokens as one tree."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.lookahead_trie.drafter import LookaheadTrie
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.prompt_lookup import TINY_COPIER
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "lookahead-trie",
+    title="Lookahead trie",
+    promise=Promise.EXACT,
+    source=Source(
+        "Lookahead: an inference acceleration framework with lossless generation accuracy",
+        "Zhao et al.",
+        2024,
+        "https://arxiv.org/abs/2312.12728",
+        "§4",
+    ),
+    summary="If the context offers several continuations, draft them all: one look-up, many branches.",
+    idea=(
+        "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
+        "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
+    ),
+    formula="score = (1 − w) · count in the prompt + w · count in outputs",
+    differences=(
+        "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a small target "
+        "relatively more time; τ may be lower where a text offers long copies.",
+        "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
+        "beginning a match, and outputs have no limit besides the whole trie's: the branches with the best scores "
+        "take all nodes, and after a common word drafts may be poorer.",
+        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
+        "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
+    ),
+    order=60,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    drafter=LookaheadTrie(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",
+            2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (recalled)",
+            lambda lab: lab.on_copied_answers().speed(),
+            timed=True, explanation=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip

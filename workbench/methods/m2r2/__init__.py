@@ -1,0 +1,81 @@
+"""M2R2: draft with a second, accelerated residual stream through the target's first layers."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.m2r2.drafter import M2R2, Accelerators
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "m2r2",
+    title="M2R2 (accelerated residuals)",
+    promise=Promise.EXACT,
+    source=Source(
+        "M2R2: mixture of multi-rate residuals for efficient transformer inference",
+        "Bhendawade et al.",
+        2025,
+        "https://arxiv.org/abs/2502.02040",
+    ),
+    summary=(
+        "A residual stream that only has to predict can be closer to the final state than one that later layers read."
+    ),
+    idea=(
+        "An accelerated residual stream goes through the target's first E layers beside the target's own, with "
+        "low-rank adapters around attention and MLP. It attends to the target's keys and values, so it needs no "
+        "cache. The final norm and the LM head read it after layer E to draft; the other layers verify from the "
+        "hidden states that the target's own stream has there."
+    ),
+    formula=(
+        "r(0) = h(0),  r ← r + A′ attention( Q A r, K h, V h ),  r ← r + A‴ MLP( A″ r ),  A = 1 + B C of rank R;  q = "
+        "softmax( LM head( norm( r(E) ) ) )"
+    ),
+    differences=(
+        "No code was released, and the wiring of the adapters is ours: four per layer, before and after the attention "
+        "and before and after the MLP, each of rank R over the width of the stream. The first one affects only the "
+        "queries, since nothing reads the accelerated stream's own keys and values.",
+        "One exit, after the layer that the adapters were trained for, and one interval from the embedding to there. "
+        "As far as we know, the paper restarts the accelerated stream in each of several intervals, and a learned "
+        "gate (ARLA) chooses among exits.",
+        "The two streams are two passes one after the other, so that a drafted token costs 2 E layers.",
+        "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
+        "the draft, as for early-exit.",
+    ),
+    order=112,
+    testing=Testing(short={"depth": 2}, no_perfect_reason="It exits before the last layer: see test_m2r2.py."),
+    drafter=M2R2(),
+    verifier=Lossless(),
+    policies=(
+        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
+        *(Bandit(depth=3), OptimalOracle(depth=3)),
+    ),
+    claims=(
+        Claim(
+            "τ / τ of early exit after the same layer, with the same lengths",
+            "targets of several sizes, MT-Bench: above exits from the plain stream",
+            None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is of speed)",
+            lambda lab: lab.tau_over(
+                "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
+            ),
+            explanation=(
+                "2026-11-27 10:49 UTC",
+                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at "
+                "0.62 of positions without adapters, 0.74 with.",
+            ),
+        ),
+    ),
+    head=Head(
+        Accelerators,
+        "M2R2's accelerator adapters (Bhendawade et al. 2025, arXiv 2502.02040), rank {rank}: with them a second "
+        "residual stream goes through the target's first {exit_layer} layers, and the LM head reads it.",
+    ),
+    suites={"on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),)},
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

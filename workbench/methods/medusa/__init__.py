@@ -1,0 +1,84 @@
+"""Medusa: several heads on the target's last hidden state, and a fixed tree of their predictions."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.medusa.drafter import Medusa, MedusaHeads
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+TREE_BUILDERS = supported_builders(Template())
+
+DIFFERS = (
+    "All heads share the target's LM head after a residual block of their own, where the paper gives each head its "
+    "own LM head: four of them would be more than a third as large as the bundled target. Heads may be less accurate.",
+    "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
+    "count more in training.",
+    "By default 12 nodes in 4 levels instead of about 60, because each node costs a small target relatively more "
+    "time; τ may be lower. Medusa-2, which also trains the target, is not built.",
+)
+
+PAPER = Source(
+    "Medusa: simple LLM inference acceleration framework with multiple decoding heads",
+    "Cai et al.",
+    2024,
+    "https://arxiv.org/abs/2401.10774",
+    "§2.1",
+)
+
+HEAD = Head(
+    MedusaHeads,
+    "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
+    agreement="the first head's likeliest token is the one that follows the next token in the text",
+)
+
+WIDE = (
+    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes as long as 1.8 plain"
+    " tokens; on the paper's GPU about one."
+)
+
+METHOD = Method(
+    "medusa",
+    title="Medusa",
+    promise=Promise.EXACT,
+    source=PAPER,
+    summary=(
+        "Heads predict several positions at once from one hidden state: almost free, but independent of each other."
+    ),
+    idea=(
+        "Extra heads read the target's last hidden state once, and head k predicts the k-th token after the newest "
+        "one, independently of the other heads. A fixed tree combines their best candidates, shaped by how often each "
+        "head was right on held-out text, and one pass of the target verifies it."
+    ),
+    formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
+    differences=DIFFERS,
+    order=80,
+    testing=Testing(short={"depth": 2, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
+    drafter=Medusa(),
+    verifier=Lossless(),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Bandit()),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,
+            "Cai et al. 2024, arXiv:2401.10774, abstract (over 2.2; README: 2.2 to 3.6; recalled)",
+            lambda lab: lab.speed(), timed=True, explanation_by_column={"smollm2": ("2026-11-26 16:56 UTC", WIDE)},
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=HEAD,
+)  # fmt: skip

@@ -1,0 +1,93 @@
+"""MSD: draft from words as pairs of feature and embedding, and from image patches as vision embeddings."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.eagle_vlm import LOSSES
+from workbench.methods.msd.drafter import MSD, MSDNet
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.models.bundle import VISION_TARGET
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+NO_ROOM = (
+    f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
+)
+
+METHOD = Method(
+    "msd",
+    title="MSD, text and vision decoupled",
+    promise=Promise.EXACT,
+    source=Source(
+        "Speculative decoding reimagined for multimodal large language models",
+        "Lin et al.",
+        2025,
+        "https://arxiv.org/abs/2505.14260",
+        "§3",
+    ),
+    summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
+    idea=(
+        "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
+        "hidden state and without a next token. Training starts on text alone and goes on with images and text."
+    ),
+    formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
+    differences=(
+        "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
+        "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
+        "MSD's gain over EAGLE may differ.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because each node costs a "
+        "small target relatively more time; τ may be lower.",
+        LOSSES,
+        "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
+        "minutes instead of 40 epochs; the first stage may be too short to matter.",
+    ),
+    order=160,
+    testing=Testing(perfect={}),
+    drafter=MSD(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    tree_builders=TREE_BUILDERS,
+    policies=(Fixed(depth=5),),
+    claims=(
+        Claim(
+            "τ / τ of a drafter in which patches enter like words",
+            "LLaVA-1.5, Qwen2-VL",
+            None,
+            None,
+            "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)",
+            lambda lab: lab.tau_over("EagleVLM", "MSD"),
+            home=VISION_TARGET,
+            explanation=(
+                "2026-11-22 12:14 UTC",
+                NO_ROOM.format("the drafter in which patches enter like words", "5.3"),
+            ),
+        ),
+        Claim(
+            "speed-up over plain decoding",
+            "LLaVA-1.5-7B, greedy",
+            2.29,
+            2.29,
+            "Lin et al. 2025, arXiv:2505.14260, abstract: up to 2.29×",
+            lambda lab: lab.speed("MSD"),
+            key="speed",
+            timed=True,
+            home=VISION_TARGET,
+        ),
+    ),
+    suites={
+        "vision": (Setting("MSD"),),
+    },
+    head=Head(
+        MSDNet,
+        "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the vectors "
+        "that the projector made of them. Trained on text alone first, then with an increasing share of images.",
+        recipe="vision-heads",
+    ),
+    recording=Recording(scene="four-shapes"),
+)

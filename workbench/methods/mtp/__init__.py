@@ -1,0 +1,92 @@
+"""Multi-token prediction: draft with the module that predicts one token more than the target."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import TRIMMED
+from workbench.methods.mtp.drafter import MTP, MTPNet
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+SMALL = (
+    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
+)
+
+METHOD = Method(
+    "mtp",
+    title="Multi-token prediction",
+    promise=Promise.EXACT,
+    source=Source(
+        "DeepSeek-V3 technical report",
+        "DeepSeek-AI",
+        2024,
+        "https://arxiv.org/abs/2412.19437",
+        "§2.2",
+    ),
+    summary="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
+    idea=(
+        "The target's last hidden state and the embedding of the next token are each normalised, fused by one "
+        "projection and passed through one transformer layer; the target's own LM head then predicts one token more. "
+        "For later tokens, the module reads its own hidden state with the token that it drafted."
+    ),
+    formula=(
+        "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
+        "then h(t+1) = h'(t+1)"
+    ),
+    differences=(
+        "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens of text; here "
+        "the target is already trained, and the module is trained in minutes on the target's distributions at its own "
+        "answers: τ is lower.",
+        "One module serves all depths, as engines use the released one, where the paper's formula has one per depth. "
+        "So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 in training is the "
+        "released one's way).",
+        "A dense layer with the target's attention in place of a mixture of experts and latent attention: no such "
+        "target is available here.",
+        "By default EAGLE-2's tree of 12 nodes, 3 children and 5 levels, where the paper drafts one token "
+        "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
+        TRIMMED,
+    ),
+    order=107,
+    testing=Testing(perfect={}),
+    drafter=MTP(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,
+            1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            lambda lab: lab.speed(grower="chain", depth=1), timed=True, explanation=("2026-11-26 17:03 UTC", SMALL),
+        ),
+        Claim(
+            "τ with one token drafted",
+            "DeepSeek-V3: the second token is accepted in 85 to 90 % of cases, over many topics", 1.85,
+            1.9, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            lambda lab: lab.tau(grower="chain", depth=1), key="second-token",
+        ),
+    ),
+    head=Head(
+        MTPNet,
+        "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden "
+        "state and embedding, one projection, one layer; embedding and output head are the target's.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

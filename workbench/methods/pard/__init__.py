@@ -1,0 +1,136 @@
+"""PARD: draft all tokens in one pass, at positions that hold a mask token."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import TRIMMED
+from workbench.methods.pard.drafter import PARD, PARDNet
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(Chain())
+
+TRAINED = 6
+"""Number of tokens per draft in training."""
+
+SMALL = (
+    f"{WRONG_SCALE}: a round takes as long as 2.4 plain tokens and writes 2.2; on the paper's GPUs a "
+    "pass over a few tokens costs about one token."
+)
+YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD writes 2.2 tokens per round, multi-token prediction 3.2."
+UNREACHED = f"{WRONG_SCALE}: 80, 42, 19 and 61 % of its positions are accepted, so few rounds reach the fourth."
+WIDE = (
+    f"{WRONG_SCALE}: without bfloat16 units a pass over 17 tokens takes 5.2 times as long as over "
+    "one, and a tree of 16 writes 2.0 tokens."
+)
+METHOD = Method(
+    "pard",
+    title="PARD",
+    promise=Promise.EXACT,
+    source=Source(
+        "PARD: accelerating LLM inference with low-cost parallel draft model adaptation",
+        "An et al.",
+        2025,
+        "https://arxiv.org/abs/2504.18583",
+        "§3",
+    ),
+    summary=(
+        "A drafter can predict all its tokens in one pass: it reads mask tokens after the text, one per draft token."
+    ),
+    idea=(
+        "One pass of the drafter reads the accepted tokens and then a mask for each further token of the draft. The "
+        "hidden state at the newest token predicts the first draft token, the one at each mask one more. A mask "
+        "attends to the text and the masks before it, but to no drafted token, so a longer draft costs no further "
+        "pass but is more likely to be rejected."
+    ),
+    formula=(
+        "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "
+        "q(i) = softmax( LM head norm h'(t+i) )"
+    ),
+    differences=(
+        "The paper adapts a small language model, which then serves a whole family of targets. Here EAGLE's layer, "
+        "which reads the target's features, is trained from scratch for one target (SmolLM2's starts from a trained "
+        "layer), as PARD-2's target-dependent drafter is.",
+        "It is trained in minutes on the target's distributions at its own answers, where the paper trains for epochs "
+        "on the next token of the text: τ is lower.",
+        "Positions to drop in training are drawn among those that have a token to predict; the released code draws "
+        "among all positions of the text, and wraps around at its end.",
+        "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
+        "vector: the paper's drafter has many layers and no features.",
+        "By default 5 tokens per draft and 6 in training, where the released code has 12 and 8; τ may be lower, and "
+        "the target verifies fewer tokens that are rejected.",
+        TRIMMED,
+    ),
+    order=108,
+    testing=Testing(perfect={}),
+    drafter=PARD(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding",
+            "LLaMA3.1-8B in vLLM",
+            3.67,
+            3.67,
+            "An et al. 2025, arXiv:2504.18583, abstract: up to 3.67×",
+            lambda lab: lab.speed(),
+            timed=True,
+            explanation=("2026-11-27 11:09 UTC", SMALL),
+            explanation_by_column={"smollm2": ("2026-11-27 15:21 UTC", WIDE)},
+        ),
+        Claim(
+            "tokens per second / those of a drafter with one pass per token (multi-token prediction)",
+            "PARD against the draft models that it was adapted from, average",
+            1.78,
+            1.78,
+            "An et al. 2025, arXiv:2504.18583, §4 (recalled; README)",
+            lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], other="mtp"),
+            key="beside-steps",
+            needs=("mtp",),
+            timed=True,
+            explanation=("2026-11-27 11:11 UTC", YOUNG),
+        ),
+        Claim(
+            "tokens drafted / passes of the drafter",
+            "12 tokens per draft in one pass",
+            12.0,
+            12.0,
+            "An et al. 2025, arXiv:2504.18583, §3.1; 12 by default in the released code",
+            lambda lab: lab.drafted_per_pass(depth=12),
+            key="one-pass",
+            by_construction="the head writes all 12 tokens in one pass; texts that end earlier need fewer",
+        ),
+        Claim(
+            "τ with 12 tokens per draft / τ with 6, as many as in training",
+            "one mask for all positions allows drafts longer than in training",
+            None,
+            None,
+            "An et al. 2025, arXiv:2504.18583, §4 (recalled)",
+            lambda lab: lab.tau_over("pard", {"depth": 12}, {"depth": TRAINED}, 0.0),
+            key="longer",
+            explanation=("2026-11-27 11:04 UTC", UNREACHED),
+        ),
+    ),
+    head=Head(
+        PARDNet,
+        "A drafter after PARD (An et al. 2025, arXiv 2504.18583): EAGLE's layer and a mask token, which predict all "
+        "tokens of a draft in one pass; embedding and output head are the target's.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5}),
+            Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)

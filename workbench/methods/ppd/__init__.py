@@ -1,0 +1,90 @@
+"""Parallel prompt decoding: trained prompt tokens let the target predict ahead in the pass that verifies."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.ppd.drafter import PPD, PromptTokens
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(DynamicSparse())
+
+SMALL = (
+    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
+)
+
+METHOD = Method(
+    "ppd",
+    title="Parallel prompt decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Hardware-aware parallel prompt decoding for memory-efficient acceleration of LLM inference",
+        "Chen et al.",
+        2024,
+        "https://arxiv.org/abs/2405.18628",
+        "§3 and §4",
+    ),
+    summary=(
+        "Trained embeddings make the target predict later tokens: a drafter of three vectors and no pass of its own."
+    ),
+    idea=(
+        "Trained prompt tokens, embeddings of no word, follow nodes of the draft. The target's prediction at the j-th "
+        "of them is a guess at the token j + 1 positions ahead, so the pass that verifies one draft also makes the "
+        "next one. Prompt tokens take positions in that pass, so trees and prompt tokens are planned together, by the "
+        "measured cost of passes on this machine."
+    ),
+    formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  only s(1) … s(m) are trained",
+    differences=(
+        "For each number of levels that can be drafted, the size of the pass is chosen by its measured cost, and all "
+        "sizes are optimised together; the paper gives all the same size, and sweeps it. In our measurements this was "
+        "no slower.",
+        "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
+        "position of each: the same loss, from fewer texts.",
+    ),
+    order=88,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_ppd.py."),
+    drafter=PPD(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=3), Planned(depth=3)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
+            2.49, 2.49, "Chen et al. 2024, arXiv:2405.18628, abstract",
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", SMALL),
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
+            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction)",
+            lambda lab: lab.tau_over(
+                "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
+            ),
+            key="medusa",
+            explanation=(
+                "2026-11-27 23:13 UTC",
+                f"{WRONG_SCALE}: 864 parameters; their first two guesses are the target's token at 42"
+                " and 20 % of held-out positions, Medusa's at 49 and 42 %.",
+            ),
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"grower": "template", "nodes": 3, "depth": 3}),
+            Setting("tree", {"grower": "template", "nodes": 16, "depth": 3}),
+        )
+    },
+    head=Head(
+        PromptTokens,
+        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: after a text the "
+        "target predicts later tokens at them.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""Prompt lookup: propose the tokens that followed an earlier occurrence of the newest tokens."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.prompt_lookup.drafter import NGram
+from workbench.methods.verifiers.judge import Judge
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+TINY_COPIER = (
+    f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there, 1.0 to 1.2 elsewhere)."
+)
+
+METHOD = Method(
+    "prompt-lookup",
+    title="Prompt lookup",
+    promise=Promise.EXACT,
+    source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
+    summary="Copying from the context is the cheapest draft; τ falls when nothing repeats.",
+    idea=(
+        "The newest n tokens are looked up in the text so far, and the tokens that followed them there are proposed. "
+        "No second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
+    ),
+    formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
+    differences=(
+        "By default the newest earlier occurrence is continued, where the original takes the first one "
+        "(occurrence=first), because it usually continues better; drafts and τ differ.",
+        "A continuation that ends with the text is proposed although it is shorter than K tokens. With "
+        "occurrence=transformers and ngram=2 drafts are Hugging Face's, token for token; otherwise they are not cut "
+        "at an end-of-text token, and in no case at a token that a logits processor forbids: some draft positions are "
+        "wasted.",
+    ),
+    order=40,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    drafter=NGram(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(), Judge()),
+    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10), OptimalOracle(depth=10)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding on texts grounded in their input",
+            "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
+            "Saxena 2023, README of prompt-lookup-decoding (recalled)",
+            lambda lab: lab.on_copied_answers().speed(), timed=True,
+            explanation=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
+        ),
+    ),
+    suites={"gpu": (Setting("Prompt lookup"),)},
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip

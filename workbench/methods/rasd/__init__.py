@@ -1,0 +1,70 @@
+"""RASD: merge a draft model's tree with branches retrieved from a datastore."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.rasd.drafter import Rasd
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "rasd",
+    title="Draft tree with retrieval (RASD)",
+    promise=Promise.EXACT,
+    source=Source(
+        "RASD: retrieval-augmented speculative decoding",
+        "Quan et al.",
+        2025,
+        "https://arxiv.org/abs/2503.03434",
+        "§3",
+    ),
+    summary="A model drafts new text, a datastore known text: one tree can contain both drafts.",
+    idea=(
+        "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
+        "branches that are unlikely for the model are pruned; the others are merged into its tree where their paths "
+        "diverge, and go deeper than it."
+    ),
+    formula=(
+        "T = T_model and the paths x of T_store with x₁ among the top m of q(· | text), merged by longest common "
+        "prefix"
+    ),
+    differences=(
+        "The tree comes from a separate draft model instead of an EAGLE head.",
+        "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
+        "By default 12 nodes from the model and 8 from the datastore, because each node costs a small target time.",
+        "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
+        "files.",
+    ),
+    order=66,
+    testing=Testing(
+        short={"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
+        real={"depth": 4, "nodes": 6, "retrieved": 4},
+        perfect={"nodes": 24},
+    ),
+    drafter=Rasd(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),
+    tree_builders=(BestFirst(ranked=False),),
+    claims=(
+        Claim(
+            "τ / τ of the draft model's tree alone",
+            "DocQA, summary, code and in-domain questions, EAGLE-2 and a datastore: the best of its time, without a "
+            "figure in the abstract", None, None,
+            "Quan et al. 2025, arXiv:2503.03434, abstract (recalled)",
+            lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
+            lacks="the paper's datastores; measured with the bundled one",
+        ),
+        Claim(
+            "τ / τ of the datastore alone", "DocQA, summary, code and in-domain questions: better than retrieval alone",
+            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
+            lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
+            lacks="the paper's datastores; measured with the bundled one",
+        ),
+    ),
+    recording=Recording(("story", "chat", "code")),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""REST: draft continuations of the newest tokens found in a datastore of text."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.rest.drafter import Rest
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "rest",
+    title="Retrieval from a datastore (REST)",
+    promise=Promise.EXACT,
+    source=Source(
+        "REST: retrieval-based speculative decoding",
+        "He et al.",
+        2024,
+        "https://arxiv.org/abs/2311.08252",
+        "§3",
+    ),
+    summary="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
+    idea=(
+        "The newest tokens are looked up in a datastore of text, by bisection in its suffix array, the longest match "
+        "first. The continuations of the matches are merged into a tree, and the most frequent ones are verified."
+    ),
+    formula=(
+        "longest n with c(t−n+1 … t) > 0; the nodes with the largest c(t−n+1 … t, x₁ … x_d), c: count in the datastore"
+    ),
+    differences=(
+        "By default at most 16 nodes instead of 64, because each node costs a small target relatively more time; "
+        "nodes=64 is the paper's tree.",
+        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
+        "0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, WORKBENCH_DATASTORE "
+        "names it.",
+        "Each node's token is drawn once. The released code draws for every path of the tree, which favours drafted "
+        "tokens when sampling.",
+        "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
+        "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
+    ),
+    order=64,
+    testing=Testing(
+        short={"depth": 2, "nodes": 8},
+        real={"depth": 4, "nodes": 8},
+        no_perfect_reason="It drafts without a model.",
+    ),
+    drafter=Rest(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding",
+            "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, datastores of code and of chat, 0.5 GB and "
+            "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
+            lambda lab: lab.speed(), timed=True,
+            lacks="a datastore as large as the paper's; measured with the bundled one",
+        ),
+        Claim(
+            "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
+            "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
+            lambda lab: lab.on_groups("code").with_code().tau(), key="code",
+        ),
+        Claim(
+            "speed-up over plain decoding, code from a datastore of code",
+            "HumanEval, CodeLlama of 7B and 13B, a datastore of code, 0.9 GB",
+            1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled; over code and chat)",
+            lambda lab: lab.on_groups("code").with_code().speed(), key="code-speed", timed=True,
+        ),
+    ),
+    recording=Recording(("story", "chat", "code")),
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""S2D: a draft model with several exits; each token comes from the first exit that is confident enough."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import TRIMMED
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.s2d.drafter import S2D
+from workbench.methods.s2d.net import S2DNet
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(Chain())
+
+SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
+"""Parameters with which one exit alone drafts. Only with the last exit does a draft stop at low confidence."""
+
+METHOD = Method(
+    "s2d",
+    title="S2D (sorted drafter)",
+    promise=Promise.EXACT,
+    source=Source(
+        "S2D: sorted speculative decoding for more efficient deployment of nested large language models",
+        "Kavehzadeh et al.",
+        2024,
+        "https://arxiv.org/abs/2407.01955",
+        "§3",
+    ),
+    summary=(
+        "A draft model can have several sizes: easy tokens exit early, if skipped keys and values are filled in later."
+    ),
+    idea=(
+        "A small language model has exits after some of its layers, through one norm and one LM head, and each token "
+        "of a draft comes from the first exit whose largest probability reaches a threshold. If a deeper layer is "
+        "needed later, it first processes every position that exited before it, all in one pass, so that its keys and "
+        "values are those of a full run."
+    ),
+    formula=(
+        "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"
+    ),
+    differences=(
+        "One target, where the paper is about one drafter for several: no claim about averages over targets is "
+        "measured.",
+        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
+        "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
+        "Its embeddings and LM head are initialised from the target's LM head, projected to its principal directions; "
+        "that is ours.",
+        "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "
+        "deeper layer is first needed, and none is copied or left out.",
+        "A draft stops before the token at which the drafter's confidence is too low, even the first one. The test "
+        "does not depend on a drawn token, so sampling stays exact.",
+        TRIMMED,
+    ),
+    order=16,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_s2d.py."),
+    drafter=S2D(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",
+            1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (recalled)", lambda lab: lab.speed(),
+            timed=True,
+            explanation=(
+                "2026-11-27 09:29 UTC",
+                f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a tree "
+                "round takes as long as 3.3 plain tokens and writes 2.5.",
+            ),
+        ),
+        Claim(
+            "tokens per second / those of the fastest of its sizes alone",
+            "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
+            "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
+            lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
+            explanation=(
+                "2026-11-27 09:31 UTC",
+                f"{WRONG_SCALE}: the smallest size alone drafts with one layer and is accepted more "
+                "often; using a larger one costs more than it gains.",
+            ),
+        ),
+        Claim(
+            "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
+            "ours: the gain from larger sizes; the paper compares speeds",
+            lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
+            explanation=(
+                "2026-11-27 23:08 UTC",
+                f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2);"
+                " with least=0 it is 1.01 (0.97–1.05): the sizes are too similar.",
+            ),
+        ),
+    ),
+    head=Head(
+        S2DNet,
+        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
+        "with exits after layers {exits}, with embeddings of its own.",
+        agreement="the whole drafter's likeliest token is the target's, of all tokens",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5}),
+            Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""Suffix decoding: count the continuations of the longest matches, and draft as far as the counts are reliable."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.prompt_lookup import TINY_COPIER
+from workbench.methods.suffix.drafter import Suffix
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "suffix",
+    title="Suffix decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "SuffixDecoding: extreme speculative decoding for emerging AI applications",
+        "Oliaro et al.",
+        2025,
+        "https://arxiv.org/abs/2411.04975",
+        "§3",
+    ),
+    summary="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
+    idea=(
+        "The newest tokens are matched against all tokens read and written. The continuations of each match are "
+        "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
+        "one with the largest sum of node probabilities is verified."
+    ),
+    formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
+    differences=(
+        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
+        "counts are those of the trees, over the newest 256 occurrences.",
+        "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
+        "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
+        "occurrence has ½, and its drafts are a little shorter.",
+        "By default at most 16 nodes, because each node costs a small target relatively more time.",
+        "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
+        "ones. It holds 65,536 tokens and drops the oldest.",
+    ),
+    order=62,
+    testing=Testing(
+        short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."
+    ),
+    drafter=Suffix(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=16), Planned(depth=16), Bandit(depth=16)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding on text that repeats itself",
+            "agentic SQL generation, up to",
+            5.3,
+            5.3,
+            "Oliaro et al. 2025, arXiv:2411.04975, abstract",
+            lambda lab: lab.on_copied_answers().speed(),
+            timed=True,
+            explanation=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
+        ),
+        Claim(
+            "τ / τ of prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
+            "agentic tasks: better than look-ups in the prompt",
+            None,
+            None,
+            "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
+            lambda lab: lab.on_copied_answers().tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0),
+            key="lookup",
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)

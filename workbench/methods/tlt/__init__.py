@@ -1,0 +1,90 @@
+"""TLT: train EAGLE's head further while the last sequences of a batch are decoded."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.common.differences import LOSSES, NORMS, TRIMMED
+from workbench.methods.common.warm_start import SHIFTING_DOMAINS
+from workbench.methods.eagle import HEAD
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.buckets import Buckets
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tlt.drafter import TLT
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+TREE_BUILDERS = supported_builders(BestFirst())
+
+METHOD = Method(
+    "tlt",
+    title="Adaptive drafter (TLT)",
+    promise=Promise.EXACT,
+    source=Source(
+        "Taming the long-tail: efficient reasoning RL training with adaptive drafter",
+        "Hu et al.",
+        2025,
+        "https://arxiv.org/abs/2511.16665",
+    ),
+    summary=(
+        "A target in training drifts away from its drafter, and the last long answers leave time to train the drafter."
+    ),
+    idea=(
+        "EAGLE's head drafts, and the features that verification computes are stored with the training step of the "
+        "target's weights that produced them. While only the last long sequences of a batch still run, the head is "
+        "trained on texts of the last two steps. The verifier never changes, so the output stays the target's."
+    ),
+    formula=(
+        "while few sequences run:  θ ← AdamW( θ, ∇ mean of  smooth L1( f̂_θ(t+1), f(t+1) ) + 0.1 CE( p(t+1), q_θ(t+1) "
+        ") )"
+    ),
+    differences=(
+        "The process that decodes also trains, between two rounds, where the paper trains on idle workers: here "
+        "training delays the remaining sequences.",
+        "With warm=True training continues over the requests of this backend, as the paper's does over a training "
+        "run; otherwise each request has its own copy of the head, trained on its own text every few rounds.",
+        "The pool is bounded by positions of text, the paper's by samples; distributions are compared at 512 "
+        "positions per training step at most. Each step uses a few short stretches of text, since it has to fit "
+        "between two rounds.",
+        "Cache entries that an older head computed for a text stay as they are, where the paper rebuilds them; "
+        "again=True recomputes them after each training step, which costs a pass of the layer over the text.",
+        "Any policy may set the draft length; `buckets` is the paper's: the more sequences run, the fewer tokens each "
+        "of them has verified, and lengths are chosen by ε-greedy. Each sequence uses its own rounds, and a strategy "
+        "is a length: the tree builder sets the branches.",
+        NORMS,
+        LOSSES,
+        TRIMMED,
+    ),
+    order=101,
+    testing=Testing(perfect={"rate": 0.0}),
+    drafter=TLT(),
+    verifier=Lossless(),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5), Buckets(depth=5)),
+    tree_builders=TREE_BUILDERS,
+    claims=(
+        Claim(
+            "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,
+            "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
+            lacks="reinforcement learning: the board `rollouts` has rollouts and a target that changes",
+        ),
+        Claim(
+            "τ of the head trained online / of the frozen one, after the target changed and while the domain shifts",
+            "drafters of targets in training", None, None,
+            "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
+            lambda lab: (
+                lab.with_weight_noise(0.1)
+                .on_groups(*SHIFTING_DOMAINS)
+                .tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0)
+            ),
+            key="adapts",
+        ),
+    ),
+    head=HEAD,
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,68 @@
+"""Unified layer skipping: draft with evenly spaced layers of the target."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.unified_skip.drafter import UnifiedSkip
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "unified-skip",
+    title="Unified layer skipping",
+    promise=Promise.EXACT,
+    source=Source(
+        "Accelerating inference in large language models with a unified layer skipping strategy",
+        "Liu et al.",
+        2024,
+        "https://arxiv.org/abs/2404.06954",
+        "§3",
+    ),
+    summary="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
+    idea=(
+        "A chosen speed-up s sets how many layers run, L / s; they are spread evenly, whatever the token. The "
+        "remaining layers draft over the target's own KV cache, and the whole target verifies."
+    ),
+    formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
+    differences=(
+        "The paper emits the output of the thinned model, an approximation; here it drafts, and the text follows the "
+        "target's distribution.",
+        STILL_READ,
+        "The paper fine-tunes with random speed-ups, so that the model adapts to missing layers. The bundled target "
+        "was trained for early exits instead, other targets for neither: drafts are worse.",
+    ),
+    order=72,
+    testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),
+    drafter=UnifiedSkip(),
+    verifier=Lossless(),
+    other_verifiers=(AsDrafted(),),
+    policies=(
+        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
+        *(Bandit(depth=3), OptimalOracle(depth=3)),
+    ),
+    claims=(
+        Claim(
+            "speed-up over plain decoding",
+            "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: output of the thinned model",
+            1.3, 1.7, "Liu et al. 2024, arXiv:2404.06954, abstract (recalled)", lambda lab: lab.speed(), timed=True,
+            lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
+        ),
+        Claim(
+            "τ with half of the layers, evenly spread / with the first half of them",
+            "BLOOMZ-7B and LLaMA-2, fine-tuned: better than other ways of skipping at an equal ratio", None, None,
+            "Liu et al. 2024, arXiv:2404.06954, abstract (direction)",
+            lambda lab: lab.tau_over(
+                "early-exit", {"speedup": 2.0}, {"exit_layer": lab.models.target.n_layers // 2}, 0.0
+            ),
+            key="spread", lacks="a target fine-tuned with layers skipped",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,31 @@
+"""Unified layer skipping: a draft skips evenly spaced layers, the same ones for every token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.core.params import param
+from workbench.engine.request import Sequence
+from workbench.methods.common.layer_skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
+
+
+@dataclass(frozen=True)
+class UnifiedSkip(LayerSkippingDrafter):
+    """Draft with L / s of the target's L layers, evenly spread, including the first and the last.
+
+    s is the intended speed-up. The layers depend on s alone, not on tokens, so all sequences of a batch run the same
+    layers.
+
+    Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
+    """
+
+    source: ClassVar[str] = "unified-skip"
+    speedup: float = param(
+        1.25, ge=1.0, le=8.0, doc="s, target speed-up per pass; L / s of the L layers are used as drafter"
+    )
+
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
+        """Return the half layers to skip, so that round(L / s) layers run, but at least two."""
+        n = sequence.models.target.n_layers
+        return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))
