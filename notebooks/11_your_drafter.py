@@ -553,7 +553,7 @@ assert not adapts([len(r.nodes) for r in wb.generate(COPY, "my-successor", max_n
 #
 # ## Where to read on
 #
-# - The protocol: `workbench/decoders/draft_verify/parts.py`. Drafters to learn from, one idea per file: `workbench/methods/drafters/`.
+# - The protocol: `workbench/decoders/draft_verify/parts.py`. Drafters to learn from, one folder per method: `workbench/methods/`.
 # - Saxena 2023, *Prompt Lookup Decoding*; Luo et al. 2024, *Token Recycling*, arXiv:2408.08696: tables that are updated
 #   during decoding. Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: training on the target's own text.
 

@@ -6,10 +6,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.adaptive_trigram.drafter import AdaptiveTrigram
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.common.presets import copying
 
 BEST_FIRST = (
     f"{WRONG_SETTING}: in one table the search converges to best-first order (methods/test_trigram),"
@@ -48,8 +45,7 @@ METHOD = Method(
     order=58,
     testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="It drafts without a model."),
     drafter=AdaptiveTrigram(),
-    verifier=Lossless(),
-    policies=(Fixed(depth=4), Planned(depth=4), Bandit(depth=4)),
+    **copying(depth=4),
     claims=(
         Claim(
             "speed-up over plain decoding",

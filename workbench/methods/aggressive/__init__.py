@@ -6,12 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.aggressive.drafter import Aggressive
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import copying
 from workbench.methods.prompt_lookup import TINY_COPIER
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "aggressive",
@@ -43,9 +40,7 @@ METHOD = Method(
     order=42,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=Aggressive(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=12), Planned(depth=12), Bandit(depth=12)),
+    **copying(Lenient(), depth=12),
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats its input",

@@ -7,18 +7,11 @@ from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording,
 from workbench.decoders.method import Method, Source
 from workbench.methods.block_diffusion.drafter import BlockDiffusion, BlockNet
 from workbench.methods.common.differences import TRIMMED
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import tree_head
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 
 UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
-TREE_BUILDERS = supported_builders(Chain())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as one plain token; on the "
@@ -63,10 +56,7 @@ METHOD = Method(
     order=109,
     testing=Testing(perfect={}),
     drafter=BlockDiffusion(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Chain(), depth=5),
     claims=(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,

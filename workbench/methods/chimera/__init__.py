@@ -6,17 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.chimera.drafter import Chimera, ChimeraHeads
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.common.presets import tree_head
 from workbench.methods.tree_builders.template import Template
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
-
-TREE_BUILDERS = supported_builders(Template())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as one plain token; on the "
@@ -59,10 +51,7 @@ METHOD = Method(
     order=91,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
-    verifier=Lossless(),
-    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
-    policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,

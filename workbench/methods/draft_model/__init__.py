@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.draft_model.drafter import DraftModel
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
@@ -15,12 +16,9 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
 from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -55,16 +53,12 @@ METHOD = Method(
     order=10,
     testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),
     drafter=DraftModel(),
-    verifier=Lossless(),
-    other_verifiers=(
-        *verifiers_for_builders(supported_builders(Chain())),
+    **tree_head(
+        Chain(),
         *(TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(), Judge()),
+        drafter=DraftModel,
+        policies=(Fixed, Heuristic, Confidence, Planned, Entropy, Bandit, SpecDecPlusPlus, OptimalOracle),
     ),
-    policies=(
-        *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
-        OptimalOracle(),
-    ),
-    tree_builders=supported_builders(Chain(), DraftModel),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

@@ -5,17 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.draft_tree.drafter import TopKTree
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst(ranked=False), TopKTree)
 
 PAID = (
     f"{WRONG_SCALE}: 1.09 tokens per pass to the static tree's 1, but its rounds take longer by as much; "
@@ -49,10 +41,7 @@ METHOD = Method(
     order=20,
     testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),
     drafter=TopKTree(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(ranked=False), drafter=TopKTree),
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -5,17 +5,11 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.draft_tree.drafter import SampledTree
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.stochastic_beam import StochasticBeam
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
 from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -42,17 +36,9 @@ METHOD = Method(
     order=30,
     testing=Testing(short={"depth": 2, "width": 3}, real={"depth": 3, "width": 2}, perfect={}),
     drafter=SampledTree(),
-    verifier=Lossless(),
-    other_verifiers=(
-        *verifiers_for_builders(supported_builders(StochasticBeam())),
-        TypicalAcceptance(),
-        Lenient(),
-        Nearest(),
-        Reflective(),
-        Judge(),
+    **tree_head(
+        StochasticBeam(), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(), drafter=SampledTree
     ),
-    policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=supported_builders(StochasticBeam(), SampledTree),
     claims=(
         Claim(
             "τ / τ of a chain with the same number of verified tokens (12)",

@@ -7,17 +7,9 @@ from workbench.decoders.declarations import Claim, Head, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import LOSSES, NORMS, TRIMMED
 from workbench.methods.common.feature_net import FeatureNet
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle.drafter import Eagle
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(Template())
 
 HEAD = Head(
     FeatureNet,
@@ -59,10 +51,7 @@ METHOD = Method(
     order=95,
     testing=Testing(perfect={}),
     drafter=Eagle(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Template(), depth=5),
     claims=(
         Claim(
             "speed-up over plain decoding", "LLaMA-2-chat-70B, MT-Bench", 2.7, 3.5,

@@ -6,18 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import LOSSES, NORMS, TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle import HEAD
 from workbench.methods.eagle.drafter import Eagle
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 METHOD = Method(
     "eagle-2",
@@ -53,10 +45,7 @@ METHOD = Method(
     order=100,
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, real={"depth": 3, "width": 2, "nodes": 6}, perfect={}),
     drafter=Eagle(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,

@@ -5,17 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle_3.drafter import Eagle3, Eagle3Net
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 METHOD = Method(
     "eagle-3",
@@ -56,10 +48,7 @@ METHOD = Method(
     order=105,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
     drafter=Eagle3(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
             "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",

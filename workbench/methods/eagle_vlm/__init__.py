@@ -5,15 +5,11 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle_vlm.drafter import EagleVLM, EagleVLMNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.bundle import VISION_TARGET
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 LOSSES = (
     "The losses on features and on distributions have weights 1 and 1 instead of 1 and 0.1 (workbench train "
@@ -57,10 +53,7 @@ METHOD = Method(
     order=150,
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={}),
     drafter=EagleVLM(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    tree_builders=TREE_BUILDERS,
-    policies=(Fixed(depth=5),),
+    **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
             "mean accepted length τ", "LLaVA-1.5-7B, greedy, one epoch, tree of 60 nodes", 3.59, 3.59,

@@ -5,15 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import layer_skipping
 from workbench.methods.early_exit.drafter import EarlyExit
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.confidence import Confidence
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.optimal_oracle import OptimalOracle
-from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
-from workbench.methods.verifiers.lossless import Lossless
 
 UNTRAINED = (
     f"{WRONG_SETTING}: SmolLM2 was not trained for early exits (τ 1.04 with 3 drafts per round), and "
@@ -57,12 +51,7 @@ METHOD = Method(
         perfect={"exit_layer": 3},
     ),
     drafter=EarlyExit(),
-    verifier=Lossless(),
-    other_verifiers=(AsDrafted(),),
-    policies=(
-        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
-        *(Bandit(depth=3), OptimalOracle(depth=3)),
-    ),
+    **layer_skipping(AsDrafted(), depth=3),
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -6,17 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import NORMS, TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.falcon.drafter import Falcon, FalconNet
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 CHAIN = {"grower": "chain", "depth": 6}
 
@@ -69,10 +61,7 @@ METHOD = Method(
     order=104,
     testing=Testing(perfect={}),
     drafter=Falcon(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=6), Planned(depth=6), Entropy(depth=6), Bandit(depth=6)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=6),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna and LLaMA-2-chat, MT-Bench, HumanEval and GSM8K", 2.91, 3.51,

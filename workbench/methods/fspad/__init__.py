@@ -6,17 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import NORMS, TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.fspad.drafter import FSPAD, FSPADNet
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 UNDECIDED = f"{WRONG_SCALE}: above 1, but with 25 prompts the interval is ±7 %."
 
@@ -53,10 +45,7 @@ METHOD = Method(
     order=102,
     testing=Testing(perfect={}),
     drafter=FSPAD(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
             "τ / τ of EAGLE-2 with the same tree",

@@ -5,15 +5,11 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.hidden_transfer.drafter import HiddenTransfer, Transfers
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(DynamicSparse())
 
 METHOD = Method(
     "hidden-transfer",
@@ -45,10 +41,7 @@ METHOD = Method(
     order=92,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
     drafter=HiddenTransfer(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=3), Planned(depth=3)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
             "τ / τ of Medusa with a tree of as many nodes (12)",

@@ -5,18 +5,10 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, HydraPlusPlusHeads
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
-
-TREE_BUILDERS = supported_builders(Template())
 
 METHOD = Method(
     "hydra-plus-plus",
@@ -53,10 +45,7 @@ METHOD = Method(
     order=87,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
     drafter=HydraPlusPlus(),
-    verifier=Lossless(),
-    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
-    policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
             "τ / τ of Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,

@@ -5,12 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import copying
 from workbench.methods.jacobi.drafter import Jacobi
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 FREE = (
     f"{WRONG_SETTING}: the paper's gain is on translation; here τ is 1.09 and 1.08, and a round with 6"
@@ -51,9 +48,7 @@ METHOD = Method(
     order=63,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=Jacobi(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),
+    **copying(Lenient(), depth=6),
     claims=(
         Claim(
             "tokens per target pass (τ) of plain Jacobi, blocks of 16 (without consistency training almost no gain)",

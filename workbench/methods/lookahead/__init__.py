@@ -5,12 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import copying
 from workbench.methods.lookahead.drafter import Lookahead
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Fu et al.'s parameters for models of 7B."""
@@ -54,9 +51,7 @@ METHOD = Method(
         short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."
     ),
     drafter=Lookahead(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=5), Planned(depth=5), Bandit(depth=5)),
+    **copying(Lenient(), depth=5),
     claims=(
         Claim(
             "tokens per target pass (τ) on code, W=15, N=5, G=15",

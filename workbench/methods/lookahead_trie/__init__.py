@@ -5,12 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import copying
 from workbench.methods.lookahead_trie.drafter import LookaheadTrie
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.prompt_lookup import TINY_COPIER
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "lookahead-trie",
@@ -41,8 +38,7 @@ METHOD = Method(
     order=60,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=LookaheadTrie(),
-    verifier=Lossless(),
-    policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),
+    **copying(depth=8),
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",

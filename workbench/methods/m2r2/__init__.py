@@ -5,14 +5,8 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import layer_skipping
 from workbench.methods.m2r2.drafter import M2R2, Accelerators
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.confidence import Confidence
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.optimal_oracle import OptimalOracle
-from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "m2r2",
@@ -51,11 +45,7 @@ METHOD = Method(
     order=112,
     testing=Testing(short={"depth": 2}, no_perfect_reason="It exits before the last layer: see test_m2r2.py."),
     drafter=M2R2(),
-    verifier=Lossless(),
-    policies=(
-        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
-        *(Bandit(depth=3), OptimalOracle(depth=3)),
-    ),
+    **layer_skipping(depth=3),
     claims=(
         Claim(
             "τ / τ of early exit after the same layer, with the same lengths",

@@ -5,17 +5,13 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.medusa.drafter import Medusa, MedusaHeads
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
-
-TREE_BUILDERS = supported_builders(Template())
 
 DIFFERS = (
     "All heads share the target's LM head after a residual block of their own, where the paper gives each head its "
@@ -63,10 +59,7 @@ METHOD = Method(
     order=80,
     testing=Testing(short={"depth": 2, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
-    verifier=Lossless(),
-    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
-    policies=(Fixed(), Planned(), Bandit()),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Template(), TypicalAcceptance(), policies=(Fixed, Planned, Bandit)),
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

@@ -5,16 +5,12 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle_vlm import LOSSES
 from workbench.methods.msd.drafter import MSD, MSDNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.bundle import VISION_TARGET
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 NO_ROOM = (
     f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
@@ -50,10 +46,7 @@ METHOD = Method(
     order=160,
     testing=Testing(perfect={}),
     drafter=MSD(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    tree_builders=TREE_BUILDERS,
-    policies=(Fixed(depth=5),),
+    **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
             "τ / τ of a drafter in which patches enter like words",

@@ -6,17 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.mtp.drafter import MTP, MTPNet
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
@@ -60,10 +52,7 @@ METHOD = Method(
     order=107,
     testing=Testing(perfect={}),
     drafter=MTP(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
             "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,

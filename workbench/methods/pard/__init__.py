@@ -6,17 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.pard.drafter import PARD, PARDNet
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(Chain())
 
 TRAINED = 6
 """Number of tokens per draft in training."""
@@ -72,10 +64,7 @@ METHOD = Method(
     order=108,
     testing=Testing(perfect={}),
     drafter=PARD(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Chain(), depth=5),
     claims=(
         Claim(
             "speed-up over plain decoding",

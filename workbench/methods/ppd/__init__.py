@@ -5,15 +5,11 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.ppd.drafter import PPD, PromptTokens
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(DynamicSparse())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
@@ -51,10 +47,7 @@ METHOD = Method(
     order=88,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_ppd.py."),
     drafter=PPD(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=3), Planned(depth=3)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import copying
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
@@ -12,7 +13,6 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 TINY_COPIER = (
     f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there, 1.0 to 1.2 elsewhere)."
@@ -40,9 +40,7 @@ METHOD = Method(
     order=40,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=NGram(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(), Judge()),
-    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10), OptimalOracle(depth=10)),
+    **copying(Lenient(), Judge(), depth=10, policies=(Fixed, Planned, Bandit, OptimalOracle)),
     claims=(
         Claim(
             "speed-up over plain decoding on texts grounded in their input",

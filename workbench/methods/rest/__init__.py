@@ -5,12 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import copying
 from workbench.methods.rest.drafter import Rest
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "rest",
@@ -49,9 +46,7 @@ METHOD = Method(
         no_perfect_reason="It drafts without a model.",
     ),
     drafter=Rest(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),
+    **copying(Lenient(), depth=10),
     claims=(
         Claim(
             "speed-up over plain decoding",

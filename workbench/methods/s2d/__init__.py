@@ -6,18 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import TRIMMED
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import tree_head
 from workbench.methods.s2d.drafter import S2D
 from workbench.methods.s2d.net import S2DNet
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(Chain())
 
 SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
 """Parameters with which one exit alone drafts. Only with the last exit does a draft stop at low confidence."""
@@ -61,10 +53,7 @@ METHOD = Method(
     order=16,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(Chain(), depth=5),
     claims=(
         Claim(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",

@@ -5,16 +5,12 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.eagle_vlm import CITED, LOSSES, PAPER
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.specvlm.drafter import SpecVLM, SpecVLMNet
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.bundle import VISION_TARGET
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 IGNORES = "this drafter's output does not depend on the image, however much of it is left"
 
@@ -48,10 +44,7 @@ METHOD = Method(
     order=170,
     testing=Testing(perfect={}),
     drafter=SpecVLM(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    tree_builders=TREE_BUILDERS,
-    policies=(Fixed(depth=5),),
+    **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
             "τ over EagleVLM's", "LLaVA-1.5-7B, greedy, one epoch: 3.67 against 3.59", 1.02, 1.02,

@@ -5,17 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import tree_head
 from workbench.methods.stand.drafter import Stand
-from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.data_driven import DataDriven
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(DataDriven(), Stand)
 
 METHOD = Method(
     "stand",
@@ -57,10 +49,7 @@ METHOD = Method(
         no_perfect_reason="It drafts without a model.",
     ),
     drafter=Stand(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(DataDriven(), depth=5, drafter=Stand),
     claims=(
         Claim(
             "τ / τ of token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",

@@ -5,13 +5,10 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import copying
 from workbench.methods.prompt_lookup import TINY_COPIER
 from workbench.methods.suffix.drafter import Suffix
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "suffix",
@@ -46,9 +43,7 @@ METHOD = Method(
         short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."
     ),
     drafter=Suffix(),
-    verifier=Lossless(),
-    other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=16), Planned(depth=16), Bandit(depth=16)),
+    **copying(Lenient(), depth=16),
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats itself",

@@ -6,6 +6,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import LOSSES, NORMS, TRIMMED
+from workbench.methods.common.presets import tree_head
 from workbench.methods.common.warm_start import SHIFTING_DOMAINS
 from workbench.methods.eagle import HEAD
 from workbench.methods.policies.bandit import Bandit
@@ -15,11 +16,6 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tlt.drafter import TLT
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
-
-TREE_BUILDERS = supported_builders(BestFirst())
 
 METHOD = Method(
     "tlt",
@@ -63,10 +59,7 @@ METHOD = Method(
     order=101,
     testing=Testing(perfect={"rate": 0.0}),
     drafter=TLT(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5), Buckets(depth=5)),
-    tree_builders=TREE_BUILDERS,
+    **tree_head(BestFirst(), depth=5, policies=(Fixed, Planned, Entropy, Bandit, Buckets)),
     claims=(
         Claim(
             "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,

@@ -5,15 +5,9 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.policies.bandit import Bandit
-from workbench.methods.policies.confidence import Confidence
-from workbench.methods.policies.entropy import Entropy
-from workbench.methods.policies.fixed import Fixed
-from workbench.methods.policies.optimal_oracle import OptimalOracle
-from workbench.methods.policies.planned import Planned
+from workbench.methods.common.presets import layer_skipping
 from workbench.methods.unified_skip.drafter import UnifiedSkip
 from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
-from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "unified-skip",
@@ -42,12 +36,7 @@ METHOD = Method(
     order=72,
     testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),
     drafter=UnifiedSkip(),
-    verifier=Lossless(),
-    other_verifiers=(AsDrafted(),),
-    policies=(
-        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
-        *(Bandit(depth=3), OptimalOracle(depth=3)),
-    ),
+    **layer_skipping(AsDrafted(), depth=3),
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -7,14 +7,12 @@ from typing import Any
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Measurement, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
+from workbench.methods.common.presets import tree_head
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import supported_builders
-from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
-from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.vlm_draft.drafter import TextOnlyDraftModel
 from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
@@ -34,8 +32,6 @@ def facts_gap(lab: Any) -> Measurement:
             gaps.append(n_good_other / n_tested_other - n_good / n_tested)
     return lab.mean(gaps)
 
-
-TREE_BUILDERS = supported_builders(Chain(), TextOnlyDraftModel)
 
 METHOD = Method(
     "vlm-text-only",
@@ -63,10 +59,7 @@ METHOD = Method(
     order=120,
     testing=Testing(no_perfect_reason="Its drafter does not read the image."),
     drafter=TextOnlyDraftModel(),
-    verifier=Lossless(),
-    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
-    tree_builders=TREE_BUILDERS,
-    policies=(Fixed(), Heuristic(), Confidence(), Planned()),
+    **tree_head(Chain(), drafter=TextOnlyDraftModel, policies=(Fixed, Heuristic, Confidence, Planned)),
     claims=(
         Claim(
             "acceptance rate on other words minus that on words that state facts about the image",

@@ -1,0 +1,95 @@
+"""Parts that methods of one family share, so that a declaration states only its differences.
+
+A preset returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Policy, TreeBuilder, Verifier
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
+from workbench.methods.verifiers.lossless import Lossless
+
+PolicyClass = Callable[..., Policy]
+
+
+class Parts(TypedDict):
+    """Keyword arguments of `Method`; the first verifier, policy and tree builder are the defaults."""
+
+    verifier: Verifier
+    other_verifiers: tuple[Verifier, ...]
+    policies: tuple[Policy, ...]
+    tree_builders: tuple[TreeBuilder, ...]
+
+
+def tree_head(
+    default: TreeBuilder,
+    *other_verifiers: Verifier,
+    depth: int | None = None,
+    drafter: type[DistributionDrafter] = DistributionDrafter,
+    policies: Sequence[PolicyClass] = (Fixed, Planned, Entropy, Bandit),
+) -> Parts:
+    """Return the parts of a drafter with a distribution, which may draft trees: heads, and a draft model with trees.
+
+    It offers all tree builders that the drafter supports and all verifiers that are exact for one of them.
+
+    Args:
+        default: the default tree builder, with its settings.
+        other_verifiers: verifiers offered besides the exact ones.
+        depth: default depth of a draft in tokens; None: the default of each policy.
+        drafter: class of the drafter, if its model takes embeddings or images; see `supported_builders`.
+        policies: classes of the policies, the default first.
+
+    Example:
+        >>> from workbench.methods.tree_builders.template import Template
+        >>> [policy.name for policy in tree_head(Template())["policies"]]
+        ['fixed', 'planned', 'entropy', 'bandit']
+    """
+    builders = supported_builders(default, drafter)
+    return {
+        "verifier": Lossless(),
+        "other_verifiers": (*verifiers_for_builders(builders), *other_verifiers),
+        "policies": _policies(policies, depth),
+        "tree_builders": builders,
+    }
+
+
+def copying(
+    *other_verifiers: Verifier, depth: int, policies: Sequence[PolicyClass] = (Fixed, Planned, Bandit)
+) -> Parts:
+    """Return the parts of a drafter that looks drafts up and has no distribution: n-grams, tries, guesses.
+
+    Args:
+        other_verifiers: approximate verifiers offered besides the exact one.
+        depth: default depth of a draft in tokens.
+        policies: classes of the policies, the default first.
+    """
+    return {
+        "verifier": Lossless(),
+        "other_verifiers": other_verifiers,
+        "policies": _policies(policies, depth),
+        "tree_builders": (),
+    }
+
+
+def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
+    """Return the parts of a drafter that runs some layers of the target and drafts a chain.
+
+    Args:
+        other_verifiers: verifiers offered besides the exact one.
+        depth: default depth of a draft in tokens.
+    """
+    return copying(*other_verifiers, depth=depth, policies=(Fixed, Confidence, Planned, Entropy, Bandit, OptimalOracle))
+
+
+def _policies(classes: Sequence[PolicyClass], depth: int | None) -> tuple[Policy, ...]:
+    return tuple(policy() if depth is None else policy(depth=depth) for policy in classes)
