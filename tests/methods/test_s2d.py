@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -426,7 +427,7 @@ def test_all_sizes_are_trained_on_the_targets_distributions(kept: list[int]) -> 
     counts positions of the answer only.
     """
     lesson: Any = TrainingStub(kept)
-    net, step_losses, measure = train(lesson)
+    net, step_losses, measure = inspect.unwrap(train)(lesson)  # without the type check: the stub returns its arguments
 
     def by_hand(first: int) -> tuple[Tensor, Tensor]:
         lost, right, n, both = torch.zeros(3), torch.zeros(3), 0, 0
@@ -469,7 +470,7 @@ def test_feature_loss_is_refused() -> None:
     lesson: Any = TrainingStub(list(range(V)))
     lesson.options.loss = "smooth_l1:1+ce_soft:1"
     with pytest.raises(ParameterError, match="smooth_l1 compares features"):
-        train(lesson)
+        inspect.unwrap(train)(lesson)
 
 
 @pytest.mark.skipif("text-target-s2d" not in bundled(), reason="needs the bundled drafter")

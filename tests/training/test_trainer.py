@@ -115,7 +115,8 @@ def test_a_kind_of_head_has_only_options_that_are_described_and_of_one_type(kind
     for base in bases:
         assert types_of(base).items() <= types.items(), base.__name__
     assert cls().method == kind
-    code = "".join(path.read_text() for name in ("family", "heads") for path in (TRAINING / name).glob("*.py"))
+    files = [path for name in ("family", "heads") for path in (TRAINING / name).glob("*.py")]
+    code = "".join(path.read_text() for path in [*files, *TRAINING.parent.glob("methods/*/train.py")])
     read = set(re.findall(r"\b(?:options|self)\.(\w+)", code)) | set(re.findall(r'getattr\(options, "(\w+)"', code))
     read |= set(inspect.signature(registry.heads()[kind].net).parameters) | set(types_of(RunOptions))
     assert set(types) <= read, "an option without effect"
