@@ -4,6 +4,7 @@ Each time an answer is used, new positions are sampled in it. After each of them
 some blocks a part of the tokens stays visible, as in drafting in several steps.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 import math

@@ -1,5 +1,6 @@
 """Training of Chimera: each head on the target's distribution, with the fusion layer's states for draft tokens."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator

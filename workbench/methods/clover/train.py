@@ -1,5 +1,6 @@
 """Training of Clover: each level on the target's feature and distribution, with the true tokens before it as input."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """Training of EAGLE-3: on the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ number of wrong predictions. The share decreases during training, since in draft
     glancing     f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) has no loss
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """Training of FLASH's drafter, by the recipe `vision-heads`."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

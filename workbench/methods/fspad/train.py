@@ -1,5 +1,6 @@
 """Training of FSPAD's layer: as for EAGLE's layer, on features and distributions."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """Training of transfer matrices: gradients flow through the frozen layers above to the predicted pseudo states."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Mapping

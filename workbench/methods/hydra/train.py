@@ -1,5 +1,6 @@
 """Training of Hydra's heads: each on the target's distribution after the true tokens that the head gets as input."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,6 @@
 """Training of Hydra++'s heads and their prefix layer: as for Hydra, on the target's distributions alone."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

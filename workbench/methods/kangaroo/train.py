@@ -1,5 +1,6 @@
 """Training of Kangaroo's adapter: after an early exit it predicts the target's final features."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Mapping

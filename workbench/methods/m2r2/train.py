@@ -4,6 +4,7 @@ The frozen target's first layers process a batch of answers once, unchanged. The
 same layers over their KV cache, all positions at once. As in a draft, each position attends to the true text before it.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
 """Training of Medusa's heads: head k predicts the token k + 1 positions later from the features of answers."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator

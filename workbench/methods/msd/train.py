@@ -1,5 +1,6 @@
 """Training of MSD's drafter, by the recipe `vision-heads`: first on text alone."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

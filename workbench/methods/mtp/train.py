@@ -1,5 +1,6 @@
 """Training of the multi-token prediction module: on distributions alone, as in its paper, in multi-step drafts."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ position would multiply the cost by the draft length. If a step's mask is droppe
 too (conditional drop of tokens). So each remaining mask attends to all masks to which it will attend in drafting.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,6 @@
 """Training of prompt tokens: gradients flow through the whole frozen target to their embeddings."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ This is the paper's sorted fine-tuning. Each size is a prefix of every larger on
 predict at their own exit, and to compute the input of the layers after it. The losses of all exits have equal weights.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

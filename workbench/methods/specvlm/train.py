@@ -1,5 +1,6 @@
 """Training of SpecVLM's drafter and its compressor, by the recipe `vision-heads`."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass
