@@ -251,9 +251,9 @@ def test_stopping_head_shortens_drafts_where_few_are_accepted(degraded_models: M
     assert drafted_and_accepted(trained)[0] < 0.7 * drafted_and_accepted(untrained)[0]
     assert drafted_and_accepted(trained)[1] > 1.2 * drafted_and_accepted(untrained)[1]
     predictions = [
-        r.signals["predicted acceptance of the whole draft"]
+        r.signals["predicted probability that the whole draft is accepted"]
         for r in trained.rounds
-        if "predicted acceptance of the whole draft" in r.signals
+        if "predicted probability that the whole draft is accepted" in r.signals
     ]
     assert predictions
     assert all(0 < chance <= 1 for chance in predictions)

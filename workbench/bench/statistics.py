@@ -1,9 +1,9 @@
 """Figures from runs, defined once for Compare, Sweep, bench, claims and regression.
 
-Speeds are geometric means over equally weighted prompts; speed-ups are the same of ratios within one prompt and repeat,
-with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
+Speeds are geometric means over equally weighted prompts. Speed-ups are geometric means of ratios within one prompt and
+repeat, with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
 (`Totals`). Other figures, one value per prompt, are means with the one 95 % interval below: scipy's percentile
-bootstrap (Efron & Tibshirani 1993, §13.3), seeded.
+bootstrap (Efron & Tibshirani 1993, §13.3) with a fixed seed.
 """
 
 from __future__ import annotations

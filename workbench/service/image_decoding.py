@@ -49,7 +49,7 @@ def decode_all(images: Any) -> tuple[Image.Image, ...]:
         PromptError: there are too many images, or one cannot be read; the message says which.
     """
     if isinstance(images, (str, bytes, Path, Image.Image)) or not isinstance(images, Sequence):
-        raise PromptError("The images are not a list.", "Give a list, also for a single image.")
+        raise PromptError("`images` must be a list.", "Give a list, also for a single image.")
     if len(images) > MAX_IMAGES:
         raise PromptError(f"{len(images)} images were given; the limit is {MAX_IMAGES}.", "Give fewer images.")
     if not images:

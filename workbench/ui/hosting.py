@@ -1,4 +1,4 @@
-"""Connection of a view to Gradio: a `gr.HTML` drawn by an ES module, its calls, and the bus for messages of runs."""
+"""Connect a view to Gradio: a `gr.HTML` drawn by an ES module, the Python functions it calls, and messages of runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NOT_HERE = (
 )
 NOT_YOURS = (
     "Training starts processes on this server, so only the user of this machine may use the Lab. Open it on the "
-    "machine that runs the app, or start the app with --api-key, which admits all users of the key."
+    "machine that runs the app, or start the app with --api-key: everyone who has the key may then use the Lab."
 )
 NOT_INSTALLED = (
     "Training curves are saved as TensorBoard event files. Run pip install tensorboardX, then restart the app."

@@ -201,7 +201,10 @@ class PartialTree:
         raise NotImplementedError
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Process the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
+        """Return the next-token distributions after the weighted mean of the level's embeddings, from one forward pass.
+
+        Arguments: see `superpose`.
+        """
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot process several of them as one.",
             "Choose another tree builder, or a method with a draft model.",

@@ -57,7 +57,7 @@ METHOD = Method(
             timed=True,
         ),
         Claim(
-            "τ / τ without adaptation to the target's distribution (rate=0)",
+            "τ relative to τ without adaptation to the target's distribution (rate=0)",
             "Vicuna-7B and others",
             None,
             None,
@@ -66,7 +66,7 @@ METHOD = Method(
             key="adaptation",
         ),
         Claim(
-            "τ / τ of best-first search in the same table, 12 nodes",
+            "τ relative to best-first search in the same table, 12 nodes",
             "Vicuna-7B and others",
             None,
             None,

@@ -64,7 +64,7 @@ METHOD = Method(
             explanation=("2026-11-26 17:10 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of PARD, both chains of 5",
+            "τ relative to PARD, both chains of 5",
             "block that attends to itself and to hidden states of several layers, against a causal sequence of masks",
             None, None,
             "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
@@ -72,14 +72,15 @@ METHOD = Method(
             explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ / τ of Medusa, both chains of 3",
+            "τ relative to Medusa, both chains of 3",
             "keys and values from several layers, against heads on the last hidden state",
             None, None, "ours: Medusa also drafts in one pass; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
             key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ with three steps / τ with one", "tokens filled in earlier improve the remaining positions", None, None,
+            "τ with three steps relative to one",
+            "tokens filled in earlier improve the remaining positions", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
             explanation=("2026-11-27 23:06 UTC", UNDECIDED),

@@ -54,12 +54,12 @@ METHOD = Method(
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
+            "tokens per second relative to plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
             2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 18:13 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of the same size",
+            "τ relative to Medusa with a tree of the same size",
             "Vicuna 7B: the second and later heads are more accurate than Medusa's", None,
             None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; recalled)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",

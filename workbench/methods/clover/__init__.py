@@ -52,12 +52,12 @@ METHOD = Method(
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "tokens per second / those of plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
+            "tokens per second relative to plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
             2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of the same size",
+            "τ relative to Medusa with a tree of the same size",
             "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa", None, None,
             "Xiao et al. 2024, arXiv:2405.00263, §4 (direction)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",

@@ -65,7 +65,7 @@ METHOD = Method(
             "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "τ / E[τ] of equation 1 at the measured acceptance rate",
+            "τ relative to E[τ] of equation 1 at the measured acceptance rate",
             "any pair whose acceptance rate is constant", 1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1", lambda lab: lab.tau_over_closed_form(),
             key="equation-1", tolerance=0.1,

@@ -49,7 +49,7 @@ METHOD = Method(
             3.05, 4.26, "Li et al. 2024, arXiv:2406.16858, abstract", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "speed / speed of a static tree with the same drafter", "EAGLE-2 against EAGLE-1", 1.2, 1.4,
+            "speed relative to a static tree with the same drafter", "EAGLE-2 against EAGLE-1", 1.2, 1.4,
             "Li et al. 2024, arXiv:2406.16858, abstract",
             lambda lab: lab.speed_over({"nodes": 25, "depth": 5}, [{"grower": "template", "shape": "eagle-25"}]),
             key="over-static", timed=True, explanation=("2026-11-24 17:45 UTC", PAID),

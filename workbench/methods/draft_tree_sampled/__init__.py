@@ -24,7 +24,7 @@ METHOD = Method(
     ),
     idea=(
         "Siblings are drawn from the draft model without replacement, so no two of them have the same token. A "
-        "stochastic beam distributes them over the levels. They are tested one after the other, each against the "
+        "stochastic beam search chooses the nodes of each level. They are tested one after the other, each against the "
         "residual distribution that its earlier siblings left."
     ),
     formula="accept sibling i with probability min(1, pᵢ(x) / qᵢ(x)); else pᵢ₊₁ ∝ (pᵢ − qᵢ)₊, qᵢ₊₁ ∝ qᵢ without x",
@@ -41,7 +41,7 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "τ / τ of a chain with the same number of verified tokens (12)",
+            "τ relative to a chain with the same number of verified tokens (12)",
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None,
             None,
@@ -60,7 +60,7 @@ METHOD = Method(
             },
         ),
         Claim(
-            "τ / τ of a chain with the same draft length (4)",
+            "τ relative to a chain with the same draft length (4)",
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None,
             None,

@@ -42,7 +42,7 @@ METHOD = Method(
     **layer_skipping(AsDrafted(), depth=3),
     claims=(
         Claim(
-            "loss per token on its best route with one big layer / with all layers big",
+            "loss per token on its best route with one big layer relative to all layers big",
             "models trained with random routes: one well-placed big layer is better than all", None, None,
             "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction)", None,
             lacks=(

@@ -65,7 +65,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
-            "tokens per layer computed / the same with a fixed exit after a quarter of the layers, 4 drafts",
+            "tokens per layer computed relative to the same with a fixed exit after a quarter of the layers, 4 drafts",
             "LayerSkip models, seven tasks: faster than the best fixed exit, by 0.19 to 0.27 of plain decoding's speed",
             None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction)",
             lambda lab: lab.tokens_per_layer_over(

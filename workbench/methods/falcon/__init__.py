@@ -73,7 +73,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ / τ of EAGLE, chains of six tokens, with half as many forwards of the drafter",
+            "τ relative to EAGLE, chains of six tokens, with half as many forwards of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
             "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
@@ -84,7 +84,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens drafted / passes of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
+            "tokens drafted per pass of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
             "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
             key="one-pass", by_construction="one pass of the head writes a block of two tokens",
         ),

@@ -48,7 +48,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
-            "τ / τ of EAGLE-2 with the same tree",
+            "τ relative to EAGLE-2 with the same tree",
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
             None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),

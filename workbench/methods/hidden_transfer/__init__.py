@@ -44,7 +44,7 @@ METHOD = Method(
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
-            "τ / τ of Medusa with a tree of as many nodes (12)",
+            "τ relative to Medusa with a tree of as many nodes (12)",
             "Vicuna and LLaMA-2-chat: more tokens per pass than Medusa",
             None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (direction)",
             lambda lab: lab.tau_over(

@@ -43,7 +43,7 @@ METHOD = Method(
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
         ),

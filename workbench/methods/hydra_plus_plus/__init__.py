@@ -48,7 +48,7 @@ METHOD = Method(
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "τ / τ of Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "τ relative to Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
             needs=("hydra",),
@@ -59,7 +59,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("medusa", {"nodes": 16}, {"nodes": 16}, 0.0),
             key="medusa",

@@ -48,7 +48,7 @@ METHOD = Method(
     **layer_skipping(depth=3),
     claims=(
         Claim(
-            "τ / τ of early exit after the same layer, with the same lengths",
+            "τ relative to early exit after the same layer, with the same lengths",
             "targets of several sizes, MT-Bench: above exits from the plain stream",
             None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is of speed)",
             lambda lab: lab.tau_over(

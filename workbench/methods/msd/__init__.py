@@ -49,7 +49,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
-            "τ / τ of a drafter in which patches enter like words",
+            "τ relative to a drafter in which patches enter like words",
             "LLaVA-1.5, Qwen2-VL",
             None,
             None,

@@ -55,7 +55,8 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
-            "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,
+            "tokens per second relative to plain decoding, one token drafted",
+            "DeepSeek-V3, one module, one token", 1.8,
             1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
             lambda lab: lab.speed(grower="chain", depth=1), timed=True, explanation=("2026-11-26 17:03 UTC", SMALL),
         ),

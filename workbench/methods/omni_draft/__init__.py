@@ -86,7 +86,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
-            "τ with sequences of tokens merged / with tokens of identical text alone",
+            "τ with sequences of tokens merged relative to tokens of identical text alone",
             "the n-gram cache against the direct mapping",
             None,
             None,
@@ -99,7 +99,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
         ),
         Claim(
-            "τ with training that continues across prompts / without, on requests of one kind",
+            "τ with training that continues across prompts, relative to that without, on requests of one kind",
             "online distillation together with the n-gram cache",
             None,
             None,
@@ -117,7 +117,7 @@ METHOD = Method(
             key="learns",
         ),
         Claim(
-            "accepted tokens per pass of the drafter, with the stopping head / without",
+            "accepted tokens per pass of the drafter, with the stopping head, relative to that without",
             "fewer drafted tokens at an equal speed-up",
             None,
             None,

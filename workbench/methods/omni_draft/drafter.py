@@ -274,7 +274,7 @@ class OmniDraft(Drafter):
             if training.stop is not None and vocabulary_map is not None:
                 end += len(vocabulary_map.text(draft_ids[-1]))
                 training.draft_states.append((out.hidden[0, -1], end))
-                sequence.report.signals["predicted acceptance of the whole draft"] = accept_prob
+                sequence.report.signals["predicted probability that the whole draft is accepted"] = accept_prob
             if vocabulary_map is not None and (
                 vocabulary_map.has_no_text(draft_ids[-1])
                 or len(vocabulary_map.translate(draft_ids, self.merge, state.text)) >= depth

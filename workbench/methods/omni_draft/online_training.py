@@ -210,7 +210,7 @@ class OnlineTrainingState:
 
     @property
     def is_due(self) -> bool:
-        """Whether layers are trained and their limit of training steps is not reached."""
+        """Return whether layers are being trained and have training steps left."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def train_stopping_head(self, n_characters: int, rejected: bool) -> None:

@@ -62,7 +62,7 @@ METHOD = Method(
             timed=True,
         ),
         Claim(
-            "τ with training that continues while the domain of the requests shifts / without",
+            "τ with training that continues while the domain of the requests shifts, relative to that without",
             "acceptance rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
             lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(

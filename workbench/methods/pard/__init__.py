@@ -78,7 +78,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-27 15:21 UTC", WIDE)},
         ),
         Claim(
-            "tokens per second / those of a drafter with one pass per token (multi-token prediction)",
+            "tokens per second relative to a drafter with one pass per token (multi-token prediction)",
             "PARD against the draft models that it was adapted from, average",
             1.78,
             1.78,
@@ -90,7 +90,7 @@ METHOD = Method(
             explanation=("2026-11-27 11:11 UTC", YOUNG),
         ),
         Claim(
-            "tokens drafted / passes of the drafter",
+            "tokens drafted per pass of the drafter",
             "12 tokens per draft in one pass",
             12.0,
             12.0,
@@ -100,7 +100,7 @@ METHOD = Method(
             by_construction="the head writes all 12 tokens in one pass; texts that end earlier need fewer",
         ),
         Claim(
-            "τ with 12 tokens per draft / τ with 6, as many as in training",
+            "τ with 12 tokens per draft relative to 6, as many as in training",
             "one mask for all positions allows drafts longer than in training",
             None,
             None,

@@ -75,7 +75,7 @@ class Bandit(Policy):
     remembered: int = param(200, **REMEMBERED)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens per second / those of the best fixed length",
+            "tokens per second relative to the best fixed length",
             "Qwen2.5 7B and 32B while training, one strategy each",
             1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,

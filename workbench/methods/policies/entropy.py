@@ -49,7 +49,7 @@ class Entropy(Policy):
     depth: int = param(4, **DEPTH)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens per second / those of the best fixed length",
+            "tokens per second relative to the best fixed length",
             "several pairs and tasks, against static lengths", 1.1,
             1.57, "Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, abstract: 10 to 57 % (recalled)",
             lambda lab: lab.speed_over({"policy": "entropy", "depth": 8}, BEST_OF), key="entropy", timed=True,

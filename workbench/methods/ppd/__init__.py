@@ -50,12 +50,13 @@ METHOD = Method(
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
-            "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
+            "tokens per second relative to plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
             2.49, 2.49, "Chen et al. 2024, arXiv:2405.18628, abstract",
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
+            "τ relative to Medusa with a tree of as many nodes (12)",
+            "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
             "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction)",
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0

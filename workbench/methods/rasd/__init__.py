@@ -52,7 +52,7 @@ METHOD = Method(
     tree_builders=(BestFirst(ranked=False),),
     claims=(
         Claim(
-            "τ / τ of the draft model's tree alone",
+            "τ relative to the draft model's tree alone",
             "DocQA, summary, code and in-domain questions, EAGLE-2 and a datastore: the best of its time, without a "
             "figure in the abstract", None, None,
             "Quan et al. 2025, arXiv:2503.03434, abstract (recalled)",
@@ -60,7 +60,8 @@ METHOD = Method(
             lacks="the paper's datastores; measured with the bundled one",
         ),
         Claim(
-            "τ / τ of the datastore alone", "DocQA, summary, code and in-domain questions: better than retrieval alone",
+            "τ relative to the datastore alone",
+            "DocQA, summary, code and in-domain questions: better than retrieval alone",
             None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
             lacks="the paper's datastores; measured with the bundled one",

@@ -66,7 +66,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens per second / those of the fastest of its sizes alone",
+            "tokens per second relative to the fastest of its sizes alone",
             "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
             "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
@@ -77,7 +77,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
+            "τ relative to the smallest size alone", "larger sizes where the smallest is unsure", None, None,
             "ours: the gain from larger sizes; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(

@@ -36,7 +36,7 @@ METHOD = Method(
         "Training adds a penalty on the share of patches that the gate keeps (weight 0.02), and some prompts draw the "
         "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
         "operation.",
-        "Pruned patches keep their positions, which the paper leaves open.",
+        "The patches left after pruning keep their original positions; the paper does not specify this.",
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
         "small target relatively more time; τ may be lower.",
         LOSSES,

@@ -52,7 +52,7 @@ METHOD = Method(
     **tree_head(DataDriven(), depth=5, drafter=Stand),
     claims=(
         Claim(
-            "τ / τ of token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",
+            "τ relative to token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",
             "reasoning models of 7B and 14B, one trajectory; throughput over other methods", 1.14, 1.28,
             "Song et al. 2025, arXiv:2506.04708, abstract (14 to 28 % more throughput than other methods)",
             lambda lab: lab.with_trajectories(8).tau_over(
@@ -60,7 +60,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ / τ of trees of the likeliest tokens from the same table, temperature 1, 8 trajectories",
+            "τ relative to trees of the likeliest tokens from the same table, temperature 1, 8 trajectories",
             "reasoning models of 7B and 14B", None, None,
             "Song et al. 2025, arXiv:2506.04708, §3 (direction: stochastic drafts are accepted more often)",
             lambda lab: lab.with_trajectories(8).tau_over(

@@ -56,8 +56,8 @@ METHOD = Method(
             explanation=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
-            "τ / τ of prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
-            "agentic tasks: better than look-ups in the prompt",
+            "τ relative to prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
+            "agentic tasks: longer accepted drafts than look-ups in the prompt",
             None,
             None,
             "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",

@@ -28,7 +28,7 @@ DRIVEN = TreeBuilderRule(
     "This tree is the likeliest to be accepted among all of its size, by how often the draft of each rank was "
     "accepted at each level in this run. Its token was drawn without replacement, by Gumbel noise; at temperature 0 "
     "it is the likeliest.",
-    before="probability that its ranks are right",
+    before="probability that the tokens of these ranks on its path are accepted",
 )
 
 

@@ -37,7 +37,7 @@ SPARSE = TreeBuilderRule(
     "Planned with its probe positions",
     "This tree, with probe positions after its nodes, has the most expected tokens per second over this round and the "
     "following ones, by how often each rank was right on held-out text and by the measured cost of passes.",
-    "probability that its ranks are right",
+    "probability that the tokens of these ranks on its path are accepted",
 )
 
 

@@ -65,7 +65,7 @@ class DySpec(TreeBuilder):
     worth: float = param(0.08, ge=0.01, le=1.0, doc="minimum probability that a node is reached, for form = threshold")
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
-            f"τ / τ of Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",
+            f"τ relative to Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",
             None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (direction; recalled)",
             lambda lab, nodes=nodes: lab.tau_over(
                 "draft-tree-sampled", {"grower": "dyspec", "nodes": nodes, "depth": 8},

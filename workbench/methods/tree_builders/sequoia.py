@@ -132,7 +132,7 @@ class Sequoia(TreeBuilder):
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
+            "τ relative to a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
             "LLaMA-2 7B and 13B, Vicuna 33B",
             None,
             None,
@@ -148,7 +148,7 @@ class Sequoia(TreeBuilder):
         ),
         *(
             Claim(
-                f"τ / τ of {width} joint chains of {depth}, as many nodes ({width * depth}), temperature 1",
+                f"τ relative to {width} joint chains of {depth}, as many nodes ({width * depth}), temperature 1",
                 "LLaMA-2 7B and 13B, Vicuna 33B",
                 None,
                 None,

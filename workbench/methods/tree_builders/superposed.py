@@ -112,7 +112,7 @@ class Superposed(TreeBuilder):
     superposes: ClassVar[bool] = True
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of one chain with as many passes of the drafter (4), n-grams with α = 0.54",
+            "τ relative to one chain with as many passes of the drafter (4), n-grams with α = 0.54",
             "LLaMA-2 7B writes three texts with one pass per token, as good as three separate ones", None, None,
             "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (direction; made for suggestions, no "
             "figure for speculative decoding)",

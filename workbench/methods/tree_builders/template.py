@@ -55,7 +55,7 @@ BEST = replace(
         "This tree is the likeliest to be accepted among all of its size, by how often each rank is right, measured "
         "on held-out text or assumed."
     ),
-    before="probability that its ranks are right",
+    before="probability that the tokens of these ranks on its path are accepted",
 )
 
 

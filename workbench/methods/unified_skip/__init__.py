@@ -45,7 +45,7 @@ METHOD = Method(
             lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
         ),
         Claim(
-            "τ with half of the layers, evenly spread / with the first half of them",
+            "τ with half of the layers, evenly spread relative to the first half of them",
             "BLOOMZ-7B and LLaMA-2, fine-tuned: better than other ways of skipping at an equal ratio", None, None,
             "Liu et al. 2024, arXiv:2404.06954, abstract (direction)",
             lambda lab: lab.tau_over(

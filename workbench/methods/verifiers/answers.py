@@ -45,7 +45,7 @@ def at_matched_accuracy(
     ladder = [{**shared, "verifier": verifier, **params} for params in settings]
     sampling = f"temperature {temperature:g}" if temperature else "greedy"
     return Claim(
-        f"τ with {verifier} / with the exact rule at equal accuracy of answers, {sampling}",
+        f"τ with {verifier} relative to the exact rule at equal accuracy of answers, {sampling}",
         setting, low, high, source,
         lambda lab: lab.on_groups(*ANSWERED).at_matched_accuracy(ladder, shared, temperature),
         key=f"{verifier}-{'sampled' if temperature else 'greedy'}", method=method, lacks=lacks, matched=True,

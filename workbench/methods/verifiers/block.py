@@ -53,7 +53,7 @@ class Block(Exact):
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of token-by-token verification, both expected on the same drafts of 8, temperature 1",
+            "τ relative to token-by-token verification, both expected on the same drafts of 8, temperature 1",
             "PaLM-2-S with small drafters, 8 tasks",
             None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),

@@ -44,7 +44,7 @@ class GreedyDraft(EmissionVerifier):
     )
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
-            f"acceptance per position / with recursive rejection without replacement, 4 drafts, temperature {warmth}",
+            f"acceptance per position relative to rejection without replacement, 4 drafts, temperature {warmth}",
             "LLaMA, OPT, several temperatures: the greedy scheme often accepts more", None, None,
             "Hu et al. 2025, arXiv:2502.18779, abstract (direction; figures not read)",
             lambda lab, warmth=warmth: lab.accepted_over(

@@ -63,7 +63,7 @@ class OptimalTwo(EmissionVerifier):
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance per position / with K-SEQ, 2 independent drafts",
+            "acceptance per position relative to K-SEQ, 2 independent drafts",
             "any pair of distributions: it is the optimum", None,
             None, "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 (direction)",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
@@ -71,7 +71,8 @@ class OptimalTwo(EmissionVerifier):
             by_construction="the optimum over all rules cannot be below one of them",
         ),
         Claim(
-            "acceptance per position / the optimal-transport bound, 2 independent drafts", "any p and q", 1.0, 1.0,
+            "acceptance per position relative to the optimal-transport bound, 2 independent drafts",
+            "any p and q", 1.0, 1.0,
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
             key="bound", tolerance=0.005, method="draft-tree-sampled",

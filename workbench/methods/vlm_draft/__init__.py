@@ -51,12 +51,12 @@ METHOD = Method(
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(
-            "τ / τ of the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
+            "τ relative to the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
             "Ganesan et al. 2025, arXiv:2505.10526, abstract: up to + 30 %",
             lambda lab: lab.tau_over("text-only", "draft model, chain"), home=VISION_TARGET,
         ),
         Claim(
-            "τ of the dynamic tree / τ of the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
+            "τ of the dynamic tree relative to the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (direction)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
             explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
