@@ -51,12 +51,9 @@ def docs(
         answers_suite,
         board,
         claimsboard,
-        distillingboard,
         headsboard,
         hostcosts,
-        rolloutsboard,
-        scalingboard,
-        trimmingboard,
+        recorded_board,
         verifier_suite,
         workload_board,
     )  # import PyTorch
@@ -79,7 +76,8 @@ def docs(
     )
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
-    for suite in (answers_suite, distillingboard, rolloutsboard, scalingboard, trimmingboard, verifier_suite):
+    files |= recorded_board.pages(boards)
+    for suite in (answers_suite, verifier_suite):
         if (entry := boards / suite.BOARD).is_file():
             files[entry.with_suffix(".md")] = suite.page(json.loads(entry.read_text(encoding="utf-8")))
     if (host_board := boards / hostcosts.BOARD).is_file():
