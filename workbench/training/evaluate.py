@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbench.trace.files import write_atomically
+from workbench.training.cards import write_results
 from workbench.training.distill import generate_greedy, generate_held_out, greedy_acceptance, load_target
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.pretrain import held_losses
-from workbench.training.text_cards import write_cards
+from workbench.training.text_cards import CARDS
 from workbench.training.tokenizer import load_tokenizer
 
 
@@ -101,7 +101,5 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
             acceptance[task] = greedy_acceptance(target, drafter, *held)
         results["acceptance"] = acceptance
         report("evaluate: drafter acceptance " + json.dumps(acceptance))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
-    write_cards(options.target.parent, results, options.hardware or None)
+    write_results(options.out, options.target.parent, CARDS, results, options.hardware)
     return results

@@ -17,7 +17,7 @@ from workbench.models.machine import describe_hardware, machine_facts
 from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import QUESTIONS
 from workbench.trace.files import write_atomically
-from workbench.training.cards import SECTION, TrainedModel, storage_section
+from workbench.training.cards import write_storage_section
 from workbench.training.generators import TASKS
 from workbench.training.masked_diffusion import AnswerWindows, MaskedDiffusionOptions, answer_problems
 from workbench.training.models import format_json
@@ -68,10 +68,7 @@ def record(folder: Path, measured: dict[str, Any]) -> None:
     config = config_of(folder)
     config |= {STORED: config[STORED] | {"measured": measured}}
     write_atomically(folder / "config.json", format_json(config))
-    card = folder / "README.md"
-    if card.is_file() and (folder / "training.json").is_file():
-        text = card.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
-        write_atomically(card, f"{text}\n{storage_section(TrainedModel.load(folder))}".encode())
+    write_storage_section(folder)
 
 
 def _vision_answers(folder: Path, n: int) -> Iterator[Answer]:

@@ -21,7 +21,6 @@ from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.scenes.draw import paint
 from workbench.scenes.tasks import ask_some
 from workbench.trace.files import write_atomically
-from workbench.training.cards import write_card
 from workbench.training.family.options import combine_options, options_class
 from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.cards import card
@@ -175,9 +174,7 @@ def _train_one(
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
     earlier_figures = {} if options.begin is None else load_start_figures(options.begin / folder)
-    figures = finish(result, out, {"answers": RIGHT if options.truth else OWN, **earlier_figures})
-    write_card(out, card)
-    return figures
+    return finish(result, out, {"answers": RIGHT if options.truth else OWN, **earlier_figures}, card)
 
 
 def prepare_dialogues(
