@@ -81,6 +81,12 @@ def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, S
     })  # fmt: skip
 
 
+def head_runs(row: Mapping[str, Any], runs: Sequence[Sequence[float]]) -> dict[Key, Sequence[float]]:
+    """Return runs of a row of the board of heads, whose prompts name their kind, without those without tokens."""
+    kinds = [name.split("-")[0] for name in row["prompts"]]
+    return _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, runs, strict=True))})
+
+
 def _of_kind(runs: Runs, kind: str) -> Runs:
     return {key: run for key, run in runs.items() if key[0][0] == kind}
 
@@ -95,15 +101,12 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield method, board, date, runs and plain runs of each head on its board, where prompts name their kind."""
+    """Yield method, board, date, runs and plain runs of each head on its board."""
     for row in boardfiles.read("heads").values():
-        if row["target"] != target:
-            continue
-        kinds = [name.split("-")[0] for name in row["prompts"]]
-        plain = _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, row["plain"], strict=True))})
-        for head in row["heads"].values():
-            runs = {((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, head["runs"], strict=True))}
-            yield head["method"], "heads", row.get("date", ""), _complete(runs), plain
+        if row["target"] == target:
+            plain = head_runs(row, row["plain"])
+            for head in row["heads"].values():
+                yield head["method"], "heads", row.get("date", ""), head_runs(row, head["runs"]), plain
 
 
 def _complete(runs: Runs) -> dict[Key, Sequence[float]]:
