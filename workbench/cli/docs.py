@@ -59,9 +59,10 @@ def docs(
     )  # import PyTorch
     from workbench.cli import claims
     from workbench.methods import method_info
-    from workbench.training import workload_prompts
+    from workbench.training import claim_prompts, workload_prompts
 
-    for source, content in ((claims, claims.text()), (workload_prompts, workload_prompts.render_prompts())):
+    sources = [(claims, claims.text()), *((each, each.render_prompts()) for each in (claim_prompts, workload_prompts))]
+    for source, content in sources:
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
