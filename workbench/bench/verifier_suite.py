@@ -9,7 +9,6 @@ rules, and has separate rows.
 from __future__ import annotations
 
 import statistics
-import time
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from workbench.bench.bandwidth import seconds_of
 from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.study import Run, Study, in_turn, interleaved_runs
 from workbench.core.lazy import take, to_host_lazily
@@ -28,7 +28,6 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
-from workbench.kernels.device_clock import synchronise
 from workbench.kernels.distributions import top_and_entropy
 from workbench.models.loading import Models
 from workbench.models.machine import describe, machine_facts
@@ -170,7 +169,7 @@ def measure(
         (TRACE_VALUES, 0.0): lambda: top_and_entropy(logits, p, TEMPERATURE_ONE),
     }
     runs = interleaved_runs(list(work), 1, repeats, warm_up=1)
-    study = Study[Run, float](runs, in_turn(lambda run: _seconds(device, work[run.contender])))
+    study = Study[Run, float](runs, in_turn(lambda run: seconds_of(work[run.contender], device)))
     with torch.inference_mode():
         for _ in study.run():
             pass
@@ -180,14 +179,6 @@ def measure(
         {case: max(medians[case, 0.0], medians[case, 1.0]) for case in timed},
         {name: medians[name, 0.0] for name in (DISTRIBUTION, TRACE_VALUES)},
     )
-
-
-def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    synchronise(device)
-    start = time.perf_counter()
-    work()
-    synchronise(device)
-    return time.perf_counter() - start
 
 
 def run_suite(

@@ -30,8 +30,8 @@ from workbench.models.machine import describe, describe_hardware, machine_facts
 from workbench.trace.speedup import FASTER
 
 BOARD = "work"
-PER_KIND, TOKENS, WARM_UP = 3, 48, 12
-"""Prompts per kind, tokens per run, and tokens that each method generates before anything is timed."""
+TOKENS, WARM_UP = 48, 12
+"""Tokens per run, and tokens that each method generates before anything is timed."""
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
