@@ -126,8 +126,9 @@ def test_concurrent_measurements_of_another_process_are_not_lost(boards: Path, m
 def test_a_row_names_its_commit_and_whether_it_is_from_an_earlier_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKBENCH_BOARDS")
     rows = [row for name in ("claims", "exactness", "families", "vision") for row in board.read(name).values()]
-    for commit in sorted({row["commit"] for row in rows if row.get("commit")}):
+    assert any("history" in row for row in rows)
+    for commit, history in sorted({(row["commit"], row.get("history", "")) for row in rows if row.get("commit")}):
         here = ["git", "-C", str(Path(board.__file__).parent), "cat-file", "-e", commit.rstrip("+")]
         is_here = not subprocess.run(here, capture_output=True, check=False).returncode
-        said = board.commit_of({"commit": commit})
+        said = board.commit_of({"commit": commit, "history": history})
         assert said == (commit if is_here else f"{commit} of an earlier repository history")

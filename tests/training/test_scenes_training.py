@@ -28,7 +28,8 @@ from workbench.scenes.held import held_scenes
 from workbench.scenes.scene import COLOURS, SHAPES
 from workbench.scenes.tasks import ask
 from workbench.training import recipes
-from workbench.training.scenes.cards import write_vision_cards
+from workbench.training.cards import write_results
+from workbench.training.scenes.cards import CARDS
 from workbench.training.scenes.data import ASPECTS, normalise_pixels, patch_labels
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
@@ -344,7 +345,9 @@ def test_a_run_from_a_finished_model_keeps_its_training_history_in_the_card(fold
     scores = {"caption: colour": 0.2, "count": 0.95, "list": 0.5, "size": 0.8}
     found = {"rendered": scores, "sketch": scores | {"count": 0.4}, "freehand": scores}
     results = {"exact_match": found, "count": 9, "acceptance": {}}
-    write_vision_cards(models, results | {"parameters": {"vision-target": 5}}, "a machine")
+    results["parameters"] = {"vision-target": 5}
+    write_results(folder / "results.json", models, CARDS, results, "a machine")
+    assert json.loads((folder / "results.json").read_text()) == results
     card = (models / "vision-target" / "README.md").read_text()
     assert card.count("**: 3 steps") == 2
     assert "`favoured=count,list`" in card

@@ -21,14 +21,12 @@ from workbench.bench.candidate_runs import (
     RunGenerator,
     is_candidate,
     measuring_params,
-    repeated_share,
 )
 from workbench.bench.compare import format_prompt
 from workbench.bench.comparison import Plan
 from workbench.bench.lanes import BASELINE
 from workbench.bench.pairing import SharedBackend as Hosting
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.recommendation import Recommendation
 from workbench.bench.sample import sample_of
 from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, WorkbenchError
 from workbench.methods import method_info
@@ -165,23 +163,9 @@ def _steps(
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:
         nonlocal result, n_reported
-        if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.implausible):
-            measured = sorted({s.prompt for s in runs.plain})
-            result = Recommendation(
-                target,
-                [names[i] for i in measured],
-                ranking,
-                repeated_share(ids, runs.plain),
-                spent,
-                runs.passes,
-                complete,
-                machine,
-                runs.failed,
-                len(texts),
-                runs.unreached,
-                len(runs.disturbed),
-                runs.implausible,
-            ).to_wire()
+        if last or runs.done != n_reported:
+            latest = runs.recommendation(target, names, ids, spent, complete, machine)
+            result = latest.to_wire() if latest.ranking or latest.refused else result
         n_reported = runs.done
         return Advice(spent, seconds, runs.done, text, waiting, result, last)
 

@@ -29,8 +29,6 @@ from workbench.trace.files import write_atomically
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
-_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70", "5f4c6517", "7f6e6673", "c24c3de3")
-"""Prefixes of commits that are not in this repository, from before its history or from a branch that was rewritten."""
 
 
 def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
@@ -67,9 +65,12 @@ def commit() -> str:
 
 
 def commit_of(row: dict[str, Any]) -> str:
-    """Return the commit of a saved row for display, with a note if it is not in this repository."""
+    """Return the commit of a saved row for display, with a note if the row says that it is not in this repository.
+
+    A few rows were measured before the repository's history begins, or on a branch that was rewritten.
+    """
     revision = row.get("commit", "")
-    return f"{revision} of an earlier repository history" if revision.startswith(_EARLIER) else revision
+    return f"{revision} of an earlier repository history" if row.get("history") == "earlier" else revision
 
 
 # -- Exactness ---------------------------------------------------------------------------------------------------------

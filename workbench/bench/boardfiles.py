@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,3 @@ def read(name: str, boards_folder: Path | None = None) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and generate the board again.") from None
-
-
-def describe_finished_study(name: str, options: Mapping[str, Any]) -> str:
-    """Return the sentence of a finished study's board on its origin: the code that made it is in earlier versions."""
-    flags = "".join(f" --set {option}={value}" for option, value in options.items())
-    return f"Made by `workbench train {name}{flags}`, a finished study whose code is in earlier versions."

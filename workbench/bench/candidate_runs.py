@@ -14,7 +14,7 @@ from itertools import count
 from statistics import median
 from typing import Any
 
-from workbench.bench.recommendation import RankedMethod
+from workbench.bench.recommendation import RankedMethod, Recommendation
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
 from workbench.bench.study import END, FAIL, Run, Study, in_turn, interleaved_runs, rotate
@@ -178,11 +178,6 @@ class CandidateRuns:
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
 
-    @property
-    def implausible(self) -> list[str]:
-        """Methods with a speed-up above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were disturbed."""
-        return [choice.method for choice in self._choices(self.contenders[1:]) if _is_impossible(choice)]
-
     def _paired_runs(
         self, contender: Candidate, disturbed: Collection[tuple[int, int]]
     ) -> tuple[list[Sample], list[Sample]]:
@@ -203,10 +198,42 @@ class CandidateRuns:
         highs = {name: choice.speedup and choice.speedup.high for name, choice in choices.items()}
         return [e for e in active if (high := highs.get(e.name)) is not None and high < best]
 
-    def ranking(self) -> list[RankedMethod]:
-        """Return the contenders, fastest first, without plain decoding, unmeasured ones, and refused ones."""
-        choices = [choice for choice in self._choices(self.contenders[1:]) if not _is_impossible(choice)]
-        return sorted(choices, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
+    def ranking(self) -> tuple[list[RankedMethod], list[str]]:
+        """Return the contenders, fastest first, and the names of refused ones; without plain and unmeasured ones.
+
+        A method is refused if its speed-up is above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were
+        disturbed.
+        """
+        choices = self._choices(self.contenders[1:])
+        possible = [choice for choice in choices if not _is_impossible(choice)]
+        refused = [choice.method for choice in choices if _is_impossible(choice)]
+        return sorted(possible, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0), refused
+
+    def recommendation(
+        self,
+        target: str,
+        names: Sequence[str],
+        ids: Mapping[int, Sequence[int]],
+        seconds: float,
+        complete: bool,
+        machine: dict[str, Any],
+    ) -> Recommendation:
+        """Return the results so far.
+
+        Args:
+            target: name of the target.
+            names: names of all prompts.
+            ids: token ids by the index of a prompt.
+            seconds: time of measuring.
+            complete: whether the measurement ended by itself.
+            machine: description of the machine.
+        """
+        ranking, refused = self.ranking()
+        return Recommendation(
+            target, [names[i] for i in sorted({s.prompt for s in self.plain})], ranking,
+            repeated_share(ids, self.plain), seconds, self.passes, complete, machine, self.failed, len(names),
+            self.unreached, len(self.disturbed), refused,
+        )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
         """Return the figures of contenders with a measured speed-up."""

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as hf_logging
 
 from workbench.bench import board
-from workbench.bench.check import check_greedy
+from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.families import random_model
 from workbench.bench.finding import PASS
 from workbench.bench.forced_acceptance import noisy_copy
@@ -148,15 +148,13 @@ def _error_reason(error: Exception) -> str:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Suppress irrelevant warnings, and use one thread: tiny models are faster without more."""
-    threads, level = torch.get_num_threads(), hf_logging.get_verbosity()
-    torch.set_num_threads(1)
+    level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with one_thread(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
             hf_logging.set_verbosity(level)
 
 

@@ -37,6 +37,7 @@ from workbench.bench.sampling_tests import (
     sample_many,
     settings_by_promise,
 )
+from workbench.bench.text_comparison import first_difference
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import DRAFTERS
@@ -262,13 +263,9 @@ class _Greedy:
                 refused.append(describe_setting(configured))
             elif sequence.error is not None:
                 difference = difference or f"{describe_setting(configured)} ended with: {sequence.error}"
-            elif token_ids == references[i]:
+            elif (position := first_difference(token_ids, references[i])) is None:
                 n_equal += 1
             elif not difference:
-                position = next(
-                    (k for k, (a, b) in enumerate(zip(token_ids, references[i], strict=False)) if a != b),
-                    len(token_ids),
-                )
                 difference = f"prompt {i + 1} with {describe_setting(configured)} differs at token {position + 1}"
         tried = len(cases) - len(refused) - left_out
         detail = f"{n_equal} of {tried} texts equal" + (f"; {difference}" if difference else "")

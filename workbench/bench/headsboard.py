@@ -17,6 +17,7 @@ from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import format_interval, format_value
 from workbench.bench.markdown import markdown_table as table
+from workbench.bench.measured_speeds import head_runs, speedup_of_runs
 from workbench.bench.sample import Sample, counts_by_prompt
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
@@ -25,7 +26,6 @@ from workbench.engine import Engine, Models
 from workbench.methods import registry
 from workbench.models.machine import describe
 from workbench.models.weight_files import count_weights
-from workbench.trace.speedup import speedup
 
 BOARD, SUITE = "heads", "on-policy"
 """Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
@@ -126,11 +126,11 @@ def figures(row: Row) -> list[dict[str, Any]]:
     Each has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token), places
     (acceptance by position), tau and speedup, these with their intervals.
     """
-    plain = {(i, 0): n / seconds for i, (n, _, seconds) in enumerate(row["plain"]) if n}
+    plain = head_runs(row, row["plain"])
     entries: list[dict[str, Any]] = []
     for kind, head in row["heads"].items():
-        runs = {(i, 0): run for i, run in enumerate(head["runs"]) if run[0] and run[1]}
-        estimate = speedup({key: n / seconds for key, (n, _, seconds) in runs.items()}, plain)
+        runs = head_runs(row, head["runs"])
+        estimate = speedup_of_runs(runs, plain)
         entries.append({
             **{name: head[name] for name in ("method", "params", "parameters", "steps", "trained_on")},
             "answers": head.get("answers"),

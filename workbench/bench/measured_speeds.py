@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,12 +51,11 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
     """
     found: dict[str, MeasuredSpeed] = {}
     for method, board, date, runs, plain in (*_heads(target), *_workloads(target)):
-        rates, plain_rates = ({key: run[0] / run[2] for key, run in side.items()} for side in (runs, plain))
-        ratio, passes = speedup(rates, plain_rates), sum(run[1] for run in runs.values())
+        ratio, passes = speedup_of_runs(runs, plain), sum(run[1] for run in runs.values())
         if ratio is None or not passes:
             continue
         kinds = dict.fromkeys(kind for (kind, _), _ in runs)
-        by_kind = ((kind, speedup(_of_kind(rates, kind), _of_kind(plain_rates, kind))) for kind in kinds)
+        by_kind = ((kind, speedup_of_runs(_of_kind(runs, kind), plain)) for kind in kinds)
         found[method] = MeasuredSpeed(
             method,
             ratio,
@@ -68,8 +67,28 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
     return found
 
 
-def _of_kind(rates: Mapping[Key, float], kind: str) -> dict[Key, float]:
-    return {key: rate for key, rate in rates.items() if key[0][0] == kind}
+def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
+    """Return the speed-up of runs over plain decoding, paired by prompt; None if no prompt has both."""
+    return speedup(*({key: run[0] / run[2] for key, run in side.items()} for side in (runs, plain)))
+
+
+def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, Sequence[float]]:
+    """Return a method's runs in rows of the workload board, without runs that generated nothing."""
+    return _complete({
+        ((row["kind"], i), 0): run
+        for row in rows if method in row["methods"]
+        for i, run in enumerate(row["methods"][method]["runs"])
+    })  # fmt: skip
+
+
+def head_runs(row: Mapping[str, Any], runs: Sequence[Sequence[float]]) -> dict[Key, Sequence[float]]:
+    """Return runs of a row of the board of heads, whose prompts name their kind, without those without tokens."""
+    kinds = [name.split("-")[0] for name in row["prompts"]]
+    return _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, runs, strict=True))})
+
+
+def _of_kind(runs: Runs, kind: str) -> Runs:
+    return {key: run for key, run in runs.items() if key[0][0] == kind}
 
 
 def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
@@ -77,24 +96,17 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
     rows = [row for row in boardfiles.read("work").values() if row["target"] == target]
     for method in dict.fromkeys(name for row in rows for name in row["methods"] if name != PLAIN):
         own = [row for row in rows if method in row["methods"] and PLAIN in row["methods"]]
-        runs, plain = _complete(_by_kind(own, method)), _complete(_by_kind(own, PLAIN))
-        yield method, "work", max((row["date"] for row in own), default=""), runs, plain
-
-
-def _by_kind(rows: Sequence[Mapping[str, Any]], method: str) -> Runs:
-    return {((row["kind"], i), 0): run for row in rows for i, run in enumerate(row["methods"][method]["runs"])}
+        newest = max((row["date"] for row in own), default="")
+        yield method, "work", newest, workload_runs(own, method), workload_runs(own, PLAIN)
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield method, board, date, runs and plain runs of each head on its board, where prompts name their kind."""
+    """Yield method, board, date, runs and plain runs of each head on its board."""
     for row in boardfiles.read("heads").values():
-        if row["target"] != target:
-            continue
-        kinds = [name.split("-")[0] for name in row["prompts"]]
-        plain = _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, row["plain"], strict=True))})
-        for head in row["heads"].values():
-            runs = {((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, head["runs"], strict=True))}
-            yield head["method"], "heads", row.get("date", ""), _complete(runs), plain
+        if row["target"] == target:
+            plain = head_runs(row, row["plain"])
+            for head in row["heads"].values():
+                yield head["method"], "heads", row.get("date", ""), head_runs(row, head["runs"]), plain
 
 
 def _complete(runs: Runs) -> dict[Key, Sequence[float]]:

@@ -1,22 +1,24 @@
 """Pairs of background runs: the method and plain decoding, repeated until the interval of the speed-up is conclusive.
 
 One run of each is not conclusive. Here both are repeated, each alone on the device, with one prompt, seed and settings,
-in changing order. After each pair the interval is reported, and the measurement ends when it is conclusive. Other
-users' runs have priority: they interrupt the current pair, which starts again when the device is free.
+in changing order: a `Study` whose next run depends on the results so far. After each pair the interval is reported, and
+the measurement ends when it is conclusive. Other users' runs have priority: they interrupt the current pair, which
+starts again when the device is free.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, StopError
 from workbench.bench.backend_run import RunBackend as Hosting
 from workbench.bench.lanes import BASELINE
-from workbench.bench.study import rotate
+from workbench.bench.study import BEGIN, STEP, Run, Study, in_turn, interleaved_runs, rotate
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.trace.metrics import tokens_per_second
@@ -30,6 +32,9 @@ STOPPING_CONFIDENCE = 0.99
 """Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
 stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
 about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
+
+Rate = tuple[float, float]
+"""Tokens per second of a run, and its duration in seconds, without waiting for the device or the models."""
 
 
 @runtime_checkable
@@ -136,51 +141,50 @@ def measure_pairs(
     }
     ratios: list[float] = []
     seconds, reason = 0.0, ""
-    try:
-        for side in sides.values():
-            yield from _run(
-                backend, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up")
-            )
-        while not reason:
-            done: dict[str, tuple[float, float] | None] = {}
-            text = f"pair {len(ratios) + 1}"
+
+    def choose_runs() -> Iterator[Run]:
+        """Yield the warm-up runs, then pairs until there is a reason to end; an interrupted pair starts again."""
+        yield from interleaved_runs(list(sides), 0, 0, warm_up=1)
+        for attempt in itertools.count():
             for side in rotate(list(sides), len(ratios)):
-                now = Pairs(tuple(ratios), text)
-                done[side] = yield from _run(backend, prompt, sides[side], max_new_tokens, stopped, now)
-                if done[side] is None:
+                if reason:
+                    return
+                yield (run := Run(side, 0, attempt))
+                if study.results[run] is None:
                     break
-            method_run, plain_run = done.get("method"), done.get("plain")
-            if method_run is None or plain_run is None:
-                continue
-            if not (method_run[0] and plain_run[0]):
-                reason = "a run emitted no tokens"
-                continue
-            ratios.append(method_run[0] / plain_run[0])
-            seconds += method_run[1] + plain_run[1]
-            reason = stop_reason(ratios, seconds)
-            yield Pairs(tuple(ratios), text)
+
+    def measure(run: Run) -> Generator[tuple[str, bool], None, Rate | None]:
+        """Do one run, once the device is free; yield its reasons for waiting, and whether it has not begun."""
+        length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
+        start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
+        background = BackendRun(backend, start, stopped, backend.has_other_runs)
+        with contextlib.closing(background.follow()) as reasons:
+            for waits in reasons:
+                yield waits, background.run is None
+        trace = background.trace
+        return None if trace is None else (tokens_per_second(trace.rounds) or 0.0, background.seconds)
+
+    study = Study[Run, "Rate | None"](choose_runs(), in_turn(measure))
+    text = ""
+    try:
+        with contextlib.closing(study.run()) as events:
+            for kind, run, payload in events:
+                if kind == BEGIN:
+                    text = "warming up" if run.is_warm_up else f"pair {len(ratios) + 1}"
+                    yield Pairs(tuple(ratios), text)
+                elif kind == STEP:
+                    yield Pairs(tuple(ratios), payload[0] or text, payload[1])
+                elif not run.is_warm_up:
+                    pair = [study.results.get(replace(run, contender=side)) for side in ("method", "plain")]
+                    if (method_run := pair[0]) is None or (plain_run := pair[1]) is None:
+                        continue
+                    if not (method_run[0] and plain_run[0]):
+                        reason = "a run emitted no tokens"
+                        continue
+                    ratios.append(method_run[0] / plain_run[0])
+                    seconds += method_run[1] + plain_run[1]
+                    reason = stop_reason(ratios, seconds)
+                    yield Pairs(tuple(ratios), text)
     except StopError:
         reason = "stopped"
     yield Pairs(tuple(ratios), "", False, reason)
-
-
-def _run(
-    backend: SharedBackend,
-    prompt: str | list[int],
-    options: dict[str, Any],
-    max_new_tokens: int,
-    stopped: Callable[[], bool],
-    now: Pairs,
-) -> Generator[Pairs, None, tuple[float, float] | None]:
-    """Do one run, once the device is free. Returns None if it was interrupted by another user's run.
-
-    Returns:
-        its tokens per second, and its duration in seconds, without waiting for the device or the models.
-    """
-    yield now
-    start = partial(backend.start, prompt, is_timed=True, max_new_tokens=max_new_tokens, **options)
-    run = BackendRun(backend, start, stopped, backend.has_other_runs)
-    with contextlib.closing(run.follow()) as reasons:
-        for reason in reasons:
-            yield Pairs(now.ratios, reason or now.text, run.run is None)
-    return None if run.trace is None else (tokens_per_second(run.trace.rounds) or 0.0, run.seconds)

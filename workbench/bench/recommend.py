@@ -16,7 +16,6 @@ from workbench.bench.candidate_runs import (
     RunGenerator,
     is_candidate,
     measuring_params,
-    repeated_share,
 )
 from workbench.bench.contenders import EngineContender
 from workbench.bench.recommendation import Recommendation
@@ -137,20 +136,5 @@ def recommend(
         complete = not stopped()
     except KeyboardInterrupt:
         complete = False
-    used = sorted({s.prompt for s in runs.plain})
-    ids = {i: source.ids for i, source in enumerate(prompts)}
-    return Recommendation(
-        models.target_name,
-        [prompts[i].name for i in used],
-        runs.ranking(),
-        repeated_share(ids, runs.plain),
-        now() - start,
-        runs.passes,
-        complete,
-        machine_facts(),
-        runs.failed,
-        len(prompts),
-        runs.unreached,
-        len(runs.disturbed),
-        runs.implausible,
-    )
+    names, ids = [source.name for source in prompts], {i: source.ids for i, source in enumerate(prompts)}
+    return runs.recommendation(models.target_name, names, ids, now() - start, complete, machine_facts())

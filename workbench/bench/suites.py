@@ -22,7 +22,7 @@ from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
 from workbench.bench.sample import Contender, ContenderFailedError, Sample, sample_from_wire
-from workbench.bench.study import JsonLines
+from workbench.bench.study import JsonLines, Study, in_turn
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
@@ -209,24 +209,28 @@ def bench_forced_acceptance(
     facts = machine_facts()
     rows: list[BenchRow] = []
     groups: dict[str, list[BenchRow]] = {}
-    complete = True
     texts = _greedy_texts(models, ids, plan)
-    for level in levels:
-        if not complete:
-            break
+
+    def measure_level(level: float) -> tuple[str, list[BenchRow], bool]:
         drafter, reached = _drafter_of(models, level, texts)
         level_models = dataclasses.replace(
             models, drafter=Runner(drafter, models.target.context), drafter_name=f"forced-{level:g}", shared={}
         )
         contenders = _contenders(level_models, [method], plan)
-        samples, complete = measure(contenders, ids, plan.repeats, progress)
+        samples, is_complete = measure(contenders, ids, plan.repeats, progress)
         name = f"acceptance {level:g} (reached on these texts: {reached:.2f})"
-        level_rows = build_rows(samples, contenders, plan.sampling.greedy)
+        return name, build_rows(samples, contenders, plan.sampling.greedy), is_complete
+
+    study = Study[float, tuple[str, list[BenchRow], bool]](list(levels), in_turn(measure_level))
+    for _ in study.run(lambda: any(not is_complete for _, _, is_complete in study.results.values())):
+        pass
+    for level, (name, level_rows, _) in study.results.items():
         if level_rows:
             groups[name] = level_rows
             rows += [
                 dataclasses.replace(r, method=f"{r.method} @ {level:g}") for r in level_rows if r.method == method.name
             ]
+    complete = all(is_complete for _, _, is_complete in study.results.values())
     settings = _settings(models, plan, len(prompts)) | {"suite": "forced acceptance", "draft length": depth}
     return BenchReport(settings, facts, rows, groups, complete)
 

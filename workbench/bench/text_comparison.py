@@ -85,6 +85,17 @@ def evidence(method: ConfiguredMethod) -> str:
     return f"{row['standing']}: {sampling_test['name']}: χ² = {describe_fit(sampling_test)} ({row['date'][:10]})"
 
 
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Return the first position where two texts differ, or where the shorter one has ended; None if they are equal.
+
+    >>> [first_difference([1, 2], other) for other in ([1, 2], [1, 3], [1])]
+    [None, 1, 1]
+    """
+    if len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True)):
+        return None
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
     """Return the first position where two greedy texts differ, with the target's margin there; None if they are equal.
 
@@ -95,8 +106,8 @@ def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
         them).
     """
     a, b = _emitted(plain), _emitted(other)
-    position = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
-    if position == len(a) == len(b):
+    position = first_difference([e.token for e in a], [e.token for e in b])
+    if position is None:
         return None
     x, y = a[position] if position < len(a) else None, b[position] if position < len(b) else None
     top = _top_at(plain, position)

@@ -19,12 +19,10 @@ from typing import Any
 
 import torch
 
-from workbench.bench import multi_draft, same_drafts
 from workbench.bench.claims import Measurement, Scale, speedup_figure
 from workbench.bench.contenders import EngineContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.interleaved_measurement import measure
-from workbench.bench.multi_draft import VerifierSetup
 from workbench.bench.prompts import CLAIM_PROMPTS, BenchPrompt, load_prompts
 from workbench.bench.statistics import (
     Quotient,
@@ -37,6 +35,12 @@ from workbench.bench.statistics import (
     ratio_of_sums,
 )
 from workbench.bench.verifiable_problems import all_problems
+from workbench.bench.verifiers_on_drafts import (
+    VerifierSetup,
+    acceptance_probability,
+    distributions_of,
+    expected_tau,
+)
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
 from workbench.decoders.draft_verify.parts import Verifier
@@ -305,11 +309,9 @@ class TextLab:
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
-        for distributions in multi_draft.distributions_of(self.models, self.prompts(), self.scale.tokens, temperature):
+        for distributions in distributions_of(self.models, self.prompts(), self.scale.tokens, temperature):
             n += len(distributions)
-            accept_probs = [
-                multi_draft.acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)
-            ]
+            accept_probs = [acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)]
             ratios.append(accept_probs[0] / accept_probs[1])
         note = f"temperature {temperature}, {n} positions, {siblings} drafts each; geometric mean over prompts"
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
@@ -377,7 +379,7 @@ class TextLab:
             params: parameters of the method.
             temperature: temperature of texts and distributions.
         """
-        pairs = same_drafts.expected_tau(
+        pairs = expected_tau(
             self.models, self.prompts(), self.scale.draws, self.scale.tokens, verifier, params, temperature
         )
         note = f"temperature {temperature}, {self.scale.draws} draws per prompt, expectation over the same drafts"

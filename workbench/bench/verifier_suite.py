@@ -9,7 +9,6 @@ rules, and has separate rows.
 from __future__ import annotations
 
 import statistics
-import time
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +18,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from workbench.bench.bandwidth import seconds_of
 from workbench.bench.markdown import format_value, markdown_table
+from workbench.bench.study import Run, Study, in_turn, interleaved_runs
 from workbench.core.lazy import take, to_host_lazily
 from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, to_probs
@@ -27,7 +28,6 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
-from workbench.kernels.device_clock import synchronise
 from workbench.kernels.distributions import top_and_entropy
 from workbench.models.loading import Models
 from workbench.models.machine import describe, machine_facts
@@ -131,7 +131,7 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case, and of the work for all rules; every repeat runs all of them in turn.
+    """Return the seconds of each case, and of the work for all rules; every repeat runs all of them, in changing order.
 
     A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
@@ -168,26 +168,17 @@ def measure(
         (DISTRIBUTION, 0.0): lambda: to_probs(logits, TEMPERATURE_ONE),
         (TRACE_VALUES, 0.0): lambda: top_and_entropy(logits, p, TEMPERATURE_ONE),
     }
-    timings = {key: list[float]() for key in work}
+    runs = interleaved_runs(list(work), 1, repeats, warm_up=1)
+    study = Study[Run, float](runs, in_turn(lambda run: seconds_of(work[run.contender], device)))
     with torch.inference_mode():
-        for repeat in range(repeats + 1):
-            for key, function in work.items():
-                seconds = _seconds(device, function)
-                if repeat:  # the first pass is the warm-up
-                    timings[key].append(seconds)
+        for _ in study.run():
+            pass
+    timings = {key: [study.results[run] for run in runs if run.contender == key and not run.is_warm_up] for key in work}
     medians = {key: statistics.median(times) for key, times in timings.items()}
     return (
         {case: max(medians[case, 0.0], medians[case, 1.0]) for case in timed},
         {name: medians[name, 0.0] for name in (DISTRIBUTION, TRACE_VALUES)},
     )
-
-
-def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    synchronise(device)
-    start = time.perf_counter()
-    work()
-    synchronise(device)
-    return time.perf_counter() - start
 
 
 def run_suite(

@@ -16,6 +16,7 @@ from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import format_interval, format_value
 from workbench.bench.markdown import markdown_table as table
+from workbench.bench.measured_speeds import speedup_of_runs, workload_runs
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import counts_by_prompt
 from workbench.bench.statistics import ratio_of_sums
@@ -26,11 +27,11 @@ from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import method_info, registry
 from workbench.models.machine import describe, describe_hardware, machine_facts
-from workbench.trace.speedup import FASTER, speedup
+from workbench.trace.speedup import FASTER
 
 BOARD = "work"
-PER_KIND, TOKENS, WARM_UP = 3, 48, 12
-"""Prompts per kind, tokens per run, and tokens that each method generates before anything is timed."""
+TOKENS, WARM_UP = 48, 12
+"""Tokens per run, and tokens that each method generates before anything is timed."""
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
@@ -193,21 +194,10 @@ def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
 
 def _cell(name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
     """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
-    runs, plain_runs = (_runs(side, rows) for side in (name, BASELINE))
-    ratio = speedup(
-        *({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (runs, plain_runs))
-    )
+    runs, plain_runs = (workload_runs(rows.values(), side) for side in (name, BASELINE))
+    ratio = speedup_of_runs(runs, plain_runs)
     tau = ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()])
     return {"speedup": ratio and ratio.to_wire() | {"verdict": ratio.verdict}, "tau": tau}
-
-
-def _runs(name: str, rows: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
-    """Return [tokens, passes, seconds] by ((kind, prompt), repeat), without runs that generated nothing."""
-    return {
-        ((kind, prompt), 0): run
-        for kind, row in rows.items() if name in row["methods"]
-        for prompt, run in zip(row["prompts"], row["methods"][name]["runs"], strict=True) if run[0] and run[1]
-    }  # fmt: skip
 
 
 def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:

@@ -7,8 +7,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,10 @@ from workbench.cli.options import (
     use_heads,
 )
 from workbench.service.checks import check_models
+
+if TYPE_CHECKING:
+    from workbench.bench.finding import Finding
+    from workbench.decoders.method import Method
 
 MINUTES = 8.0
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
@@ -102,46 +106,60 @@ def check(
     from workbench.bench import board
     from workbench.bench.check import FAIL, check_method, image_prompts
     from workbench.bench.families import FAMILIES
+    from workbench.bench.study import END, STEP, Rows, Study, in_turn
     from workbench.methods import registry
 
-    chosen = [registry.get(name) for name in (names or registry.names())]
-    if report and not fresh:
-        known = {row["method"]: row["standing"] for row in board.exactness_rows()}
-        on_board = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
-        chosen = [method for method in chosen if method.name not in on_board]
-        if on_board:
-            print(f"Already on the board (--fresh checks them again): {', '.join(on_board)}.", file=sys.stderr)
     loaded: dict[tuple[str, str], Any] = {}
+    deadline = time.monotonic() + 60 * limit if limit else math.inf
 
     def models_of(pair: tuple[str, str]) -> Any:
         if pair not in loaded:
             loaded[pair] = load(*pair, device, dtype="float64")
         return loaded[pair]
 
-    findings, left_out = [], []
-    deadline = time.monotonic() + 60 * limit if limit else math.inf
-    for number, method in enumerate(chosen):
+    def measure(method: Method) -> Generator[Finding, None, tuple[str, list[Finding]] | None]:
+        """Test a method; yield the findings, and return them with their target. None: there is no time for it."""
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         usable_pairs = (pair for pair in pairs if not models_of(pair).unsupported_reason(method.needs))
         place = next(usable_pairs, pairs[0])
-        models, own_findings = models_of(place), []
-        if number and time.monotonic() > deadline and not models.unsupported_reason(method.needs):
-            left_out.append(method.name)
-            continue
+        models = models_of(place)
+        own_findings: list[Finding] = []
+        if study.done and time.monotonic() > deadline and not models.unsupported_reason(method.needs):
+            return None
         prompts = image_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
-        n_remaining = sum(not models.unsupported_reason(other.needs) for other in chosen[number:])
+        n_remaining = sum(not models.unsupported_reason(other.needs) for other in chosen[study.done :])
         time_share = max(0.0, deadline - time.monotonic()) / max(n_remaining, 1)
         tried = tuple(FAMILIES) if report else ()
         for finding in check_method(method, models, prompts, max_new_tokens, runs, tried, time_share):
             own_findings.append(finding)
+            yield finding
+        return place[0], own_findings
+
+    def save_row(name: str, tested: tuple[str, list[Finding]] | None) -> None:
+        if report and tested is not None:
+            board.save_exactness(registry.get(name), *tested)
+
+    rows = {row["method"]: row for row in board.exactness_rows()} if report and not fresh else {}
+    finished = {name: row for name, row in rows.items() if row["standing"] != board.UNPROVEN}
+    cells = [registry.get(name) for name in (names or registry.names())]
+    store = Rows[Any](lambda method: method.name, finished, save_row)
+    study: Study[Method, Any] = Study(cells, in_turn(measure), store, key=lambda method: method.name)
+    on_board = [method.name for method in study.load()]
+    if on_board:
+        print(f"Already on the board (--fresh checks them again): {', '.join(on_board)}.", file=sys.stderr)
+    chosen = [method for method in cells if method.name not in on_board]
+    findings: list[Finding] = []
+    left_out: list[str] = []
+    for kind, method, payload in study.run():
+        if kind == END and payload is None:
+            left_out.append(method.name)
+        elif kind == STEP:
+            findings.append(payload)
             if not as_json:
-                line = f"{SIGNS[finding.verdict]:<11} {finding.method:<16} {finding.claim}: {finding.detail}"
-                print(f"{line} [{finding.promise}, {finding.seconds:.0f} s]", flush=True)
+                line = f"{SIGNS[payload.verdict]:<11} {payload.method:<16} {payload.claim}: {payload.detail}"
+                print(f"{line} [{payload.promise}, {payload.seconds:.0f} s]", flush=True)
             else:
-                print(f"{finding.method}: {finding.verdict}", file=sys.stderr)
-        findings += own_findings
-        if report:
-            board.save_exactness(method, place[0], own_findings)
+                print(f"{payload.method}: {payload.verdict}", file=sys.stderr)
     failed = sum(f.verdict == FAIL for f in findings)
     untested = [f.method for f in findings if f.kind == "availability"]
     if as_json:
@@ -228,7 +246,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     """
     from workbench.bench import board
     from workbench.bench.choices import Choice, all_choices, check_choice
-    from workbench.bench.finding import FAIL, Finding
+    from workbench.bench.finding import FAIL
     from workbench.bench.study import END, Rows, Study, in_turn
     from workbench.bench.study import FAIL as ERROR
     from workbench.core.errors import WorkbenchError

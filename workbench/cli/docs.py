@@ -51,20 +51,18 @@ def docs(
         answers_suite,
         board,
         claimsboard,
-        distillingboard,
         headsboard,
         hostcosts,
-        rolloutsboard,
-        scalingboard,
-        trimmingboard,
+        recorded_board,
         verifier_suite,
         workload_board,
     )  # import PyTorch
     from workbench.cli import claims
     from workbench.methods import method_info
-    from workbench.training import workload_prompts
+    from workbench.training import claim_prompts, workload_prompts
 
-    for source, content in ((claims, claims.text()), (workload_prompts, workload_prompts.render_prompts())):
+    sources = [(claims, claims.text()), *((each, each.render_prompts()) for each in (claim_prompts, workload_prompts))]
+    for source, content in sources:
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
@@ -79,7 +77,8 @@ def docs(
     )
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
-    for suite in (answers_suite, distillingboard, rolloutsboard, scalingboard, trimmingboard, verifier_suite):
+    files |= recorded_board.pages(boards)
+    for suite in (answers_suite, verifier_suite):
         if (entry := boards / suite.BOARD).is_file():
             files[entry.with_suffix(".md")] = suite.page(json.loads(entry.read_text(encoding="utf-8")))
     if (host_board := boards / hostcosts.BOARD).is_file():

@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Request
-from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
 from workbench.methods.tree_builders.chain import fit_vocabulary
@@ -40,9 +39,9 @@ from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult
+from workbench.training.text_forward import forward_text
 from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_parameters, step_generator
 
-CHUNK = 512
 """Tokens per forward pass."""
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
 """Weights of a rejection in the loss with which heads are trained for the sweep."""
@@ -374,15 +373,10 @@ def sample_drafts(
 
 def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
     """Compute a model's logits and last hidden states over a text, float32."""
-    slot, logits, hidden = runner.open(), [], []
-    try:
-        for piece in torch.tensor(ids).split(CHUNK):
-            out = runner.forward([Segment(slot, piece)])
-            runner.commit(slot, range(len(piece)))
-            logits.append(out.logits[0].float())
-            hidden.append(out.hidden[0].float())
-    finally:
-        runner.close(slot)
+    logits, hidden = [], []
+    for output in forward_text(runner, ids):
+        logits.append(output.logits[0].float())
+        hidden.append(output.hidden[0].float())
     return torch.cat(logits).clone(), torch.cat(hidden).clone()
 
 

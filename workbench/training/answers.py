@@ -32,7 +32,7 @@ from workbench.engine.datastore import dtype_of
 from workbench.engine.request import ENDED, Sequence
 from workbench.methods import registry
 from workbench.models.chat_markers import ASSISTANT, END, USER
-from workbench.models.loading import Models, load_models
+from workbench.models.loading import load_models
 from workbench.models.local_models import short_name
 from workbench.trace.files import write_atomically
 from workbench.training.clock import RunClock
@@ -163,66 +163,76 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     early = {i for i, _ in first}
     later = _encode_prompts([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
     queue = chain(first, later)
-    if options.given:
-        return _write_text_answers(options, exchanges, queue, models, old_tokens)
-    running: list[tuple[int, Sequence]] = []
-    kinds = {is_held_out(n) for n in answered}
     clock, new, reported_at = RunClock(options.minutes or float("inf")), 0, 0.0
-    rate = Rate(options.out / RATE)
-    method = registry.get("autoregressive")
+    rate = None if options.given else Rate(options.out / RATE)
+    sources = (
+        _text_answers(options, exchanges, queue, tokenizer)
+        if options.given
+        else _target_answers(options, prompts, queue, engine)
+    )
+    # Even a short run of a target has answers for training and for evaluation; text answers are for training only.
+    kinds = {True, False} if options.given or not first else {is_held_out(n) for n in answered}
     with path.open("a", encoding="utf-8") as file:
-        while (old_tokens + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
-            for i, ids in islice(queue, max(0, options.rows - len(running))):
-                sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
-                request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
-                running.append((i, engine.submit(request)))
-            if not running:
+        while (old_tokens + new < options.tokens or len(kinds) < 2) and clock.progress(0) < 1.0:
+            if (lines := next(sources, None)) is None:
                 break
-            engine.step()
-            for i, sequence in [item for item in running if item[1].status in ENDED]:
-                prompt_ids, answer = (
-                    sequence.committed[: sequence.prompt_length],
-                    sequence.committed[sequence.prompt_length :],
-                )
-                line = {"n": i, "group": prompts[i][0], "temperature": sequence.sampling.temperature}
-                line |= {"prompt": prompt_ids, "answer": answer}
+            for line in lines:
                 file.write(json.dumps(line) + "\n")
-                new += len(answer)
-                kinds.add(is_held_out(i))
+                new += len(line["answer"])
+                kinds.add(is_held_out(line["n"]))
             file.flush()
-            running = [item for item in running if item[1].status not in ENDED]
-            if clock.seconds - reported_at > REPORT_S:
+            if rate is not None and clock.seconds - reported_at > REPORT_S:
                 reported_at = clock.seconds
                 report(f"answers: {old_tokens + new:,} tokens · {new / clock.seconds:,.0f}/s")
                 rate.save(new, clock.seconds)
-    rate.save(new, clock.seconds)
+    if rate is not None:
+        rate.save(new, clock.seconds)
     packed = pack(options.out, tokenizer.eos_token_id, models.target.vocab_size)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
 
-def _write_text_answers(
+def _target_answers(
+    options: AnswersOptions,
+    prompts: abc.Sequence[tuple[str, str]],
+    queue: Iterator[tuple[int, list[int]]],
+    engine: Engine,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield, step by step of the engine, the target's answers that ended in it, as lines of the file."""
+    method, running = registry.get("autoregressive"), list[tuple[int, Sequence]]()
+    while True:
+        for i, ids in islice(queue, max(0, options.rows - len(running))):
+            sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
+            request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
+            running.append((i, engine.submit(request)))
+        if not running:
+            return
+        engine.step()
+        ended = [item for item in running if item[1].status in ENDED]
+        running = [item for item in running if item[1].status not in ENDED]
+        yield [
+            _line(i, prompts[i][0], s.sampling.temperature, s.committed[: s.prompt_length],
+                  s.committed[s.prompt_length :])
+            for i, s in ended
+        ]  # fmt: skip
+
+
+def _text_answers(
     options: AnswersOptions,
     exchanges: abc.Sequence[tuple[str, str, str]],
-    waiting: Iterator[tuple[int, list[int]]],
-    models: Models,
-    written: int,
-) -> dict[str, Any]:
-    """Write the training text's answers to the remaining prompts, up to the requested tokens; return the figures."""
-    clock, new, tokenizer = RunClock(options.minutes or float("inf")), 0, models.tokenizer
-    with (options.out / ANSWERS).open("a", encoding="utf-8") as file:
-        for i, prompt_ids in waiting:
-            if written + new >= options.tokens or clock.progress(0) >= 1.0:
-                break
-            group, _, answer_text = exchanges[i]
-            if is_held_out(i) or not answer_text:
-                continue
-            answer = [*tokenizer(answer_text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-            answer = answer[: options.max_new_tokens]
-            line = {"n": i, "group": group, "temperature": None, "prompt": prompt_ids, "answer": answer}
-            file.write(json.dumps(line) + "\n")
-            new += len(answer)
-    packed = pack(options.out, models.tokenizer.eos_token_id, models.target.vocab_size)
-    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
+    queue: Iterator[tuple[int, list[int]]],
+    tokenizer: Any,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the training text's own answers to the prompts that are not held out, one by one, as lines of the file."""
+    for i, prompt_ids in queue:
+        group, _, answer_text = exchanges[i]
+        if is_held_out(i) or not answer_text:
+            continue
+        answer = [*tokenizer(answer_text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        yield [_line(i, group, None, prompt_ids, answer[: options.max_new_tokens])]
+
+
+def _line(n: int, group: str, temperature: float | None, prompt: list[int], answer: list[int]) -> dict[str, Any]:
+    return {"n": n, "group": group, "temperature": temperature, "prompt": prompt, "answer": answer}
 
 
 def rate_of(folder: Path) -> float | None:

@@ -6,6 +6,7 @@ A module beside each recipe writes the text of its card; this module has the cod
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,10 @@ class TrainedModel:
         )
 
 
+ResultsCard = Callable[[TrainedModel, Figures, str], str]
+"""Function that returns a card's text, given the model, the results of a recipe and the hardware."""
+
+
 def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     """Write the card of the model in a folder; `card` returns the text below the title.
 
@@ -72,6 +77,14 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     model = TrainedModel.load(folder)
     text = f"# {model.name}\n\n{card(model).rstrip()}\n{storage_section(model)}"
     write_atomically(folder / "README.md", text.encode())
+
+
+def write_storage_section(folder: Path) -> None:
+    """Write the section on the int8 checkpoint again in the card of the model in a folder, if it has a card."""
+    path = folder / "README.md"
+    if path.is_file() and (folder / "training.json").is_file():
+        text = path.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
+        write_atomically(path, f"{text}\n{storage_section(TrainedModel.load(folder))}".encode())
 
 
 def storage_section(model: TrainedModel) -> str:
@@ -117,19 +130,23 @@ def _comparison(measured: Figures) -> str:
     )
 
 
-def write_cards(
-    models: Path, cards: Mapping[str, Callable[[TrainedModel, Figures, str], str]], results: Figures, hardware: str
+def write_results(
+    path: Path, models: Path, cards: Mapping[str, ResultsCard], results: Figures, hardware: str = ""
 ) -> None:
-    """Write the cards of the models in a folder whose training has ended.
+    """Write the results of a recipe that measured bundled models, and the cards of the models.
 
     Args:
-        models: folder of the models.
-        cards: by the model's name, the function that returns its card, given the model, `results` and `hardware`.
-        results: figures of the recipe that measured the models.
-        hardware: description of the machine.
+        path: JSON file of the results.
+        models: folder of the models; those that were not measured or whose training has not ended get no card.
+        cards: functions that return cards, by the model's name.
+        results: figures; `parameters` has the measured models by name.
+        hardware: description of the machine; the processor's name by default.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
     for name, card in cards.items():
-        if (models / name / "training.json").exists():
+        if name in results["parameters"] and (models / name / "training.json").exists():
             write_card(models / name, lambda model, card=card: card(model, results, hardware))
 
 

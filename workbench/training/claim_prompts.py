@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from pathlib import Path
 
 from workbench.training.generators import TASKS
-from workbench.training.workload_prompts import MAKERS
+from workbench.training.workload_prompts import MAKERS, prompt_line
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
 SEED, N = 37, 36
@@ -71,7 +70,7 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
 
 def render_prompts() -> str:
     """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
-    lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
+    lines = [prompt_line(f"chat-more-{i + 1}", "chat", prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():
         rng, prompts = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
         while len(prompts) < (N_COPIES if kind == "copy" else N):
@@ -82,9 +81,7 @@ def render_prompts() -> str:
             instance = TASKS[tasks[number % len(tasks)]].draw(rng, held_out=True)
             raw = kind == "stories" and number % 5 < 2  # as in training, two stories in five are text to continue
             prompts[re.split(r"(?<=[.]) ", instance.answer)[0] if raw else instance.prompt] = not raw
-        lines += [_line(kind, i, prompt, chat) for i, (prompt, chat) in enumerate(prompts.items())]
-    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-
-
-def _line(kind: str, number: int, prompt: str, chat: bool = True) -> dict[str, object]:
-    return {"name": f"{kind}-more-{number + 1}", "group": kind, "chat": chat, "prompt": prompt}
+        lines += [
+            prompt_line(f"{kind}-more-{i + 1}", kind, prompt, chat) for i, (prompt, chat) in enumerate(prompts.items())
+        ]
+    return "".join(lines)

@@ -21,6 +21,7 @@ from workbench.core.errors import ParameterError
 from workbench.models.chat_markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
+from workbench.training.graded_answers import generate_batch
 from workbench.training.heads.losses import FEATURE_LOSSES, LOSSES, LossInputs, WeightedLoss
 from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import build_model, drafter_config, half_precision, save_model
@@ -98,17 +99,9 @@ def generate_greedy(
         max_new_tokens: Maximum length of an answer, in tokens.
     """
     texts = [f"{USER}{prompt}{ASSISTANT}" for prompt in prompts]
-    batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
-    with torch.inference_mode():
-        output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # from a mixin
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-        )
-    answers = output[:, batch["input_ids"].shape[1] :].tolist()
-    end = tokenizer.eos_token_id
-    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return generate_batch(model, ids, max_new_tokens, end, pad)  # pyright: ignore[reportArgumentType]  # of a union
 
 
 def write_own_text(options: DistillOptions, minutes: float, report: Report, rows: int = 48) -> int:

@@ -10,13 +10,17 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbench.trace.files import write_atomically
+from workbench.training.cards import write_results
 from workbench.training.distill import generate_greedy, generate_held_out, greedy_acceptance, load_target
-from workbench.training.generators import TASKS
+from workbench.training.generators import TASKS, Instance
+from workbench.training.graded_answers import GradedAnswer, is_right_for_task, share_right
 from workbench.training.loop import Report
 from workbench.training.pretrain import held_losses
-from workbench.training.text_cards import write_cards
+from workbench.training.text_cards import CARDS
 from workbench.training.tokenizer import load_tokenizer
+
+WRONG_SHOWN = 5
+"""Number of wrong answers per task in the results."""
 
 
 @dataclass
@@ -46,10 +50,10 @@ class EvaluateOptions:
     hardware: str = ""
 
 
-def exact_match(
+def answer_tasks(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
-) -> tuple[float, list[tuple[str, str]]]:
-    """Return the share of held-out instances with a correct greedy answer, and (prompt, output) of some wrong answers.
+) -> list[GradedAnswer[Instance]]:
+    """Return greedy answers to held-out instances; one that does not end by itself is wrong.
 
     Args:
         model: The model.
@@ -59,20 +63,16 @@ def exact_match(
         rows: Prompts per batch.
     """
     instances = list(islice(TASKS[task].stream(9, held_out=True), count))
-    n_right = 0
-    wrong: list[tuple[str, str]] = []
+    answers: list[GradedAnswer[Instance]] = []
     for start in range(0, count, rows):
         part = instances[start : start + rows]
         longest = max(len(tokenizer(i.answer)["input_ids"]) for i in part) + 16
         limit = max(longest, 260) if task == "story" else longest
-        answers = generate_greedy(model, tokenizer, [i.prompt for i in part], limit)
-        for instance, ids in zip(part, answers, strict=True):
+        for instance, ids in zip(part, generate_greedy(model, tokenizer, [i.prompt for i in part], limit), strict=True):
             output = str(tokenizer.decode(ids, skip_special_tokens=True))
-            if ids[-1] == tokenizer.eos_token_id and TASKS[task].check(instance, output):
-                n_right += 1
-            elif len(wrong) < 5:
-                wrong.append((instance.prompt, output))
-    return n_right / count, wrong
+            is_right = ids[-1] == tokenizer.eos_token_id and is_right_for_task(instance, output)
+            answers.append(GradedAnswer(instance, output, is_right))
+    return answers
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
@@ -85,7 +85,9 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
     matches: dict[str, float] = {}
     wrong: dict[str, list[tuple[str, str]]] = {}
     for task in options.tasks or tuple(TASKS):
-        matches[task], wrong[task] = exact_match(target, tokenizer, task, options.count, options.rows)
+        answers = answer_tasks(target, tokenizer, task, options.count, options.rows)
+        matches[task] = share_right(answers)
+        wrong[task] = [(answer.problem.prompt, answer.text) for answer in answers if not answer.is_right][:WRONG_SHOWN]
         goal = f" (goal {TASKS[task].goal:.0%})" if TASKS[task].goal else ""
         report(f"evaluate: {task} {matches[task]:.0%}{goal}")
     results["exact_match"], results["wrong"] = matches, wrong
@@ -101,7 +103,5 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
             acceptance[task] = greedy_acceptance(target, drafter, *held)
         results["acceptance"] = acceptance
         report("evaluate: drafter acceptance " + json.dumps(acceptance))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
-    write_cards(options.target.parent, results, options.hardware or None)
+    write_results(options.out, options.target.parent, CARDS, results, options.hardware)
     return results

@@ -25,6 +25,7 @@ from workbench.models.masked_lm import MASK
 from workbench.models.weight_files import count_weights
 from workbench.training.cards import TrainedModel, table, training_runs
 from workbench.training.generators import TASKS, Instance
+from workbench.training.graded_answers import GradedAnswer, grade, is_right_for_task, share_right
 from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer, token_id
@@ -133,7 +134,9 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> t
         model,
         loss,
         report,
-        evaluate=lambda: {name: share_right(model, windows, name, options.held, mask_token) for name in options.tasks},
+        evaluate=lambda: {
+            name: share_right(answer_problems(model, windows, name, options.held, mask_token)) for name in options.tasks
+        },
         save=lambda: save_model(model, tokenizer, options.out, extra, is_int8=True),
     ).run()
     return result, {"problems": options.held, "parameters": count_in(options.out)}
@@ -154,17 +157,11 @@ def first_layers(n: int) -> LlamaForCausalLM:
     return model
 
 
-def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int) -> float:
-    """Return the share of right answers to held-out problems."""
-    problems, answers = answer_problems(model, windows, task, n, mask_token)
-    return sum(TASKS[task].check(problem, text) for problem, text in zip(problems, answers, strict=True)) / n
-
-
 @torch.inference_mode()
 def answer_problems(
     model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int
-) -> tuple[list[Instance], list[str]]:
-    """Return held-out problems and the model's answers, filling one position per forward, the surest first."""
+) -> list[GradedAnswer[Instance]]:
+    """Return the model's answers to held-out problems, filling one position per forward, the surest first."""
     stream = TASKS[task].stream(1, held_out=True)
     problems = [next(stream) for _ in range(n)]
     prompts = [windows.encode(problem)[0] for problem in problems]
@@ -182,7 +179,7 @@ def answer_problems(
         answer = row[len(prompt) :]
         end = answer.index(windows.end) if windows.end in answer else len(answer)
         answers.append(str(windows.tokenizer.decode(answer[:end])))
-    return problems, answers
+    return grade(problems, answers, is_right_for_task)
 
 
 _CARD = """\

@@ -72,12 +72,23 @@ class Recipe:
         return self.options if self.choose_options is None else self.choose_options(values)
 
 
-def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Write a run's figures and the machine beside its output; return the figures."""
+def finish(
+    result: RunResult, out: Path, more: dict[str, Any] | None = None, card: Callable[[TrainedModel], str] | None = None
+) -> dict[str, Any]:
+    """Write a run's figures, the machine, and a card beside its output; return the figures.
+
+    Args:
+        result: the run.
+        out: folder of the model.
+        more: further figures.
+        card: returns the text of the card below its title; None: no card.
+    """
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
     figures |= more or {}
     write_atomically(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    if card is not None:
+        write_card(out, card)
     return figures
 
 
@@ -105,10 +116,7 @@ def training_recipe(
         trained = train(options, report)
         result, facts = trained if isinstance(trained, tuple) else (trained, {})
         folder = getattr(options, "folder", options.out)
-        figures = finish(result, folder, {"options": changed_options(options), **facts, **earlier_figures})
-        if card is not None:
-            write_card(folder, card)
-        return figures
+        return finish(result, folder, {"options": changed_options(options), **facts, **earlier_figures}, card)
 
     return Recipe(name, summary, options_class, run, choose_options)
 

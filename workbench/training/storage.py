@@ -17,16 +17,13 @@ from workbench.models.machine import describe_hardware, machine_facts
 from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import QUESTIONS
 from workbench.trace.files import write_atomically
-from workbench.training.cards import SECTION, TrainedModel, storage_section
-from workbench.training.generators import TASKS
+from workbench.training.cards import write_storage_section
+from workbench.training.graded_answers import GradedAnswer
 from workbench.training.masked_diffusion import AnswerWindows, MaskedDiffusionOptions, answer_problems
 from workbench.training.models import format_json
-from workbench.training.scenes.evaluate import answer_texts, ask_all
+from workbench.training.scenes.evaluate import answer_scenes
 from workbench.training.scenes.model import load_vision_model
 from workbench.training.tokenizer import load_tokenizer
-
-Answer = tuple[str, bool]
-"""Text of an answer, and whether it is right."""
 
 
 def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
@@ -55,10 +52,10 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
     return {
         "each": n,
         "answers": len(pairs),
-        "same_text": sum(a[0] == b[0] for a, b in pairs),
-        "right": [sum(right for _, right in answers) for answers in (first, second)],
-        "gained": sum(b[1] and not a[1] for a, b in pairs),
-        "lost": sum(a[1] and not b[1] for a, b in pairs),
+        "same_text": sum(a.text == b.text for a, b in pairs),
+        "right": [sum(answer.is_right for answer in answers) for answers in (first, second)],
+        "gained": sum(b.is_right and not a.is_right for a, b in pairs),
+        "lost": sum(a.is_right and not b.is_right for a, b in pairs),
         "machine": describe_hardware(machine_facts()),
     }
 
@@ -68,27 +65,21 @@ def record(folder: Path, measured: dict[str, Any]) -> None:
     config = config_of(folder)
     config |= {STORED: config[STORED] | {"measured": measured}}
     write_atomically(folder / "config.json", format_json(config))
-    card = folder / "README.md"
-    if card.is_file() and (folder / "training.json").is_file():
-        text = card.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
-        write_atomically(card, f"{text}\n{storage_section(TrainedModel.load(folder))}".encode())
+    write_storage_section(folder)
 
 
-def _vision_answers(folder: Path, n: int) -> Iterator[Answer]:
+def _vision_answers(folder: Path, n: int) -> Iterator[GradedAnswer[Any]]:
     model, processor = load_vision_model(folder)
     for sketch, freehand in ((False, 0.0), (True, 0.0), (True, 1.0)):
         scenes = held_scenes(n, sketch, freehand)
         for kind in QUESTIONS:
-            fitting, asked = ask_all(scenes, kind)
-            texts = answer_texts(model, processor.tokenizer, fitting, asked)
-            yield from ((text, text == question.answer) for text, question in zip(texts, asked, strict=True))
+            yield from answer_scenes(model, processor.tokenizer, scenes, kind)
 
 
-def _masked_answers(folder: Path, n: int) -> Iterator[Answer]:
+def _masked_answers(folder: Path, n: int) -> Iterator[GradedAnswer[Any]]:
     model = load_folder(LlamaForCausalLM, folder, torch.float32).eval()
     options = MaskedDiffusionOptions()
     windows = AnswerWindows(load_tokenizer(bundled()[DEFAULT_TARGET]), options)
     mask_token = json.loads((folder / "config.json").read_text(encoding="utf-8"))["mask_token_id"]
     for task in options.tasks:
-        problems, texts = answer_problems(model, windows, task, n, mask_token)
-        yield from ((text, TASKS[task].check(problem, text)) for problem, text in zip(problems, texts, strict=True))
+        yield from answer_problems(model, windows, task, n, mask_token)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable
-from pathlib import Path
-
-from workbench.training import cards
-from workbench.training.cards import Figures, TrainedModel, table, training_runs
+from workbench.training.cards import Figures, ResultsCard, TrainedModel, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.sources import SOURCES
 
@@ -76,21 +71,6 @@ _TARGET_LIMITS = """
 """
 
 
-def write_cards(models: Path, results: Figures, hardware: str | None = None) -> None:
-    """Write `README.md` into the folders of the bundled models.
-
-    Args:
-        models: Folder with `text-target` and `text-drafter`.
-        results: Results of the `evaluate` recipe.
-        hardware: Description of the machine; the processor's name by default.
-    """
-    hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
-    card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {
-        "text-target": _target, "text-drafter": _drafter,
-    }  # fmt: skip
-    cards.write_cards(models, card_functions, results, hardware)
-
-
 def _target(model: TrainedModel, results: Figures, hardware: str) -> str:
     exits = ", ".join(map(str, model.config["early_exit_layers"]))
     text = _TARGET.format(**_shape(model, results), exits=exits) + training_runs(model.figures, hardware)
@@ -118,3 +98,7 @@ def _shape(model: TrainedModel, results: Figures) -> Figures:
         "context": config["max_position_embeddings"],
         "parameters": results["parameters"][model.name],
     }
+
+
+CARDS: dict[str, ResultsCard] = {"text-target": _target, "text-drafter": _drafter}
+"""Functions that return the cards, by the model's name."""

@@ -37,14 +37,19 @@ _STORY_FACTS = ("animal", "toy", "food", "place", "friend")
 
 def render_prompts() -> str:
     """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
-    lines = []
+    lines = list[str]()
     for kind, makers in MAKERS.items():
         rng = random.Random(f"{kind}/{SEED}")
         for i in range(N):
             prompt = makers[i % len(makers)](rng)
-            lines.append({"name": f"{kind}-{i + 1}", "group": kind, "chat": True, "prompt": prompt})
-    lines += [{"name": f"chat-{i + 1}", "group": "chat", "chat": True, "prompt": p} for i, p in enumerate(CHAT)]
-    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+            lines.append(prompt_line(f"{kind}-{i + 1}", kind, prompt))
+    return "".join([*lines, *(prompt_line(f"chat-{i + 1}", "chat", prompt) for i, prompt in enumerate(CHAT))])
+
+
+def prompt_line(name: str, group: str, prompt: str, chat: bool = True) -> str:
+    """Return a prompt as a line of JSON Lines; see `workbench.bench.prompts.BenchPrompt`."""
+    line = {"name": name, "group": group, "chat": chat, "prompt": prompt}
+    return f"{json.dumps(line, ensure_ascii=False)}\n"
 
 
 def _task(name: str) -> Callable[[random.Random], str]:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
-from workbench.kernels.segment import Segment
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import load_models
 from workbench.trace.files import write_atomically
@@ -29,9 +28,8 @@ from workbench.training.answers import RATE, check_answers, is_held_out, read_an
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
+from workbench.training.text_forward import forward_text
 
-CHUNK = 512
-"""Tokens per forward pass."""
 REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "kind")
 """Columns of the table of readings: number of the prompt, start in the flat files, number of tokens of the prompt, of
@@ -200,16 +198,11 @@ def compute_hidden_states(
 
     Only the last logits of each chunk are computed: features are the last layer's output after the final norm.
     """
-    target, slot, chunks = models.target, models.target.open(), dict[int, list[Tensor]]()
+    target, chunks = models.target, dict[int, list[Tensor]]()
     layers = {target.n_layers - 1, *(layer - 1 for layer in capture_layers)}
-    try:
-        for piece in torch.tensor(ids, device=target.device).split(CHUNK):
-            output = target.forward([Segment(slot, piece)], last_only=True, capture_layers=layers)
-            target.commit(slot, range(len(piece)))
-            for layer, states in output.layer_states.items():
-                chunks.setdefault(layer, []).append(states[0])
-    finally:
-        target.close(slot)
+    for output in forward_text(target, ids, last_only=True, capture_layers=layers):
+        for layer, states in output.layer_states.items():
+            chunks.setdefault(layer, []).append(states[0])
     streams = {layer + 1: torch.cat(parts) for layer, parts in chunks.items()}
     return {"features": last_norm(target.model)(streams[target.n_layers])} | {
         f"tap-{layer}": streams[layer] for layer in capture_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,6 +93,16 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
     return Batch(PromptFeatures(embeds, features[:, :-1], spans, grids, question), ids, features, answers)
 
 
+def group_dialogues(dialogues: Iterable[Dialogue], size: int) -> list[list[Dialogue]]:
+    """Split dialogues, in their order, into groups of one kind with at most `size` dialogues."""
+    groups: list[list[Dialogue]] = []
+    for dialogue in dialogues:
+        if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == size:
+            groups.append([])
+        groups[-1].append(dialogue)
+    return groups
+
+
 @dataclass
 class Features:
     """Dialogues, and batches of them in an endless random order.
@@ -115,11 +125,7 @@ class Features:
         rng = random.Random(f"{seed}/{with_images}")
         while True:
             order = sorted(candidates, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))
-            groups: list[list[Dialogue]] = []
-            for dialogue in order:
-                if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == rows:
-                    groups.append([])
-                groups[-1].append(dialogue)
+            groups = group_dialogues(order, rows)
             rng.shuffle(groups)
             yield from groups
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,13 +18,10 @@ from workbench.methods import registry
 from workbench.models.chat_markers import ASSISTANT
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.scenes.draw import paint
-from workbench.scenes.tasks import ask_some
-from workbench.trace.files import write_atomically
-from workbench.training.cards import write_card
 from workbench.training.family.options import combine_options, options_class
 from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.cards import card
-from workbench.training.heads.features import Dialogue, Features, read_dialogues
+from workbench.training.heads.features import Dialogue, Features, group_dialogues, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import Report
 from workbench.training.recipe import finish, load_start_figures
@@ -35,15 +31,18 @@ from workbench.training.scenes.drafters import (
     newer_than_weights,
     own_scenes,
     write_own_answers,
+    write_right_answers,
 )
 from workbench.training.scenes.model import load_vision_model
-from workbench.training.scenes.packing import Packer, vary_wording
+from workbench.training.scenes.packing import Packer
 from workbench.training.tokenizer import token_id
 
 TEXT_ONLY_EVERY = 5
 """One batch of scenes in `TEXT_ONLY_EVERY` is used a second time without its images, as text-only data."""
 HELD_OUT_SCENES = 64
 """Number of scenes that are held out for evaluation: the last ones with answers of the target."""
+HELD_OUT_ROWS = 16
+"""Largest number of dialogues in a batch of the evaluation."""
 
 
 OWN, RIGHT = "the target's own answers", "the scenes' right answers"
@@ -175,9 +174,7 @@ def _train_one(
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
     earlier_figures = {} if options.begin is None else load_start_figures(options.begin / folder)
-    figures = finish(result, out, {"answers": RIGHT if options.truth else OWN, **earlier_figures})
-    write_card(out, card)
-    return figures
+    return finish(result, out, {"answers": RIGHT if options.truth else OWN, **earlier_figures}, card)
 
 
 def prepare_dialogues(
@@ -202,24 +199,8 @@ def prepare_dialogues(
         for part, path in paths.items():
             by_part[part].save(path)
     loaded = {part: Features.load(path) for part, path in paths.items()}
-    groups: list[list[Dialogue]] = []
-    for dialogue in sorted(loaded["held"].dialogues, key=lambda d: (d.kind, len(d.ids))):
-        if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == 16:
-            groups.append([])
-        groups[-1].append(dialogue)
+    groups = group_dialogues(sorted(loaded["held"].dialogues, key=lambda d: (d.kind, len(d.ids))), HELD_OUT_ROWS)
     return loaded["train"], [group for group in groups if group[0].vision is not None]
-
-
-def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
-    """Write questions with right answers from the scenes' geometry, in the format of the target's own answers."""
-    rng = random.Random(f"truth/{options.seed}")
-    turns = [
-        [(vary_wording(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
-        for scene in own_scenes(options.own_scenes)
-    ]
-    options.own.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.own, json.dumps(turns).encode())
-    report(f"right answers: {len(turns)} scenes")
 
 
 def read_scenes(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import nan
-from pathlib import Path
 
 from workbench.scenes.scene import COLOURS, SHAPES, WORDS
-from workbench.training.cards import Figures, TrainedModel, runs_of, table, training_runs, write_cards
+from workbench.training.cards import Figures, ResultsCard, TrainedModel, runs_of, table, training_runs
 
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
@@ -118,20 +116,6 @@ def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
     return text
 
 
-def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
-    """Write `README.md` into the folders of the bundled vision models.
-
-    Args:
-        models: Folder with `vision-target` and its drafters.
-        results: Figures of the `vision-evaluate` recipe.
-        hardware: Description of the machine.
-    """
-    card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {"vision-target": _target}
-    card_functions |= dict.fromkeys(_DRAFTERS, _drafter)
-    available = {name: card for name, card in card_functions.items() if name in results["parameters"]}
-    write_cards(models, available, results, hardware)
-
-
 def _target(model: TrainedModel, results: Figures, hardware: str) -> str:
     vision, text = model.config["vision_config"], model.config["text_config"]
     card_text = _TARGET.format(
@@ -155,3 +139,7 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
         + _drafter_table(model.figures, results, model.name)
         + "\nTrained to draft for `vision-target`; its own answers are poor.\n"
     )
+
+
+CARDS: dict[str, ResultsCard] = {"vision-target": _target} | dict.fromkeys(_DRAFTERS, _drafter)
+"""Functions that return the cards, by the model's name."""

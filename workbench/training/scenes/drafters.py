@@ -128,10 +128,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
     for start in range(0, len(scene_list), rows):
         part = scene_list[start : start + rows]
         images = render_images(part)
-        dialogues: list[list[ChatTurn]] = [
-            [(vary_wording(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
-            for scene in part
-        ]
+        dialogues = [_right_turns(scene, options, rng) for scene in part]
         packed = packer.pack(dialogues, [False] * len(part), [True] * len(part))
         with torch.inference_mode():
             predictions = target.lm_head(answer_states(target, packed, images)).argmax(-1)
@@ -158,8 +155,25 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         n_true += sum(map(sum, agrees))
         share = n_true / sum(map(len, turns))
         report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
-    options.own.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.own, json.dumps(turns).encode())
+    _write_turns(options.own, turns)
+
+
+def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
+    """Write questions with right answers from the scenes' geometry, in the format of the target's own answers."""
+    rng = random.Random(f"truth/{options.seed}")
+    turns = [_right_turns(scene, options, rng) for scene in own_scenes(options.own_scenes)]
+    _write_turns(options.own, turns)
+    report(f"right answers: {len(turns)} scenes")
+
+
+def _right_turns(scene: Scene, options: VisionDrafterOptions, rng: random.Random) -> list[ChatTurn]:
+    """Return questions about a scene, in varied wording, with right answers."""
+    return [(vary_wording(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
+
+
+def _write_turns(path: Path, turns: list[list[ChatTurn]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(turns).encode())
 
 
 Batch = tuple[Packed, torch.Tensor]

@@ -15,6 +15,7 @@ from workbench.scenes.draw import paint
 from workbench.scenes.held import CAPTION_TOKENS, held_scenes
 from workbench.scenes.scene import Scene
 from workbench.scenes.tasks import QUESTIONS, Ask, ask, read_caption
+from workbench.training.graded_answers import GradedAnswer, generate_batch, grade, share_right
 from workbench.training.scenes.data import normalise_pixels
 from workbench.training.scenes.model import VISION_TOKENS
 from workbench.training.tokenizer import PAD, token_id
@@ -40,20 +41,7 @@ def generate_answers(
     rows = [
         [user, *[image] * VISION_TOKENS, *tokenizer.encode(text, add_special_tokens=False), reply] for text in questions
     ]
-    size = max(map(len, rows))
-    ids = torch.tensor([[pad] * (size - len(row)) + row for row in rows])
-    with torch.inference_mode():
-        output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # from a mixin
-            input_ids=ids,
-            attention_mask=(ids != pad).long(),
-            pixel_values=images.to(model.dtype),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            eos_token_id=end,
-            pad_token_id=pad,
-        )
-    answers = output[:, size:].tolist()
-    return [tokens[: tokens.index(end) + 1] if end in tokens else tokens for tokens in answers]
+    return generate_batch(model, rows, max_new_tokens, end, pad, pixel_values=images.to(model.dtype))
 
 
 def answer_texts(
@@ -112,6 +100,15 @@ def ask_all(scene_list: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list
     return [scene for scene, _ in pairs], [question for _, question in pairs]
 
 
+def answer_scenes(
+    model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, scene_list: Sequence[Scene], kind: str
+) -> list[GradedAnswer[Ask]]:
+    """Return the model's answers to one kind of question about every scene that it fits."""
+    fitting, questions = ask_all(scene_list, kind)
+    texts = answer_texts(model, tokenizer, fitting, questions)
+    return grade(questions, texts, lambda question, text: text == question.answer)
+
+
 def evaluate_scenes(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
@@ -121,12 +118,12 @@ def evaluate_scenes(
     """Return the share of right answers: per attribute in captions, and of the whole answer for each other kind."""
     results: dict[str, float] = {}
     for kind in kinds:
-        fitting, questions = ask_all(scene_list, kind)
-        answers = answer_texts(model, tokenizer, fitting, questions)
+        answers = answer_scenes(model, tokenizer, scene_list, kind)
         if kind == "caption":
-            results |= {f"caption: {name}": value for name, value in caption_scores(answers, questions).items()}
-        elif questions:
-            results[kind] = sum(a == b.answer for a, b in zip(answers, questions, strict=True)) / len(questions)
+            scores = caption_scores([answer.text for answer in answers], [answer.problem for answer in answers])
+            results |= {f"caption: {name}": value for name, value in scores.items()}
+        elif answers:
+            results[kind] = share_right(answers)
     return results
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from transformers import LlamaForCausalLM
 
 from workbench.models.int8_checkpoint import load_folder
 from workbench.scenes.held import held_scenes
-from workbench.trace.files import write_atomically
+from workbench.training.cards import write_results
 from workbench.training.loop import Report
-from workbench.training.scenes.cards import write_vision_cards
+from workbench.training.scenes.cards import CARDS
 from workbench.training.scenes.drafters import acceptance
 from workbench.training.scenes.evaluate import evaluate_scenes
 from workbench.training.scenes.model import load_vision_model
@@ -69,7 +68,5 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         figures = acceptance(folder, drafter, options.drafter_count)
         results["acceptance"][name] = figures
         report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in figures.items()))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, (json.dumps(results, indent=2) + "\n").encode())
-    write_vision_cards(options.models, results, options.hardware)
+    write_results(options.out, options.models, CARDS, results, options.hardware)
     return results

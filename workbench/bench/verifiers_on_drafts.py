@@ -1,10 +1,16 @@
-"""Verifiers of several drafts for one position, evaluated on distributions of a real target and its draft model."""
+"""Verifiers evaluated on the same drafts of a real target and its draft model, so that sampling adds no noise.
+
+Two runs with different verifiers generate different texts after the first different sample, and the texts change τ more
+than the verifiers do. Here one run drafts, and both verifiers are evaluated on every draft: on its chains (expected
+tokens per round), or on several drafts for one position (acceptance probability).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -47,15 +53,44 @@ class TextDistributions:
 
 
 @dataclass(frozen=True)
-class _DistributionRecorder(Lossless):
-    """Exact verifier that records the distributions of every position with a draft."""
+class _Recorder(Lossless):
+    """Exact verifier that calls a function with each verification and its own decision."""
 
-    distributions: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
+    record: Callable[[Verification, AcceptanceDecision], None] = field(default=lambda v, decision: None, compare=False)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        if len(v.tree) and v.tree.q is not None:
-            self.distributions.append((v.p[0].float().cpu(), v.tree.q[0].float().cpu()))
-        return super().rule(v)
+        decision = super().rule(v)
+        self.record(v, decision)
+        return decision
+
+
+def draft(
+    models: Models,
+    ids: list[int],
+    params: Mapping[str, Any],
+    n_tokens: int,
+    temperature: float,
+    seed: int,
+    record: Callable[[Verification, AcceptanceDecision], None],
+) -> None:
+    """Generate a text with `draft-model` and the exact verifier, and call `record` for the draft of each round.
+
+    Args:
+        models: models with a draft model.
+        ids: the prompt's token ids.
+        params: parameters of `draft-model`.
+        n_tokens: longest text.
+        temperature: temperature of both distributions, and of the text.
+        seed: seed of the text.
+        record: function of the verification and the exact verifier's decision.
+    """
+    method = replace(
+        registry.get("draft-model"), verifier=_Recorder(record=record), other_verifiers=(), claims=(), suites={}
+    )
+    sampling = SamplingParams(temperature=temperature)
+    Engine(models, record=False).generate(
+        Request(ids, method.with_params(**params), sampling, max_new_tokens=n_tokens, seed=seed)
+    )
 
 
 def distributions_of(
@@ -69,16 +104,53 @@ def distributions_of(
         n_tokens: longest text.
         temperature: temperature of both distributions, and of the text.
     """
-    chain = registry.get("draft-model")
     for i, ids in enumerate(prompts):
-        recorder = _DistributionRecorder()
-        method = replace(chain, verifier=recorder, other_verifiers=(), claims=(), suites={})
-        request = Request(
-            ids, method.with_params(depth=1), SamplingParams(temperature=temperature), max_new_tokens=n_tokens, seed=i
-        )
-        Engine(models, record=False).generate(request)
-        if recorder.distributions:
-            yield TextDistributions(*(torch.stack(rows) for rows in zip(*recorder.distributions, strict=True)))
+        rows = list[tuple[Tensor, Tensor]]()
+
+        def record(v: Verification, _: AcceptanceDecision, rows: list[tuple[Tensor, Tensor]] = rows) -> None:
+            if len(v.tree) and v.tree.q is not None:
+                rows.append((v.p[0].float().cpu(), v.tree.q[0].float().cpu()))
+
+        draft(models, ids, {"depth": 1}, n_tokens, temperature, i, record)
+        if rows:
+            yield TextDistributions(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def expected_tokens(decision: AcceptanceDecision) -> float:
+    """Return the expected tokens of a round with a given chain: accepted drafted tokens, and one target token."""
+    return 1 + float(decision.accept.double().cumprod(0).sum())
+
+
+def expected_tau(
+    models: Models,
+    prompts: Sequence[list[int]],
+    draws: int,
+    n_tokens: int,
+    other: Verifier,
+    params: Mapping[str, Any],
+    temperature: float,
+) -> Iterator[tuple[float, float]]:
+    """Yield per prompt the expected tokens per round of `other`, and of the exact token-by-token verifier.
+
+    Args:
+        models: models with a draft model.
+        prompts: token ids.
+        draws: sampled texts per prompt.
+        n_tokens: longest text.
+        other: a verifier for chains.
+        params: parameters of `draft-model`.
+        temperature: temperature of samples and distributions.
+    """
+    for i, ids in enumerate(prompts):
+        pairs = list[tuple[float, float]]()
+
+        def record(v: Verification, decision: AcceptanceDecision, pairs: list[tuple[float, float]] = pairs) -> None:
+            pairs.append((expected_tokens(other.rule(v)), expected_tokens(decision)))
+
+        for draw in range(draws):
+            draft(models, ids, params, n_tokens, temperature, i + draw * len(prompts), record)
+        if pairs:
+            yield fmean(own for own, _ in pairs), fmean(exact for _, exact in pairs)
 
 
 def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:

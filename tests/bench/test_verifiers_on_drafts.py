@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench.bench import claims, multi_draft, same_drafts, text_lab
+from workbench.bench import claims, text_lab, verifiers_on_drafts
 from workbench.bench.claims import Scale
-from workbench.bench.multi_draft import TextDistributions, VerifierSetup
 from workbench.bench.text_lab import TextLab
+from workbench.bench.verifiers_on_drafts import TextDistributions, VerifierSetup
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
 from workbench.engine import datastore_builder
@@ -51,26 +51,26 @@ def test_the_acceptance_probability_of_a_position_is_the_golden_number(
     way: VerifierSetup, siblings: int, golden: float
 ) -> None:
     """6,400 sets of drafts are sampled; the acceptance probability of each set is computed."""
-    assert multi_draft.acceptance_probability(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
+    assert verifiers_on_drafts.acceptance_probability(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
 
 
 def test_another_rule_on_the_same_drafts_has_another_acceptance_probability() -> None:
-    drawn = multi_draft.acceptance_probability(ALIKE, (Independent(), Sampling.SAMPLED), 3)
-    followed = multi_draft.acceptance_probability(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
+    drawn = verifiers_on_drafts.acceptance_probability(ALIKE, (Independent(), Sampling.SAMPLED), 3)
+    followed = verifiers_on_drafts.acceptance_probability(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
     assert abs(drawn - followed) > 0.05
 
 
 def test_the_bound_is_the_optimal_transport_bound() -> None:
     few = TextDistributions(ALIKE.p[:3], ALIKE.q[:3])
-    assert multi_draft.acceptance_probability(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
-    assert multi_draft.acceptance_probability(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(
+    assert verifiers_on_drafts.acceptance_probability(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
+    assert verifiers_on_drafts.acceptance_probability(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(
         0.734524, abs=1e-5
     )
 
 
 def test_distributions_of_a_pair_sum_to_one_at_each_drafted_position() -> None:
     lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on_groups("maths")
-    (first, *_) = multi_draft.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
+    (first, *_) = verifiers_on_drafts.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
     for probs in (first.p, first.q):
         assert torch.allclose(probs.sum(1), torch.ones(len(first)), atol=1e-4)
@@ -79,10 +79,8 @@ def test_distributions_of_a_pair_sum_to_one_at_each_drafted_position() -> None:
 
 def test_two_rules_are_compared_on_the_same_chains() -> None:
     """Expected tokens by hand; the exact rule's ratio to itself is 1; block verification is slightly better."""
-    assert (
-        same_drafts.expected_tokens(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long)))
-        == 1.75
-    )
+    decision = AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))
+    assert verifiers_on_drafts.expected_tokens(decision) == 1.75
     lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on_groups("maths")
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))

@@ -1,0 +1,72 @@
+"""Greedy answers to held-out problems and their grades: the evaluation of every bundled target.
+
+A recipe generates texts in its own way (left to right, about images, by filling in masks); batches of prompts, grades
+and shares are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from workbench.training.generators import TASKS, Instance
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class GradedAnswer(Generic[P]):
+    """A model's answer to a problem.
+
+    Attributes:
+        problem: the problem.
+        text: the answer.
+        is_right: whether it is right.
+    """
+
+    problem: P
+    text: str
+    is_right: bool
+
+
+def grade(problems: Sequence[P], texts: Sequence[str], is_right: Callable[[P, str], bool]) -> list[GradedAnswer[P]]:
+    """Return the graded answers to problems."""
+    return [GradedAnswer(problem, text, is_right(problem, text)) for problem, text in zip(problems, texts, strict=True)]
+
+
+def is_right_for_task(problem: Instance, text: str) -> bool:
+    """Return whether an answer is right by the check of the problem's task."""
+    return TASKS[problem.task].check(problem, text)
+
+
+def share_right(answers: Sequence[GradedAnswer[Any]]) -> float:
+    """Return the share of right answers."""
+    return sum(answer.is_right for answer in answers) / len(answers)
+
+
+@torch.inference_mode()
+def generate_batch(
+    model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int, end: int, pad: int, **inputs: torch.Tensor
+) -> list[list[int]]:
+    """Return a model's greedy answers, as token ids without padding, including `end` if it was generated.
+
+    Args:
+        model: a model of transformers.
+        prompts: token ids; shorter ones are padded on the left.
+        max_new_tokens: maximum length of an answer, in tokens.
+        end: token that ends an answer.
+        pad: token for padding.
+        inputs: further inputs of the model, such as `pixel_values`.
+    """
+    size = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (size - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (size - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    output = model.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=end,
+        pad_token_id=pad, **inputs,
+    )  # fmt: skip
+    answers = output[:, size:].tolist()
+    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]

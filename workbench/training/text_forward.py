@@ -1,0 +1,32 @@
+"""A model's outputs over a whole text, for training data: hidden states and logits, computed in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from workbench.kernels.segment import Segment
+from workbench.models.runner import Runner
+
+CHUNK = 512
+"""Tokens per forward pass."""
+
+
+def forward_text(runner: Runner, ids: Sequence[int], **options: Any) -> Iterator[Any]:
+    """Run a model over a text with a KV cache of its own; yield the output of each chunk.
+
+    Args:
+        runner: the model.
+        ids: tokens of the text.
+        options: arguments of `Runner.forward`.
+    """
+    slot = runner.open()
+    try:
+        for piece in torch.tensor(ids, device=runner.device).split(CHUNK):
+            output = runner.forward([Segment(slot, piece)], **options)
+            runner.commit(slot, range(len(piece)))
+            yield output
+    finally:
+        runner.close(slot)
