@@ -9,8 +9,8 @@ from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchErr
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import method_info
 from workbench.server.access_control import is_user
-from workbench.trace.ids import is_id
 from workbench.trace.events import Trace
+from workbench.trace.ids import is_id
 from workbench.views import recorded_runs
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ const COLUMNS_KEY = "wb-run-columns", LONGEST = 90, COLOURED = 6;
  *    `show`: fetch the rows if they are missing; `reload`: fetch them again if they were fetched */
 export function build({ host, main, passes }) {
   const ui = /** @type {any} */ ({
-    host, main, passes, all: [], total: 0, shown: [], selected: new Set(), query: "", sort: "created", direction: -1,
+    host, main, passes, all: [], total: 0, shown: [], selected: new Set(), query: "", sort: "source", direction: 1,
     columns: storedColumns(host), x: "tau", y: "tokens_per_second", by: "method", loaded: false, turn: 0,
   });
   const part = (name, tag, properties = {}, ...children) => (ui[name] = h(tag, properties, ...children));
