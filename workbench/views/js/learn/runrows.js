@@ -31,7 +31,7 @@ export const COLUMNS = [
 export const NUMBERS = COLUMNS.filter((column) => column.kind === "number");
 /** Columns by which selected runs may be grouped; "name": each run is a group. */
 export const GROUPED = ["method", "drafter", "tags", "temperature", "source", "name"];
-const CONDITION = /^(\w+)(>=|<=|!=|=|>|<)(-?[\d.]+)$/;
+const CONDITION = /^([^\s<>=!]+)(>=|<=|!=|=|>|<)(-?[\d.]+)$/;
 const TESTS = {
   ">=": (a, b) => a >= b, "<=": (a, b) => a <= b, "!=": (a, b) => a !== b, "=": (a, b) => a === b, ">": (a, b) => a > b,
   "<": (a, b) => a < b,

@@ -68,14 +68,14 @@ export function placeLabels(dots, box) {
   });
 }
 
-/** Return the index of the nearest dot in a direction, to the right and down; the same index if there is none. Pure.
+/** Return the index of the nearest dot in a direction, within about 60 degrees; the same index if there is none. Pure.
  *  @param {{x: number, y: number}[]} dots  in pixels */
 export function neighbour(dots, at, [dx, dy]) {
   let best = at, least = Infinity;
   dots.forEach(({ x, y }, i) => {
     const across = (x - dots[at].x) * dx + (y - dots[at].y) * dy;
     const aside = Math.abs((x - dots[at].x) * dy) + Math.abs((y - dots[at].y) * dx);
-    if (i !== at && across > 0 && across + 2 * aside < least) [best, least] = [i, across + 2 * aside];
+    if (i !== at && across > 0 && aside <= 2 * across && across + 2 * aside < least) [best, least] = [i, across + 2 * aside];
   });
   return best;
 }
