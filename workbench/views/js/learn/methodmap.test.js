@@ -8,9 +8,11 @@ const METHODS = [
   { name: "typical", title: "Typical", group: "Trained heads", promise: "approximate", part: "head", teaches: "" },
 ];
 const speed = (value, tau) => ({
-  tau, speedup: { value, low: value - 0.1, high: value + 0.1, n: 27, prompts: 27 }, by_kind: [["code", value]], board: "work", date: "2026-11-24 10:00",
+  tau, speedup: { value, low: value - 0.1, high: value + 0.1, n: 27, prompts: 27 }, by_kind: [["code", value]],
+  board: "work", date: "2026-11-24 10:00",
 });
-const names = (filters, available) => METHODS.filter((method) => passes(method, { ...everything(), ...filters }, available)).map((m) => m.name);
+const names = (filters, available) =>
+  METHODS.filter((method) => passes(method, { ...everything(), ...filters }, available)).map((method) => method.name);
 
 test("filters by words, group, promise, need and availability", () => {
   assert.equal(names({}).length, 3);

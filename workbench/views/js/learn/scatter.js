@@ -75,7 +75,8 @@ export function neighbour(dots, at, [dx, dy]) {
   dots.forEach(({ x, y }, i) => {
     const across = (x - dots[at].x) * dx + (y - dots[at].y) * dy;
     const aside = Math.abs((x - dots[at].x) * dy) + Math.abs((y - dots[at].y) * dx);
-    if (i !== at && across > 0 && aside <= 2 * across && across + 2 * aside < least) [best, least] = [i, across + 2 * aside];
+    const isAhead = i !== at && across > 0 && aside <= 2 * across;
+    if (isAhead && across + 2 * aside < least) [best, least] = [i, across + 2 * aside];
   });
   return best;
 }

@@ -3,8 +3,9 @@ import { test } from "node:test";
 import { LONGEST, MOST, MOST_SETS, added, parse, read, remember, short, update, withSet } from "./prompthistory.js";
 
 /** Storage as in a browser. */
-function storage(text = null) {
-  return { text, getItem: () => storage.text, setItem: (_, value) => (storage.text = value), removeItem: () => (storage.text = null) };
+function storage() {
+  let held = null;
+  return { getItem: () => held, setItem: (_, value) => (held = value), removeItem: () => (held = null) };
 }
 
 test("the history has each prompt once, the newest first, and a limited number", () => {
