@@ -27,7 +27,10 @@ export function offerBeside(page) {
   button.title = "Open the branch beside its original run, with a linked selection";
   button.addEventListener("click", () => {
     const pair = besides(page.run);
-    if (!pair) return;
+    if (!pair) {
+      page.note = "One of the two runs has no rounds, so they cannot be compared.";
+      return page.draw();
+    }
     window.workbenchPair = pair;
     page.host.go("pair");
   });
