@@ -5,7 +5,10 @@ import { h } from "./kit.js";
 
 const KEY = "wb-prompts";
 /** Most prompts in the history, most sets, most prompts of a set, and the longest prompt, in characters. */
-export const MOST = 12, MOST_SETS = 12, MOST_IN_SET = 12, LONGEST = 4000;
+export const MOST = 12;
+export const MOST_SETS = 12;
+export const MOST_IN_SET = 12;
+export const LONGEST = 4000;
 const SHORT = 70, NAME = 40;
 
 /** @typedef {{last: string[], sets: {name: string, prompts: string[]}[]}} Stored */
