@@ -32,7 +32,6 @@ def select_a_node(page: Any) -> None:
     page.locator('[data-press="run"]:visible').first.click()
     page.wait_for_selector(".wb-badge[data-state=finished]")
     page.locator(".wb-tree .wb-node").last.click(force=True)
-    page.locator(".wb-play > summary").click()
 
 
 @pytest.mark.browser
