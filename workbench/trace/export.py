@@ -3,7 +3,7 @@
 - JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
   computed.
 - Parquet: one table with a row per round. Nodes, tree positions (`places`), tokens and phases are lists of structs;
-  header and footer are in the file's metadata. One nested table instead of an archive of several files, because
+  header and footer are in the file's metadata. This is one nested table instead of an archive of several files, because
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
 """
 
@@ -151,7 +151,7 @@ _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) argumen
 
 
 def _words_of(error: Exception) -> str:
-    """Return a description of the damaged field: Python's message would name an internal function."""
+    """Return a description of the damaged field, because Python's message would name an internal function."""
     message = str(error)
     if match := _ARGUMENT.search(message):
         return f"there is no field {match[1]!r}"

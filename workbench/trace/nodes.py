@@ -26,7 +26,8 @@ class Nodes:
             the plain softmax in greedy decoding.
         q: draft probability [N]; None if the proposal has no distribution or score.
         accept: acceptance probability used [N], 0 or 1 for a comparison; None if the node was not tested.
-        u: uniform number compared with `accept` [N]; None if not tested or deterministic.
+        u: uniform random number compared with `accept` [N]; None if the node was not tested or the test is
+            deterministic.
         status: "accepted", "rejected" or "discarded" [N].
         source: drafter that proposed the node [N].
         rule: name of the acceptance rule that tested the node [N], described in `Header.rules`; None if the node was

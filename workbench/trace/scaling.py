@@ -39,7 +39,7 @@ class TrainedDrafter:
 
     @property
     def tau(self) -> float:
-        """Mean accepted length τ over all prompts: tokens emitted / target verification passes."""
+        """Return the mean accepted length τ over all prompts: tokens emitted / target verification passes."""
         return sum(self.emitted) / sum(self.rounds)
 
 
@@ -84,7 +84,7 @@ def fit(runs: Sequence[TrainedDrafter]) -> ScalingLaw:
                 f"All runs have the same {quantity}.", f"Train with two or more numbers of {quantity}."
             )
     if len({(len(run.emitted), len(run.rounds)) for run in runs}) != 1 or not runs[0].rounds:
-        raise ParameterError("The runs were measured on different prompts.", "Measure all on the same ones.")
+        raise ParameterError("The runs were measured on different prompts.", "Measure all runs on the same prompts.")
     inputs = np.array([[1.0, math.log10(run.tokens), math.log10(run.parameters)] for run in runs])
     if np.linalg.matrix_rank(inputs) < inputs.shape[1]:
         raise ParameterError("Tokens grow with size in all runs.", "Train each size with the same numbers of tokens.")

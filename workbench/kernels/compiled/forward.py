@@ -5,7 +5,8 @@ attention; its output; gate and up; down). A phase consists of pieces, and each 
 thread that starts late, or loses its core to another program, delays at most one piece, and a single thread can do
 everything. The result does not depend on which thread computes a piece (see `instructions`).
 
-Arrays of a forward over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width F:
+Arrays of a forward pass over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width
+F:
     x: float32 [T, D], the residual stream, changed in place.
     weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs].
     scales: int64 [L, 7], addresses of float32 [outputs, inputs / 64] if weights are int8.

@@ -1,4 +1,4 @@
-"""Emit LLVM code for the innermost operations of a forward over few tokens: products, attention, atomic counters.
+"""Emit LLVM code for the innermost operations of a forward pass over few tokens: products, attention, atomic counters.
 
 For a single token, every weight is read once for two operations, so memory bandwidth is the limit. torch's products
 reach about two thirds of that bandwidth: they prefetch too late, and each starts and stops threads. Here a
@@ -7,11 +7,11 @@ instruction that multiplies pairs of bfloat16 (vdpbf16ps) has half the throughpu
 measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). There SmolLM2's 269 MB are read in
 10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
 
-**A token's result does not depend on the other tokens in the forward**: each output is summed in the same order for any
-number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So text
-drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
+**A token's result does not depend on the other tokens in the forward pass**: each output is summed in the same order
+for any number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So
+text drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
 
-All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward.
+All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward pass.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = 64
-"""Number of rows of the heads' and the target's embedding that are compared."""
+"""Number of rows of the heads' and of the target's embedding that are compared."""
 ALIKE = 0.9
 """Minimum cosine similarity at which two embeddings count as the same weights, stored in different formats."""
 
