@@ -29,7 +29,7 @@ class ParamSpec:
         choices: allowed values of a choice.
         doc: help in one sentence, with the unit.
         when: condition under which the parameter has an effect, such as "policy = confidence or planned" or
-            "temperature > 0"; "" if it always has one. Forms show it; the parameter may be set even if the condition
+            "temperature > 0"; "" if it always has one. Forms use the condition; the parameter may be set even if it
             does not hold.
     """
 

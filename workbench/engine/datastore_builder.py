@@ -169,7 +169,7 @@ def build(
     """Build a datastore from text files.
 
     Pieces of a megabyte are tokenised one by one and stored in a folder next to `out` until all are done: after a kill,
-    the same command resumes. `out` exists only when the datastore is complete.
+    the same command resumes. The new datastore is moved to `out` only when it is complete.
 
     Args:
         files: UTF-8 text files; each is one text.
