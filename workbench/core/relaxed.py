@@ -37,8 +37,8 @@ class Lift(NamedTuple):
 
     Attributes:
         lenience: λ in (0, 1]; r is divided by it.
-        neighbours: int64 [N, K], neighbour tokens whose probability is added to that of node i's token, the nearest
-            first; None: no neighbours.
+        neighbours: int64 [N, K], neighbour tokens, nearest first, whose probability is added to the probability of node
+            i's token; None: no neighbours.
         mass: δ, bound of the added probability; the nearest neighbours within the bound are used.
         ratio: λ′; the bound also grows with x's own residual probability: δ + λ′ · r(x).
     """
@@ -214,7 +214,7 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add the contribution of testing the next child of each position that has one.
+        """Add the contribution of testing the next child at each position that has a further child.
 
         Args:
             has: whether the position has this child.

@@ -15,7 +15,7 @@ _MISMATCH = {
     "another probability",
     Sampling.FIXED_NUMBER: "drawn without replacement, but the rule expects independent samples and divides by too "
     "small a probability",
-    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all of them to "
+    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all tokens to "
     "be sampled",
     Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
     "distribution for all",

@@ -62,7 +62,7 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """Return those of `rule_index`, `before` and `after` that are tensors, in this order."""
+        """Return the fields among `rule_index`, `before` and `after` that are tensors, in this order."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(

@@ -65,7 +65,7 @@ class Measurement:
         high: upper end of this interval.
         n: number of observations (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and anything else needed to interpret the figure.
-        answers: for an approximate rule, correct answers as a ratio to those of the exact rule in the same runs:
+        answers: for an approximate rule, ratio of its correct answers to those of the exact rule in the same runs:
             "value", and the ends "low" and "high" of its 95 % interval. None: no answers were checked.
     """
 

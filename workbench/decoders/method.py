@@ -123,7 +123,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of the default parts besides the target, the drafter's first."""
+        """Return the requirements of the default parts besides the target, the drafter's first."""
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
@@ -291,7 +291,7 @@ class ConfiguredMethod:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of the parts besides the target, the drafter's first."""
+        """Return the requirements of the parts besides the target, the drafter's first."""
         return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property

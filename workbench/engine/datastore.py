@@ -123,7 +123,7 @@ class Datastore:
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens after at most `most` occurrences, spread evenly over all of them.
+        """Return the tokens after at most `most` occurrences, which are spread evenly over all occurrences.
 
         Returns:
             Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]. After the end of a

@@ -21,8 +21,8 @@ class Detokeniser:
     """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
     A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
-    of a token is the text that it adds after the token before it. This takes two short decodes, whatever the length of
-    the text. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
+    of a token is the text that it adds after the token before it. This takes two short decodes, for a text of any
+    length. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
     has an empty span; the one that completes the character gets it.
 
     Special tokens have no text, as with `skip_special_tokens=True`. An invalid UTF-8 byte gives one replacement

@@ -115,7 +115,7 @@ class SequenceControls:
     """Controls of a sequence, from any thread; they act between rounds.
 
     Attributes:
-        status: one of `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, and those of `ENDED`.
+        status: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or one of `ENDED`.
         is_open: whether the decoder has a state for the sequence.
         is_suspended: whether the sequence waits because another one uses the device exclusively.
         pace: delays between the sequence's rounds.

@@ -153,7 +153,7 @@ def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> dict[int, Work]:
-    """Return the forward passes of each sequence. A forward pass without owners counts for all of them.
+    """Return the forward passes of each sequence. A forward pass without known sequences counts for all.
 
     Args:
         spans: forward passes.

@@ -128,7 +128,7 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (length, offset) of the keys, for masks built by the model itself, as in a prefill with pixels."""
+        """Return (length, offset) of the keys, for masks that the model itself builds, as in a prefill with images."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:

@@ -13,7 +13,7 @@ READS = {
     "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
     "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
 }  # fmt: skip
-"""Names of operators whose result, or whose result's size, the host has to read."""
+"""Names of operators after which the host must read the result or its size."""
 
 
 class NoSyncMode(TorchDispatchMode):

@@ -126,7 +126,7 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return sibling groups with one position and one child, as inputs of functions that are called to compile them."""
+    """Return sibling groups with one position and one child, as inputs for calls that compile a function."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 

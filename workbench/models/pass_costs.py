@@ -70,7 +70,7 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
     """Measure the shortest times of forward passes of 1 … 64 tokens after `context` tokens.
 
-    The time of n tokens is at most that of any larger number of tokens. Other load on the machine only lengthens a
+    The time for n tokens is never larger than the time for more tokens. Other load on the machine only lengthens a
     time, and the results are cached permanently. So the result is the minimum of several repeats, with the sizes
     interleaved.
 

@@ -293,8 +293,8 @@ class Runner:
         """Run new tokens of several sequences at once; the tokens become scratch nodes of their sequences.
 
         Args:
-            batch: one segment per sequence; outputs are in the order of the cache rows. Rows between them that are not
-                in the batch are padding.
+            batch: one segment per sequence; outputs are in the order of the cache rows. Cache rows between those of the
+                batch are padding.
             last_only: compute logits for the last position only (all segments must then have the same length).
             layers: indices of the layers to run; all by default. The first of them reads the segments' `states`, if
                 any.

@@ -22,7 +22,7 @@ class Definition:
     Attributes:
         user: project or paper that uses the definition.
         name: name of the figure in that project or paper.
-        formula: part / whole, in words.
+        formula: the quotient part / whole as text.
         part: numerator, a count.
         whole: denominator, a count.
         value: part / whole, plus 1 if the formula says so; None if the denominator is zero.

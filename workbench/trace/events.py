@@ -60,9 +60,10 @@ class Change:
 class Round:
     """One draft–verify round; or one round of another decoding scheme, whose tree is empty.
 
-    Another scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
-    `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps
-    does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`, form the text.
+    Another scheme may commit tentative tokens at any positions after the final text and revoke earlier tentative
+    tokens; `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole
+    reasoning steps does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`,
+    form the text.
 
     Attributes:
         index: number of the round, from 0.

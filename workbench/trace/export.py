@@ -51,7 +51,7 @@ def read_json_lines(text: str) -> Trace:
     """Parse the output of `to_json_lines` into a trace. Without a footer the trace gets the warning `INCOMPLETE`.
 
     Raises:
-        WorkbenchError: the text is not such a file, is damaged, or was written by a newer workbench.
+        WorkbenchError: the text is not an exported trace, is damaged, or was written by a newer workbench.
     """
     wire: dict[str, Any] = {"header": None, "rounds": [], "footer": None}
     for number, line in enumerate(text.split("\n"), 1):
@@ -88,7 +88,7 @@ def read_parquet(data: bytes) -> Trace:
     """Parse the output of `to_parquet` into a trace.
 
     Raises:
-        WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
+        WorkbenchError: the bytes are not an exported trace, are damaged, or were written by a newer workbench.
     """
     try:
         with convert_panics(), suppress_panic_output():

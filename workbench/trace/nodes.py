@@ -20,7 +20,7 @@ class Nodes:
         tokens: token ids [N].
         parents: index of the parent [N]; −1 is the last committed token (the root).
         depth: depth [N]; 1 for children of the root.
-        position: absolute position in the sequence [N]; the same for siblings.
+        position: absolute position in the sequence [N]; siblings have equal positions.
         text: text of the token [N], for display only.
         p: the target's probability of the token given its parent [N]; after temperature and filters when sampling,
             the plain softmax in greedy decoding.

@@ -10,7 +10,7 @@ three prompts on, each prompt is one observation. With one or two prompts the in
 and its wording says "this prompt only". A bootstrap is not used, because its percentile interval over three prompts
 covers the true value in 75 % of cases instead of 95 %.
 
-`workbench/views/js/shared/speedup.js` implements the same for the browser; a shared fixture tests both.
+`workbench/views/js/shared/speedup.js` implements the same formulas for the browser; a shared fixture tests both.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
 def pair_ratios(
     rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]
 ) -> dict[Hashable, list[float]]:
-    """Return the ratios of a method's rates to those of plain decoding, by prompt.
+    """Return the ratios of a method's rates to the rates of plain decoding, by prompt.
 
     A run counts if there is a plain run of the same prompt and repeat, and both emitted a token.
 

@@ -33,7 +33,8 @@ class BeamSearch(DecoderParams):
 
     A finished candidate's score is its log-probability divided by its length to the power of `length_penalty`.
 
-    Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is that of Hugging Face's `generate`.
+    Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is defined as in Hugging Face's
+    `generate`.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)

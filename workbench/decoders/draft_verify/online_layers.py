@@ -65,7 +65,7 @@ class TrainableLayers(OnlineTrainer):
 
         Args:
             tokens: tokens of the text.
-            start: position of the first of them.
+            start: position of the first token.
             at: indices of the tokens after which the target's distribution is known.
             distributions: the target's distributions after the tokens at `at`, as plain softmax; tokens outside the
                 draft vocabulary are ignored.
@@ -92,7 +92,7 @@ class TrainableLayers(OnlineTrainer):
 
         Args:
             tokens: tokens of the text.
-            start: position of the first of them.
+            start: position of the first token.
             loss_of: loss function; it runs with gradients enabled, and must clone other tensors that it reads.
             rate: AdamW's learning rate.
         """

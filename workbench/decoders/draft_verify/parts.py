@@ -443,7 +443,8 @@ class Verifier(Part):
         """Decide which tentative tokens become final; called after each round's `observe` if `max_tentative` is not 0.
 
         Args:
-            sequence: sequence; its `committed` tokens end with the tentative ones, those of this round included.
+            sequence: sequence; its `committed` tokens end with the tentative ones, including tentative tokens of this
+                round.
             tentative: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
             ends: whether the text ends with the last tentative token; tokens that are not taken back are then final.
         """

@@ -377,7 +377,7 @@ class VerificationInput:
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of the whole block at `probe_entry_layer`. `stream`: those of `below`."""
+        """Return the residual streams of the whole block at `probe_entry_layer`, given those of the part `below`."""
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():

@@ -95,7 +95,7 @@ class Step:
     Attributes:
         level: number of drafted levels, from 1.
         p: the drafter's distributions for the next level, after each node that would be expanded.
-        hidden: draft model LM head input of these distributions; None if the drafter does not provide it.
+        hidden: input of the draft model's LM head for these distributions; None if the drafter does not provide it.
     """
 
     level: int
@@ -119,7 +119,7 @@ class PartialTree:
     """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
 
     A level is added below expanded nodes, and some of its nodes are expanded next. So a new node's attention mask is
-    that of its parent plus itself, and no matrix over the whole tree is needed.
+    its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
     Attributes:
         sequence: the sequence.

@@ -38,7 +38,7 @@ def forward_entering(
         models: models with the target.
         batch: for each sequence, the segment that the first layers process, and the function for the other layers; in
             the order of the KV cache slots.
-        layer: number of layers, the same for all of them, 1 … L.
+        layer: number of first layers, the same for all sequences, 1 … L.
         capture_layers: indices of layers to capture; the captured states of layers below `layer` do not contain these
             probes.
     """

@@ -168,7 +168,7 @@ def run_layers(
 def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     """Apply the final norm and the LM head: write the normed x to `hidden` [T, D] and the logits to `out`.
 
-    `last` is the norm's weight; `kind` is that of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
+    `last` is the norm's weight; `kind` is the kind of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
     `taken` is one phase, int64 [2].
     """
     n_tokens, width = x.shape

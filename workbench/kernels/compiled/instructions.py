@@ -51,7 +51,7 @@ _ADDRESS = types.int64
 def block(context, kind, rows, w, x, n, out, per_row, scale, add):
     """Compute `OUTS` neighbouring outputs for up to `ROWS` rows.
 
-    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is that of the weights. `w` is the
+    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is the kind of the weights. `w` is the
     address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order
     (`layer_steps.to_even_odd_order`), n a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the
     next; `scale` of float32 [OUTS, n / GROUP], read only for int8 weights, once for all rows.
@@ -161,7 +161,7 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
     """Compute the weighted sum out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m, m > 0, in the order of j.
 
-    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are those of `scores`.
+    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are as for `scores`.
     """
 
     def codegen(ctx, b, sig, args):

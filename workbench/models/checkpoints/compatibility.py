@@ -19,7 +19,7 @@ ALIKE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class HeadRequirements:
-    """Properties of a target that trained heads have to match.
+    """Properties of a target that trained heads must match.
 
     Attributes:
         name: name of the target.
