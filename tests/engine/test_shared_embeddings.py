@@ -98,7 +98,7 @@ def test_drafter_that_does_not_fit_its_target_is_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     file = folder / "model.safetensors"
     save_file(weights | {ENTER: weights[ENTER][:, :-4].contiguous()}, file)
-    with pytest.raises(ModelError, match="of another shape than 32 × 288"):
+    with pytest.raises(ModelError, match="whose shape is not 32 × 288"):
         load_model(str(folder), CPU, torch.float32)
     config = json.loads((folder / "config.json").read_text())
     narrow = {name: weights[name][:, :-4].contiguous() for name in (ENTER, LEAVE)}

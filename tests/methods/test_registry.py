@@ -195,5 +195,5 @@ def test_one_of_several_threads_loads_the_catalogue(monkeypatch: pytest.MonkeyPa
 
 def test_method_without_a_policy_is_refused_by_name(file: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace("policies=(Fixed(),)", "policies=()"), encoding="utf-8")
-    with pytest.raises(WorkbenchError, match=r"'my-stutter' names no policy.*policies=\(Fixed\(\),\)"):
+    with pytest.raises(WorkbenchError, match=r"'my-stutter' has no policy.*policies=\(Fixed\(\),\)"):
         registry.load(file)

@@ -258,7 +258,7 @@ def test_runs_of_other_texts_are_not_combined() -> None:
         whatif.combine(RUN, other)
     apart = run((0, 2))
     apart.rounds[0].emitted[0].token = 7
-    with pytest.raises(WorkbenchError, match="no common beginning"):
+    with pytest.raises(WorkbenchError, match="no common prefix"):
         whatif.combine(RUN, apart)
 
 

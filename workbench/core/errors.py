@@ -12,7 +12,7 @@ class WorkbenchError(Exception):
     Attributes:
         message: one line that describes the problem.
         remedy: the suggested fix, separate so that the command line, the app and the API can format it.
-        option: name of the wrong option ("target", "set") if it is known before the run starts; else "".
+        option: name of the option with a wrong value ("target", "set"), if known before the run starts; else "".
     """
 
     option: str = ""
@@ -28,7 +28,7 @@ class PromptError(WorkbenchError):
 
 
 class CapacityError(WorkbenchError):
-    """Raised if a run does not fit the KV cache or the free memory, or if its user has reached a quota.
+    """Raised if a run does not fit into the KV cache or the free memory, or if its user has reached a quota.
 
     Attributes:
         retry_after_s: whole seconds after which the request may be retried, or None if unknown.
@@ -70,7 +70,7 @@ class ParameterError(WorkbenchError):
 
 
 class ModelError(WorkbenchError):
-    """Raised for a model that cannot be loaded or whose drafts or logits the engine cannot verify."""
+    """Raised if a model cannot be loaded, or if the engine cannot verify its drafts or logits."""
 
 
 class TokenizerMismatchError(ModelError):
@@ -78,7 +78,7 @@ class TokenizerMismatchError(ModelError):
 
 
 class MethodUnavailableError(WorkbenchError):
-    """Raised if the chosen models lack a requirement of a method, or a method does not support a request."""
+    """Raised if the chosen models do not meet a method's requirements, or if the method does not support a request."""
 
 
 class NumericalError(WorkbenchError):
@@ -99,7 +99,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def to_workbench_error(error: Exception) -> WorkbenchError:
-    """Convert any error to a `WorkbenchError` for users; that of an unknown error asks for a bug report."""
+    """Convert any error to a `WorkbenchError` for users; for an unknown error, its remedy asks for a bug report."""
     if isinstance(error, WorkbenchError):
         return error
     if is_out_of_memory(error):

@@ -1,7 +1,7 @@
 """Sequences and values that are computed when they are first read.
 
-The walk over a tree ends at one position, so the tokens to emit at other positions are never read. Lazy sequences
-are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.
+Verification walks down a draft tree and ends at one position, so the tokens to emit at other positions are never read.
+Lazy sequences are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LazySequence(Sequence[T], Generic[T]):
 
     Args:
         n: length.
-        make: function from distinct indices, int64 [k], to their numbers [k].
+        make: function that computes the numbers [k] at distinct indices, int64 [k].
 
     Example:
         >>> squares = LazySequence[int](4, lambda at: at * at)
@@ -36,7 +36,7 @@ class LazySequence(Sequence[T], Generic[T]):
         self._n, self._make, self._cache = n, make, dict[int, T]()
 
     def take(self, at: Sequence[int]) -> list[T]:
-        """Return the numbers at some indices. Those that are not cached yet are computed in one call."""
+        """Return the numbers at some indices. Numbers that are not cached yet are computed in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
             self._cache.update(zip(new, to_list(self._make(torch.tensor(new))), strict=True))

@@ -1,8 +1,8 @@
 """Logits processors of requests: penalties for repeated tokens, logit biases and a minimum length.
 
 They are part of the target's distribution, not of a verifier. Each node of a draft tree is processed with its own
-history, so a method that is lossless without them stays lossless with them. Drafters apply them too if they have access
-to the sequence's sampling parameters.
+history, so a method that is lossless without them stays lossless with them. Drafters that have access to the sequence's
+sampling parameters apply them, too.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def is_panic(error: BaseException | None) -> bool:
 def convert_panics() -> Generator[None, None, None]:
     """Convert a Rust panic inside the block to a `PanicError`; let other exceptions pass.
 
-    Otherwise a panic passes every `except Exception` and ends its thread, and a caller that waits for the thread waits
-    forever.
+    Otherwise no `except Exception` catches the panic, it ends its thread, and a caller that waits for the thread's
+    result waits forever.
 
     Raises:
         PanicError: a library panicked.
@@ -50,8 +50,9 @@ _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at .*", re.DOTALL)
 def suppress_panic_output() -> Generator[None, None, None]:
     """Remove the backtraces of Rust panics from standard error.
 
-    Rust prints them before Python sees the error, and no Python call turns that off. The block's output to the file
-    descriptor therefore goes to a temporary file, whose contents, without panics, are copied to standard error.
+    Rust prints them before Python receives the error, and no Python call turns that off. Inside the block, standard
+    error is therefore redirected to a temporary file. At its end, the file's contents without the backtraces are copied
+    to standard error.
     """
     with _ONE_AT_A_TIME:
         if sys.stderr is not None:

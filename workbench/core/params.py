@@ -28,8 +28,9 @@ class ParamSpec:
         le: largest allowed value, or None.
         choices: allowed values of a choice.
         doc: help in one sentence, with the unit.
-        when: condition under which the parameter has an effect, as "policy = confidence or planned" or
-            "temperature > 0"; "" if it always has. Forms use it; setting the parameter otherwise is allowed.
+        when: condition under which the parameter has an effect, such as "policy = confidence or planned" or
+            "temperature > 0"; "" if it always has one. Forms use the condition; the parameter may be set even if it
+            does not hold.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ParamSpec:
     when: str = ""
 
     def has_effect(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameter has an effect, according to `when`, if the other parameters have these values.
+        """Return whether the condition `when` holds for these values of the other parameters.
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})
@@ -54,7 +55,7 @@ class ParamSpec:
         return values[name] > float(operand) if sign == ">" else str(values[name]) in operand.split(" or ")
 
     def parse(self, value: Any) -> Any:
-        """Check `value` (a Python value or its text form) and return it converted to the parameter's type.
+        """Check `value` (a Python value or its text) and return it in the parameter's type.
 
         Raises:
             ParameterError: `value` has the wrong type, is not a choice, or is outside [ge, le].
@@ -100,7 +101,7 @@ class ParamSpec:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None stands for the default."""
+        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None is the default."""
         values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         values["choices"] = tuple(values.get("choices", ()))
         return cls(**values)
@@ -125,7 +126,7 @@ def param(
         default: default value.
         ge: smallest allowed value; None: no limit.
         le: largest allowed value; None: no limit.
-        choices: allowed values of a parameter of kind "choice"; (): the kind is the type of `default`.
+        choices: allowed values of a parameter of kind "choice"; if empty, the type of `default` determines the kind.
         doc: help in one sentence, with the unit.
         when: condition under which the parameter has an effect (`ParamSpec.when`).
     """
@@ -135,7 +136,7 @@ def param(
 
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
-    """Return the parameters that a dataclass instance declares, by name. `default` is the instance's own value."""
+    """Return the parameters that a dataclass instance declares, by name. Their defaults are the instance's values."""
     specs: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)
@@ -147,10 +148,10 @@ def params_of(part: Any) -> dict[str, ParamSpec]:
 def split_values(
     kind: str, own: Mapping[str, ParamSpec], shared: Mapping[str, ParamSpec], values: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a dict of values into those of `own` and of `shared` parameters, converted to their types.
+    """Split parameter values into those for `own` and those for `shared` parameters, converted to their types.
 
     Args:
-        kind: kind of name, for the message about an unknown one: "parameter of medusa".
+        kind: noun for the error message about an unknown name, such as "parameter of medusa".
         own: parameters by name.
         shared: parameters by name; a name in both dicts belongs to `shared`.
         values: values by name, as text or in their types.
@@ -161,7 +162,7 @@ def split_values(
     """
     by_name = cast("Mapping[Any, Any]", values)
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in by_name):
-        raise ParameterError("The parameters are not a dict by name.", 'Give a dict such as {"depth": 4}.')
+        raise ParameterError("The parameters are not a dict from names to values.", 'Give a dict such as {"depth": 4}.')
     for name in by_name:
         if name not in own and name not in shared:
             raise UnknownNameError.of(kind, name, [*own, *shared])

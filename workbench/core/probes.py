@@ -1,4 +1,4 @@
-"""Probe positions: extra tokens that the target's forward pass computes after a draft but that are never accepted."""
+"""Probe positions: extra tokens after a draft, processed in the target's forward pass but never accepted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workbench.core.tree import DraftTree, tree_attention_mask
 
 @dataclass(frozen=True, slots=True)
 class LayerInput:
-    """Layer at which probes enter the forward pass, if they are computed from the draft's hidden states there.
+    """Layer at which probes enter the forward pass, and the function that computes them from the draft's hidden states.
 
     Attributes:
-        layer: number of the target's first layers that are run without these probes; at least 1.
+        layer: number of first layers of the target that run without these probes; at least 1.
         make_states: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and
             row i + 1 at node i, to the hidden states of the probes [P, D].
     """
@@ -37,14 +37,13 @@ class Probes:
         tokens: int64 [P] token ids, on the target's device.
         parents: int64 [P], predecessor of each probe, for display: −1 is the last committed token, i < N node i of the
             draft, N + j the earlier probe j. `attention_mask` decides the attention.
-        depths: int64 [P], distance from the last committed token; the token right after it has 1.
+        depths: int64 [P], distance of each probe from the last committed token; 1 for the position right after it.
         attention_mask: bool [P, N + P], attention mask over nodes and probes: each probe attends to itself and to no
             later probe.
         max_depth: upper bound of `depths`, known without a synchronisation.
         source: name of the component that requested the probes, for display.
-        states: [P, D], input embeddings to use instead of those of the tokens, which are then only for display; None:
-            embed the tokens.
-        layer_input: layer at which the probes enter, if not the first; the tokens are then only for display, too.
+        states: [P, D], input embeddings of the probes; `tokens` are then only for display. None: embed `tokens`.
+        layer_input: layer at which the probes enter; `tokens` are then only for display. None: the first layer.
     """
 
     tokens: Int[Tensor, " P"]
@@ -78,11 +77,11 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutput:
-    """Output of the target at probe positions.
+    """The target's outputs at probe positions.
 
     Attributes:
         probes: the requested probes.
-        logits: [P, V], raw logits of the model: no penalty, no logits processor, no temperature.
+        logits: [P, V], the model's raw logits, before penalties, logits processors and temperature.
         hidden: [P, D], inputs of the LM head.
     """
 

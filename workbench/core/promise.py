@@ -9,11 +9,12 @@ class Promise(str, Enum):
     """Guarantee of a method about its output."""
 
     EXACT = "exact"
-    """The target's own distribution, whatever the drafter; greedy output equals the target's token for token."""
+    """Output follows the target's own distribution with any drafter; greedy output equals the target's token for
+    token."""
     GREEDY_EXACT = "greedy-exact"
-    """Exact when greedy; sampled output is not guaranteed."""
+    """Greedy output equals the target's; the distribution of sampled output is not guaranteed."""
     APPROXIMATE = "approximate"
-    """Sampled output deviates from the target's distribution, controlled by a stated parameter; greedy output is still
-    the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
+    """Sampled output deviates from the target's distribution by an amount that a parameter controls. Greedy output
+    still equals the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
     SIMULATION = "simulation"
     """Uses information that is unavailable in practice, for teaching and tests. Exact output, unrealistic speed."""

@@ -1,7 +1,7 @@
-"""Draw random numbers that depend on seed, position and purpose, not on the order of calls.
+"""Draw random numbers that depend only on seed, position and purpose, not on the order of calls.
 
-A run is therefore the same alone and in a batch, on every device, and after a draft is drawn again because another
-sequence of the batch failed.
+A run therefore gets the same numbers alone and in a batch, on every device, and when its draft is sampled again because
+another sequence of the batch failed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from enum import IntEnum
 import numpy as np
 
 _STREAM = 221117192
-"""Second key word of the generator, so that other programs with the same seed draw other numbers."""
+"""Second key word of the generator. It differs from other programs', so that they draw other numbers from the same
+seed."""
 _BLOCK = 4
 """Number of random numbers per Philox call. A state with `buffer_pos` at this value generates new numbers at the next
 request."""
 
 
 class Purpose(IntEnum):
-    """Use of a uniform random number. Each number has one use. Changing a value changes the output of every seed."""
+    """Purpose of a uniform random number. Changing a member's value changes the output for every seed."""
 
     DRAFT = 0
     """Sampling of drafted tokens in a chain, one number per level."""
@@ -29,9 +30,9 @@ class Purpose(IntEnum):
     GUMBEL = 3
     """Sibling selection in a stochastic beam, one number per token and parent."""
     TIE = 4
-    """Tie-breaking between equal candidates, where a rule breaks ties at random."""
+    """Tie-breaking between equal candidates, if a rule breaks ties at random."""
     GUESS = 5
-    """Initial guesses of a drafter without information, and random search steps."""
+    """Initial guesses of a drafter that has no information yet, and random search steps."""
 
 
 class RandomStream:
@@ -44,7 +45,8 @@ class RandomStream:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.attempt = 0
-        """Number of times that committed tokens were revoked. Their replacements are drawn with other numbers."""
+        """Number of times that committed tokens were revoked. It selects other random numbers for their
+        replacements."""
         self._philox = np.random.Philox(key=np.array([seed % 2**64, _STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
@@ -54,11 +56,11 @@ class RandomStream:
 
         Args:
             position: number of tokens before the position, prompt included. A round uses its first position for its
-                whole tree. Numbers of a discarded draft are therefore never used again: its feedback may influence the
-                next draft, which must then not use the same numbers.
+                whole tree. The numbers of a discarded draft are therefore never used again. Its feedback may influence
+                the next draft, which must then not depend on the same numbers.
             purpose: use of the numbers.
             n: number of uniforms.
-            level: index that separates several requests for one position and purpose.
+            level: index that separates several calls for one position and purpose.
         """
         state = self._state
         state["state"]["counter"][:] = self.attempt << 32, level, purpose, position
@@ -68,10 +70,10 @@ class RandomStream:
 
 
 def seeded_uniforms(seed: int, n: int) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), float64 [n], that depend only on the seed.
+    """Return `n` uniform random numbers in [0, 1), float64 [n], that depend only on the seed.
 
     Args:
         seed: the seed.
-        n: number of results.
+        n: how many numbers to return.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

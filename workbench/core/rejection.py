@@ -23,17 +23,17 @@ from workbench.core.sibling_groups import SiblingGroups, normalise_rows, verify_
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Ways of choosing siblings that draw them without replacement."""
+"""Sampling methods that draw siblings without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Rules that test the nodes of a tree, and the rules' inputs, still on the device.
+    """Rules that tested the nodes of a tree, and the inputs of these rules, still on the device.
 
     Attributes:
         rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
             siblings.
-        inputs: float [N] by name, the rules' inputs other than p; "q" is the draft probability used in the test.
+        inputs: input name → float [N], the rules' inputs other than p; "q" is the draft probability used in the test.
         rule_index: int64 [N], index into `rules` for each node; None: by order among siblings.
     """
 
@@ -49,15 +49,16 @@ class AcceptanceDecision:
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
         bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). The tokens
-            are sampled with `pick`, in any number of calls, and no other field may depend on them. The sequence is lazy
-            only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk is
+            are sampled with `pick`, in one or several calls, and no other field may depend on them. The sequence is
+            lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk is
             sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
             the path.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.
-        distribution_error: float [N], distribution error of testing a node: its part of the total variation distance
-            between the distribution of the token emitted at its position and the target's. The sum over a round's
-            tested nodes is one of its signals. May be lazy, as `bonus`. None: the rule has no error, or it is unknown.
+        distribution_error: float [N], error that testing a node adds: its part of the total variation distance between
+            the distribution of the token emitted at its position and the target's distribution. The trace records the
+            sum over a round's tested nodes as a signal. May be lazy, like `bonus`. None: the rule is exact, or its
+            error is unknown.
         is_upper_bound: whether `distribution_error` is an upper bound of the mean over drafts.
     """
 
@@ -76,11 +77,11 @@ class AcceptanceDecision:
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """Result of verifying a draft tree: the accepted path and the token after it.
+    """Result of verifying a draft tree: the accepted path and the token emitted after it.
 
     Attributes:
         path: accepted nodes, from the root down.
-        bonus: token that the target adds after the path.
+        bonus: token emitted after the path: a bonus token, or a corrected token.
         corrected: whether `bonus` replaces a rejected token.
         tested: tested nodes in order, each with whether it was accepted.
         uniform: uniform random number of each test in `tested`; empty for deterministic rules.
@@ -97,7 +98,8 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
     """Return the residual distribution (p − q)₊, normalised, from which to sample after a rejection.
 
     Args:
-        p: target probabilities; each row sums to 1. Float32 or wider: in bf16 the difference loses its sign.
+        p: target probabilities; each row sums to 1. Float32 or wider, because rounding to bf16 can change the sign of p
+            − q.
         q: distribution from which the rejected token was sampled, over the same vocabulary.
 
     Returns:
@@ -158,8 +160,8 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
 """A `PositionVerifier` with three columns: the acceptance probability; r, the token's probability in the residual
-distribution after its earlier siblings; and q′, its draft probability after removing them. r and q′ are 0 for the first
-sibling."""
+distribution after its earlier siblings; and q′, its draft probability after removing them. For the first sibling, r and
+q′ are 0."""
 
 
 def recursive_rejection(
@@ -173,8 +175,8 @@ def recursive_rejection(
 
     For a chain of sampled tokens this is speculative sampling (`accept_chain`), for siblings drawn without replacement
     recursive rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule
-    becomes "sample from the target and accept the child with that token". In a mixed tree each sibling has its own
-    distribution and is tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
+    becomes "sample from the target and accept the child with that token". In a mixed tree each sibling is tested
+    against its own draft distribution. All parents of the tree are processed at once; the loop is over siblings.
 
     Args:
         tree: siblings in the order they were drawn.
@@ -205,8 +207,8 @@ def _tested(
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Return the columns of `Tests` for the siblings at some positions, and the residual weights after all siblings.
 
-    The residual and q stay unnormalised, with their sums in `total` and `mass`, because each further read of a
-    distribution is expensive.
+    The residual and q stay unnormalised, with their sums in `total` and `mass`, because reading a distribution once
+    more is expensive.
 
     Args:
         tree: the draft.
@@ -255,7 +257,7 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return the distribution from which each of some nodes of a mixed tree was drawn, given its earlier siblings.
+    """Return the distribution from which each given node of a mixed tree was drawn, given its earlier siblings.
 
     Args:
         tree: the draft.
@@ -326,7 +328,7 @@ def walk(
 ) -> VerificationResult:
     """Test children in order from the root, and continue below the first accepted one until no child is accepted.
 
-    The token of that last position is emitted.
+    The walk returns the token that `bonus` holds for its last position.
 
     Args:
         parents: parent of each node, on the host.

@@ -1,7 +1,7 @@
-"""Verify drafts by relaxed recursive rejection: test them against a raised distribution, to accept more but inexactly.
+"""Verify drafts by relaxed recursive rejection: tests against raised probabilities, which accept more but are inexact.
 
-Each sibling is tested as in `recursive_rejection`, but against `lift` applied to the residual distribution after its
-earlier siblings. If `lift` changes nothing, both rules are the same for every way of choosing siblings.
+Each sibling is tested as in `recursive_rejection`, but the function `lift` first raises the residual distribution after
+its earlier siblings. If `lift` changes nothing, both rules are the same for every sampling method.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
 _INDEPENDENT = ("deterministic", "chain", "sampled")
-"""Ways of choosing siblings in which a sibling does not depend on earlier ones."""
+"""Sampling methods in which a sibling does not depend on earlier siblings."""
 
 
 class Lift(NamedTuple):
@@ -37,10 +37,10 @@ class Lift(NamedTuple):
 
     Attributes:
         lenience: λ in (0, 1]; r is divided by it.
-        neighbours: int64 [N, K], neighbour tokens whose probability is added to that of node i's token, the nearest
-            first; None: no neighbours.
+        neighbours: int64 [N, K], neighbour tokens, nearest first, whose probability is added to the probability of node
+            i's token; None: no neighbours.
         mass: δ, bound of the added probability; the nearest neighbours within the bound are used.
-        ratio: λ′, which raises the bound with x's own residual probability: δ + λ′ · r(x).
+        ratio: λ′; the bound also grows with x's own residual probability: δ + λ′ · r(x).
     """
 
     lenience: float = 1.0
@@ -54,8 +54,8 @@ class Lift(NamedTuple):
         """Return the raised weights against which x is tested.
 
         Args:
-            left: residual distribution at some positions, after their earlier siblings.
-            node: node tested at each position; ignored if a position has no such child.
+            left: residual distribution at each position, after the earlier siblings there.
+            node: node tested at each position; ignored at a position without a child to test.
             x: token of the node.
         """
         if self.neighbours is not None:
@@ -69,8 +69,9 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` with a third argument: whether to compute the total variation distance. Its columns are the
-fields `accept`, `residual`, `q`, `q_left` and `lifted` of `RelaxedResult`, and `total_variation` if requested."""
+"""A `PositionVerifier` with a third argument: whether to compute the total variation distance. The columns that it
+returns are the fields `accept`, `residual`, `q`, `q_left` and `lifted` of `RelaxedResult`, and `total_variation` if
+requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,10 @@ class RelaxedResult:
         q: [N], draft probability of x; 1 for a deterministic proposal.
         q_left: [N], draft probability of x after removing its earlier siblings, if it was drawn without replacement.
         lifted: [N], raised probability against which x was tested.
-        total_variation: [N], total variation distance between the target's distribution and that of the token emitted
-            at a position, over the random drafts there; stored at the position's first child, 0 at the other children.
-            Exact if `lift` does not depend on x; for drafts without replacement, given the earlier siblings. None if
-            not requested.
+        total_variation: [N], total variation distance between the target's distribution and the distribution of the
+            token emitted at a position, averaged over the random drafts there. It is stored at the position's first
+            child; other children have 0. Exact if `lift` does not depend on x; for drafts without replacement, given
+            the earlier siblings. None if not requested.
     """
 
     accept: Float[Tensor, " N"]
@@ -199,7 +200,7 @@ def _tested(
 class _Excess:
     """Difference between the distribution of the emitted token and p at some positions, summed sibling by sibling.
 
-    The accepted part of a test, min(q, lifted), is not allocated; it is computed as lifted − rest.
+    The accepted part of a test, min(q, lifted), is never stored as a tensor; it is computed as lifted − rest.
     """
 
     def __init__(self, p: Float[Tensor, "R V"]) -> None:
@@ -213,7 +214,7 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add the contribution of testing the next child of each position that has one.
+        """Add the contribution of testing the next child at each position that has a further child.
 
         Args:
             has: whether the position has this child.
@@ -257,7 +258,7 @@ class _Excess:
 def _draft_probs(
     tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
 ) -> Float[Tensor, "R V"]:
-    """Return the draft distribution of each position's next child, earlier siblings included; a point mass if none.
+    """Return the draft distribution of each position's next child, with earlier siblings; a point mass if it has none.
 
     Args:
         tree: the draft.
@@ -291,7 +292,7 @@ def threshold_rule_error(
     threshold: Float[Tensor, " N_plus_1"],
     node: Int[Tensor, " k"] | None = None,
 ) -> Float[Tensor, " k"] | None:
-    """Return the distribution error of a rule that accepts a token if p exceeds a threshold, and else samples from p.
+    """Return the distribution error of a rule that accepts a token if its p exceeds a threshold, else samples from p.
 
     In a chain the emitted token follows q on accepted tokens and p otherwise; a deterministic proposal is emitted
     whenever it is accepted. For a tree the result is None: the emitted sibling depends on the nodes below the siblings,
@@ -299,8 +300,8 @@ def threshold_rule_error(
 
     Args:
         tree: the draft.
-        p: the target's distributions by position.
-        threshold: threshold on p by position.
+        p: the target's distribution at each position.
+        threshold: threshold for p at each position.
         node: nodes to compute; None: all.
 
     Returns:

@@ -1,7 +1,7 @@
 """Describe acceptance rules: name, formula, and how a rejection changes the distribution for the next sibling.
 
-Each verification result contains its rules and the trace stores them, so views define no rules. Plain data, without
-tensors.
+Each verification result contains its rules, and the trace stores them, so that views need no rules of their own. This
+module has plain data, without tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EXCESS, OTHERS, ALL = "excess", "others", "all"
-"""Values of `Rule.leaves`: the distribution after a rejection. r is the distribution that the draft was tested against.
+"""Values of `Rule.leaves`: the distribution after a rejection. r is the distribution that the draft token was tested
+against.
 
 EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
 """
@@ -31,12 +32,14 @@ class Rule:
             the rule ("residual"), a parameter of the method ("epsilon"), or "elders.p", the sum of p over the
             earlier siblings.
         says: explanation of the test in one or two sentences, for display.
-        because: formula symbol → formula that computes its value from other symbols, if there is one.
+        because: formula symbol → formula that computes its value from other symbols; symbols without a formula are
+            absent.
         leaves: distribution after a rejection, for the next sibling or the corrected token: `EXCESS`, `OTHERS` or
             `ALL`.
         share: name of the method parameter that scales q after a rejection, (r − share · q)₊; "": factor 1.
-        leviathan: whether the test is min(1, p/q) with the unchanged target distribution p; the mean of min(1, p/q) is
-            α. q is a point mass for a deterministic proposal, and p is a point mass in greedy decoding.
+        leviathan: whether the test is min(1, p/q) with the unchanged target distribution p. The mean of min(1, p/q) is
+            the acceptance rate α of Leviathan et al. 2023. q is a point mass for a deterministic proposal, and p is a
+            point mass in greedy decoding.
         source: paper and section.
     """
 
@@ -53,7 +56,7 @@ class Rule:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Sources of all values in the formula: trace columns, inputs of the rule and parameters of the method."""
+        """Return the sources of all values in the formula: trace columns, rule inputs and method parameters."""
         return frozenset(self.places.values())
 
     def to_wire(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Sample a token at each tree position (root or node) and accept the drafted child with that token, if there is one.
 
-This is the complete verification of deterministic drafts. It is also the last step of verifiers that first compute, at
-each position, the distribution of the emitted token *given* the drafts: acceptance then follows from the sample.
+For deterministic drafts, this is the whole verification. Some verifiers first compute, at each position, the
+distribution of the emitted token *given* the drafts. For them, this is the last step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ def match_sampled_token(
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
-    p is read twice, whatever the number of siblings. A child's acceptance probability is its p divided by the mass
-    of p outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and
-    its later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
+    p is read twice, for any number of siblings. A child's acceptance probability is its p divided by the mass of p
+    outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and its
+    later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
 
     Args:
-        fans: the positions and their children; of siblings with the same token, the first gets all of its probability.
+        fans: the positions and their children. If siblings have the same token, the first one gets all of its
+            probability.
         p: distribution to sample from.
         inplace: whether p may be overwritten.
 
@@ -46,17 +47,12 @@ def match_sampled_token(
 def child_acceptance(
     fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
-    """Return each child's acceptance probability and the mass outside its earlier siblings (`match_sampled_token`).
+    """Return each child's acceptance probability and the mass outside its earlier siblings: see `match_sampled_token`.
 
     Args:
         fans: the positions and their children.
         p_x: probability of each child's token.
         others: total probability of all tokens that no child has.
-
-    Args:
-        fans: the positions and their children.
-        p_x: probability of each child's token.
-        others: total probability of all other tokens.
     """
     absent = ~fans.has_child
     token = torch.where(absent, fans.token[:, :1], fans.token)

@@ -23,14 +23,14 @@ scores."""
 
 WHEN_SAMPLING = "temperature > 0"
 MIN_TEMPERATURE = 1e-6
-"""Smallest divisor of logits: below about 1e-36 the quotients overflow and the distribution would be NaN. With this
-divisor a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
+"""Smallest temperature by which logits are divided: below about 1e-36 the quotients overflow and the distribution would
+be NaN. At this temperature, a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
 """Minimum width of distributions that are processed in blocks of columns, and the number of columns of a block."""
 TINY = torch.finfo(torch.float64).tiny
 CHUNK_ENTRIES = 1 << 20
-"""Number of entries of wide distributions that are processed at a time, so that they stay in the processor's caches."""
+"""Number of entries of wide distributions processed at a time, so that they stay in the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SamplingParams:
         0.0,
         ge=0.0,
         le=1.0,
-        doc="drop tokens below this fraction of the most likely token's probability",
+        doc="drop tokens less likely than this fraction of the top token's probability",
         when=WHEN_SAMPLING,
     )
     repetition_penalty: float = param(
@@ -64,24 +64,24 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether decoding is greedy (temperature 0)."""
+        """Return whether decoding is greedy (temperature 0)."""
         return self.temperature == 0.0
 
     @property
     def effective_temperature(self) -> float:
-        """Divisor of the logits: the temperature, but at least `MIN_TEMPERATURE`; 1 in greedy decoding."""
+        """Return the divisor of the logits: the temperature, but at least `MIN_TEMPERATURE`; 1 in greedy decoding."""
         return 1.0 if self.greedy else max(self.temperature, MIN_TEMPERATURE)
 
     @property
     def needs_history(self) -> bool:
-        """Whether the distribution depends on earlier tokens in addition to the logits."""
+        """Return whether the distribution depends on earlier tokens in addition to the logits."""
         return self.repetition_penalty != 1.0 or bool(self.processors)
 
 
 def penalise_repetition(
     history: Int[Tensor, "B L"], scores: Float[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Divide positive and multiply negative logits of the tokens in `history` by `penalty`.
+    """Apply the repetition penalty: divide positive logits of the tokens in `history` by it, multiply negative ones.
 
     Args:
         history: token ids of the text before each row's position, prompt included.
@@ -98,11 +98,11 @@ def penalise_repetition(
 def apply_logits_processors(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " _"]]
 ) -> Float[Tensor, "n V"]:
-    """Apply the repetition penalty and the processors to each row with its own history, of any length.
+    """Apply the repetition penalty and the logits processors to each row of logits, with that row's own history.
 
     Args:
         logits: logits of n positions.
-        sampling: sampling parameters with the penalty and the processors.
+        sampling: sampling parameters, which contain the penalty and the processors.
         histories: token ids before each position, one tensor per row, of any lengths.
     """
     if not sampling.needs_history:
@@ -119,19 +119,19 @@ def apply_logits_processors(
 
 
 def replace_all_masked_rows(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Replace rows of −inf in a drafter's logits by zeros (a uniform distribution).
+    """Replace each row of a drafter's logits that is entirely −inf by zeros (a uniform distribution).
 
     Such rows occur if a drafter with a reduced vocabulary has none of the few tokens that a logits processor allows.
-    Any draft is valid then, because the target verifies it.
+    Any draft token is valid in such a row, because the target verifies it.
     """
     return logits.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
 
 def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
-    """Return the distribution over the next token: temperature, then top-k, top-p and min-p, in that order.
+    """Return the distribution over the next token: apply temperature, then top-k, top-p and min-p, in that order.
 
     Args:
-        logits: logits after `apply_logits_processors`. Half precision is widened to float32; float64 stays.
+        logits: logits after `apply_logits_processors`. Half precision is converted to float32; float64 is kept.
         sampling: sampling parameters.
 
     Returns:
@@ -166,7 +166,7 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of the rows of distributions that are processed at a time; at least one slice.
+    """Yield slices of rows to process at a time; at least one slice.
 
     Args:
         n_rows: number of rows.
@@ -182,7 +182,7 @@ def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[s
 def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
     """Return the index of the first largest entry of each row.
 
-    On a CPU it uses NumPy, whose argmax is vectorised: 3 µs instead of 18 µs for one row of 4,096.
+    On a CPU this uses NumPy, whose argmax is vectorised: 3 µs instead of 18 µs for one row of 4,096 entries.
     """
     if on_host(logits.device) and logits.dtype in (torch.float32, torch.float64):
         return from_numpy(logits.detach().numpy().argmax(1))
@@ -192,8 +192,8 @@ def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
 def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """Return the k largest entries of each row in descending order, and their indices.
 
-    On a CPU a wide row is searched in blocks: the entries lie in the k blocks with the largest maxima, which one
-    vectorised operation finds. 113 µs instead of 523 µs for 17 rows of 49,152 (two cores).
+    On a CPU a wide row is searched in blocks: the k largest entries lie in the k blocks with the largest maxima, which
+    one vectorised operation finds. This takes 113 µs instead of 523 µs for 17 rows of 49,152 entries (two cores).
     """
     blocks = _blocks(x)
     if blocks is None or not on_host(x.device) or blocks.shape[1] < 2 * k:
@@ -217,8 +217,9 @@ def entropy_of(
 ) -> Float[Tensor, " n"]:  # fmt: skip
     """Return the entropy in nats of each row's distribution as log Z − Σ p·score, much faster than Σ −p·log p.
 
-    Scores are logits divided by the temperature. log Z is the score of any remaining token minus its log-probability,
-    also after filtering. Logits of −inf have p = 0 and must not give NaN. Negative rounding errors are clamped to 0.
+    Scores are logits divided by the temperature. Z is the sum of their exponentials, so log Z is the score of any
+    remaining token minus its log-probability, also after filtering. Logits of −inf have p = 0 and must not give NaN.
+    Negative results from rounding are clamped to 0.
 
     Args:
         logits: logits after `apply_logits_processors`.
@@ -236,11 +237,12 @@ def entropy_of(
 
 
 def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Sample one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
+    """Sample one token per row by inversion: the first whose cumulative probability exceeds u. Does not synchronise.
 
-    Sums are in float64. A wide row is inverted twice, first over blocks and then within one: the sequential sums are
-    then short, and each row is read once by vectorised code (17 rows of 49,152 on two cores: 0.1 ms instead of 4 ms). A
-    block's own sum is in the precision of p, which is no coarser than that of its entries.
+    Cumulative sums are in float64. For a wide row, the function first finds the block that contains the token, and then
+    the token within it. The sequential sums are then short, and each row is read once by vectorised code (17 rows of
+    49,152 entries on two cores: 0.1 ms instead of 4 ms). The sum of one block is computed in the precision of p, which
+    is no coarser than the precision of its entries.
 
     Args:
         p: non-negative weights; rows need not sum to 1.
@@ -266,13 +268,14 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
 def choose_tokens(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, draw: Callable[[int], float], plain_probs: bool = False
 ) -> tuple[list[int], list[float]]:
-    """Return a token for each row of logits, the most probable or a sampled one, and its probability.
+    """Return a token for each row of logits (the most probable one if greedy, else a sampled one) and its probability.
 
     Args:
         logits: logits after penalties and processors; at least one row.
         sampling: sampling parameters.
-        draw: function of a row's index: its uniform random number in [0, 1). Not called in greedy decoding.
-        plain_probs: return probabilities of the plain softmax also when sampling, not of the sampled distribution.
+        draw: function that returns a uniform random number in [0, 1) for a row's index. Not called in greedy decoding.
+        plain_probs: when sampling, return probabilities of the plain softmax, not of the distribution that is sampled
+            from.
 
     Raises:
         NumericalError: a chosen token's probability is NaN.
@@ -292,7 +295,7 @@ def choose_tokens(
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
-    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches.
+    """Sample from one row as `pick` does, but in NumPy: 0.2 ms faster between two forward passes, when caches are cold.
 
     Args:
         p: non-negative weights.
@@ -308,7 +311,7 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
-    """Return the two results of `_invert` for one row, given its weights [m] instead of their cumulative sums."""
+    """Return the results of `_invert` for one row, given its weights [m] instead of their cumulative sums."""
     cumulative = weights.cumsum()
     goal = u * float(cumulative[-1])
     index = min(int(np.searchsorted(cumulative, goal, "right")), int(cumulative.argmax()))
@@ -320,7 +323,7 @@ def _invert(
 ) -> tuple[Int[Tensor, "n 1"], Float[Tensor, "n 1"]]:
     """Return the first entry whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
 
-    Rounding may raise u · total to the total; the last entry with a positive weight is returned then.
+    If rounding makes u · total equal to the total, return the last entry with a positive weight.
     """
     goal = (u * cumulative[:, -1:]).contiguous()
     index = torch.searchsorted(cumulative, goal, right=True)

@@ -33,7 +33,7 @@ def where_rows(
     """Return rows of `one` where `mask` is true, else rows of `other`.
 
     Args:
-        mask: whether to take each row from `one`.
+        mask: for each row, whether to take it from `one`.
         one: rows that are taken where `mask` is true; overwritten on the host.
         other: rows that are taken elsewhere.
     """
@@ -54,10 +54,10 @@ def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """Selected rows of a table of distributions. They are gathered at first use, because that may copy them.
+    """Selected rows of a table of distributions. They are gathered at first use, because gathering may copy them.
 
     Attributes:
-        distributions: float [m, V], distributions.
+        distributions: float [m, V], the table.
         at: int64 [R], indices of the selected rows.
     """
 
@@ -66,7 +66,7 @@ class SelectedRows:
 
     @cached_property
     def rows(self) -> Float[Tensor, "R V"]:
-        """The selected rows, possibly as a view."""
+        """Return the selected rows, as a view if possible."""
         return select_rows(self.distributions, self.at)
 
     def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
@@ -80,7 +80,7 @@ class SiblingGroups:
 
     Attributes:
         position: int64 [R], tree position: 0 for the root, i + 1 for node i.
-        child: int64 [R, F], child nodes in the order of testing; arbitrary where there is none.
+        child: int64 [R, F], child nodes in the order of testing; arbitrary where no child exists.
         has_child: bool [R, F], whether the child exists.
         token: int64 [R, F], token of the child.
         target: source of the rows of `p`.
@@ -96,14 +96,14 @@ class SiblingGroups:
 
     @property
     def p(self) -> Float[Tensor, "R V"]:
-        """The target's distribution at each position."""
+        """Return the target's distribution at each position."""
         return self.target.rows
 
     @cached_property
     def q(self) -> Float[Tensor, "R V"]:
-        """The distribution from which each position's children were sampled.
+        """Return the distribution from which each position's children were sampled.
 
-        In a mixed tree, the distribution of one of the children; p where the children were proposed deterministically.
+        In a mixed tree, this is the distribution of one of the children. For deterministic children, it is p.
         """
         return self.drafter.rows.to(self.target.distributions.dtype)
 
@@ -113,7 +113,7 @@ class SiblingGroups:
         """Return the distribution of the emitted token at each position, given the drafted children.
 
         Args:
-            accept_probs: probability that the verifier accepts this child [R, F]; 0 where there is none.
+            accept_probs: probability that the verifier accepts each child [R, F]; 0 where no child exists.
             residual_probs: distribution of the token if no child is accepted [R, V]; overwritten.
         """
         probs = where_rows(self.has_child[:, 0], residual_probs, self.p)
@@ -126,8 +126,9 @@ class Layout(NamedTuple):
     """Children and draft distributions of all positions of a tree.
 
     Attributes:
-        child: int64 [N+1, F], children of each position in the order of testing; N where there is none.
-        row: int64 [N+1], row of `q` for each position, −1 where there is none; None: the tree has no distributions.
+        child: int64 [N+1, F], children of each position in the order of testing; N where no child exists.
+        row: int64 [N+1], row of the tree's `q` for each position, −1 for none; None: the tree has no draft
+            distributions.
     """
 
     child: Int[Tensor, "N_plus_1 F"]
@@ -156,8 +157,8 @@ def iter_sibling_groups(
 ) -> Iterator[SiblingGroups]:
     """Yield the positions of a tree with at least one node, in pieces.
 
-    On the host, leaves are skipped. On a GPU, where that would need a synchronisation, leaves are rows without
-    children, and all positions come in one piece.
+    On the host, leaves are skipped. On a GPU, skipping them would need a synchronisation, so they are rows without
+    children, and all positions form one piece.
 
     Args:
         tree: siblings in the order of testing; those beyond its `fanout` are ignored.
@@ -203,10 +204,9 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Type of a function that verifies some positions: (positions, whether weights are needed) → (columns, weights).
-
-Columns are values per child [R, F], any number of them. Weights [R, V], with a positive sum, are those of the token
-that is emitted if the walk ends at the position; if they are not needed, the second result is ignored."""
+"""Type of a function that verifies some positions: (positions, whether weights are needed) → (columns, weights). Each
+column has a value per child [R, F]; there may be any number of columns. The weights [R, V] are the unnormalised
+distribution of the token that is emitted if the walk ends at the position. If they are not needed, they are ignored."""
 
 
 def verify_positions(
@@ -226,7 +226,7 @@ def verify_positions(
         u_bonus: uniforms [N+1] for the token emitted where the walk ends.
         verify: verification of some positions; see `PositionVerifier`.
         lazy: whether tokens to emit may be sampled lazily.
-        in_one_piece: whether `verify` allocates nothing of width V, so that it gets all positions in one piece.
+        in_one_piece: whether to pass all positions to `verify` at once, because it allocates nothing of width V.
 
     Returns:
         The columns of `verify`, each with one entry per node; and the token to emit at each position.
@@ -269,7 +269,7 @@ def verify_positions(
 
 
 def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
-    """Return whether to compute results lazily. This pays off only on the host, if distributions are wide.
+    """Return whether to compute results lazily. Lazy evaluation pays off only on the host with wide distributions.
 
     Args:
         p: distributions that the computation reads.
@@ -285,7 +285,7 @@ def compute_node_errors(
 
     Args:
         n: number of nodes.
-        errors_of: function from nodes in rising order, int64 [k], to their errors.
+        errors_of: function that returns the errors of nodes, given in rising order, int64 [k].
         p: distributions that `errors_of` reads; their device and width decide whether lazy evaluation pays off.
         lazy: whether lazy evaluation is allowed.
     """
@@ -312,8 +312,8 @@ def _stops_of_leaves(
 ) -> Int[Tensor, " N_plus_1"]:
     """Sample a token from p at each leaf; other entries are arbitrary.
 
-    If leaves are more than a quarter of the positions, all positions are sampled: copying many rows costs more than
-    reading all.
+    If more than a quarter of the positions are leaves, a token is sampled at all positions: copying the leaves' rows
+    would take longer than reading all rows.
     """
     is_leaf = torch.ones(len(p), dtype=torch.bool).index_fill_(0, tree.parents + 1, False)
     leaf = is_leaf.nonzero().squeeze(1)

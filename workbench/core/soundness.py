@@ -15,30 +15,32 @@ _MISMATCH = {
     "another probability",
     Sampling.FIXED_NUMBER: "drawn without replacement, but the rule expects independent samples and divides by too "
     "small a probability",
-    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all of them to "
+    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all tokens to "
     "be sampled",
     Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
     "distribution for all",
 }
-"""Text by way of choosing siblings: how they are chosen, and the error of a rule that does not support it."""
+"""Sampling method → text about siblings chosen in this way, and the error of a rule that does not support it."""
 _NUMBER_NOT_FIXED = (
     "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
     "is fixed beforehand"
 )
-"""The same text for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
+"""Text of `Sampling.WITHOUT_REPLACEMENT` for a rule that is exact only if the number of siblings is fixed
+beforehand."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
-    """Return why sampled output of a drafter and a verifier does not follow the target's distribution; "" if it does.
+    """Return why sampled output of a drafter with a verifier does not follow the target's distribution; "" if it does.
 
     Args:
         drafter: registry name of the drafter, for the message.
-        siblings: ways in which the drafter may choose siblings.
+        siblings: sampling methods with which the drafter may choose siblings.
         verifier: registry name of the verifier, for the message.
-        exact_for: ways of choosing siblings for which the verifier is exact.
+        exact_for: sampling methods for which the verifier is exact.
 
-    Source: the condition for each kind is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft), Miao et al.
-    2024, arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without replacement).
+    Source: the condition for each sampling method is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft),
+    Miao et al. 2024, arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without
+    replacement).
 
     Example:
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "lossless", set(Sampling))

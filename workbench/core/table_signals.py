@@ -1,4 +1,4 @@
-"""Name signals of a round so that the views draw them as one table with coloured cells."""
+"""Name signals of a round so that views draw them as one table with coloured cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy numbers between host and device: one synchronisation per round for reading, none for writing."""
+"""Copy numbers between host and device, with one synchronisation per round for reading and none for writing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def on_host(device: torch.device) -> bool:
 
 
 def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
-    """Copy host numbers to a new tensor on a device without waiting for the copy, unlike `torch.tensor(…, device=…)`.
+    """Copy host numbers to a new tensor on a device. Unlike `torch.tensor(…, device=…)`, do not wait for the copy.
 
-    The copy is only queued: the driver reads small pageable memory before the call returns.
+    The copy is only queued. This is safe because the driver reads small pageable memory before the call returns.
 
     Args:
         values: numbers, possibly nested.
@@ -43,7 +43,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def to_list(tensor: Any) -> Any:
-    """Return a tensor or an array as nested lists; typed as Any, because neither library annotates elements."""
+    """Return a tensor or an array as nested lists. The type is Any, because neither library annotates its elements."""
     return tensor.tolist()
 
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Sampling(str, Enum):
-    """Way of choosing the children of a node. It decides which verifiers preserve the target's distribution."""
+    """Sampling method for a node's children. It decides which verifiers preserve the target's distribution."""
 
     DETERMINISTIC = "deterministic"
-    """A function of the committed text, e.g. top-k or n-grams. The draft distribution is a point mass; `logq` is 0."""
+    """Chosen as a function of the committed text, e.g. by top-k or n-grams. The draft distribution is a point mass;
+    `logq` is 0."""
     CHAIN = "chain"
     """Sampled from `q`; a node has at most one child."""
     SAMPLED = "sampled"
@@ -36,10 +37,10 @@ class Sampling(str, Enum):
     """Siblings drawn from `q` without replacement; their number is fixed before sampling, so that their joint
     distribution is known."""
     HEAD_AND_ONE = "head-and-one"
-    """The most likely tokens of `q`, deterministic, followed by one token sampled from the rest of `q`."""
+    """The most likely tokens of `q`, chosen deterministically, followed by one token sampled from the rest of `q`."""
     MIXED = "mixed"
-    """Some deterministic, some sampled, from one or several distributions; `node_q_rows` and `without_replacement`
-    describe each node."""
+    """Some siblings deterministic, others sampled from one or several distributions; `node_q_rows` and
+    `without_replacement` describe each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class DraftTree:
         q: float [M, V], draft distributions, or None if every proposal is deterministic.
         child_q_rows: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root);
             −1: none.
-        sampling: way of choosing children, the same for the whole tree, or MIXED.
+        sampling: sampling method of the whole tree, or MIXED.
         node_q_rows: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a
             point mass), independent of the sampled siblings.
         without_replacement: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after
@@ -63,7 +64,7 @@ class DraftTree:
         fanout: upper bound of the number of children of a node, known without a synchronisation.
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, the drafter's confidence per node, for display and tree shape; not used in acceptance.
-        explanation: explanation of the tree's shape; None if the tree builder gives none.
+        explanation: explanation of the tree's shape; None if the tree builder provides none.
         states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
             (`Verifier.reads_draft_states`); None if the drafter does not provide it.
     """
@@ -121,7 +122,7 @@ class DraftTree:
             parents: index of each node's parent; −1: the last committed token.
             source: name of the drafter that proposed the nodes.
             device: device of the tree.
-            score: confidence of the drafter in each node, for display; None: not given.
+            score: the drafter's confidence in each node, for display; None: unknown.
 
         Raises:
             WorkbenchError: a parent does not come before its child, or the lists differ in length.
@@ -193,7 +194,7 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 def tree_attention_mask(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"]:
     """Return the attention mask of a tree: each node attends to itself and its ancestors.
 
-    Transitive closure by repeated squaring: log₂(depth) tensor operations and no loop over nodes on the host.
+    The transitive closure is computed by repeated squaring, with log₂(depth) tensor operations and no loop over nodes.
 
     Args:
         parents: parent of each node, −1 for children of the last committed token.

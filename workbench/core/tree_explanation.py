@@ -1,6 +1,6 @@
 """Explain a tree's shape: the rule by which the tree builder added each node, and the node's value under that rule.
 
-The explanation is a field of the tree and is stored in the trace, so views need no text about single tree builders.
+The explanation is a field of the tree and is stored in the trace, so that views need no text about each tree builder.
 Verification does not use it.
 """
 
@@ -39,7 +39,7 @@ class TreeBuilderRule:
 
 
 RankProbs = Sequence[Sequence[float]]
-"""Type of acceptance probabilities by level and by rank among siblings. The last level also stands for all deeper
+"""Type of acceptance probabilities by level and by rank among siblings. The last level also applies to all deeper
 ones."""
 
 
@@ -50,7 +50,7 @@ class TreeExplanation:
     Attributes:
         rules: rules by which nodes were added.
         rule_index: int64 [N], index into `rules` for each node; None: the first rule for all.
-        before: first value of each node [N]; or `RankProbs`, whose product along a node's path is its value; None:
+        before: first value of each node [N]; or `RankProbs`: a node's value is then their product along its path. None:
             no value.
         after: second value of each node, in the same forms.
     """
@@ -62,16 +62,16 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """The tensors among `rule_index`, `before` and `after`, in this order."""
+        """Return the fields among `rule_index`, `before` and `after` that are tensors, in this order."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(
         self, columns: Sequence[Sequence[float]], parents: Sequence[int]
     ) -> tuple[list[int], list[float | None], list[float | None]]:
-        """Return three lists over the nodes: rule index, first value, second value; an absent one is empty.
+        """Return three lists with an entry per node: rule index, first value, second value. Absent lists are empty.
 
         Args:
-            columns: the tensors of the `columns` property, as lists.
+            columns: the tensors of the property `columns`, converted to lists.
             parents: parent of each node.
         """
         column_values = iter(columns)

@@ -15,7 +15,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements that a draft model meets."""
+"""Requirements that are met by a draft model."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -24,16 +24,17 @@ NEEDS = {
     "trees": "a target that verifies trees",
     MASKED_LM: "a masked-diffusion model as the target",
 }
-"""Text for each requirement of a method besides the target. Any other requirement is a kind of trained head."""
+"""Requirement of a method besides the target → text. Any requirement not listed here is a kind of trained head."""
 
 BUNDLED = "bundled"
 """Name of the claims board's column for the bundled models."""
 WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault of ours"
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
-"""Reasons why a claim is contradicted or undecided: models or samples too small; settings that differ from the paper's;
-a bug of the workbench."""
+"""Possible reasons for a contradicted or undecided claim: models or samples are too small; settings differ from the
+paper's; the workbench has a bug."""
 MIN_RETAINED = 0.95
-"""Share of the exact rule's correct answers that an approximate rule has to retain before its speed-up counts."""
+"""Minimum share of the exact rule's correct answers that an approximate rule must retain so that its speed-up
+counts."""
 MAX_REASON_CHARS = 160
 """Maximum number of characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
@@ -41,7 +42,7 @@ TOLERANCE = 0.25
 FOR_ANY_TARGET = "chat-heads"
 """Name of the training recipe for heads that `workbench train KIND --target MODEL` trains for any target."""
 DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
-"""Default definition of agreement at a position of held-out text: see `Head.agreement`."""
+"""Default definition of agreement between head and target at a position of held-out text: see `Head.agreement`."""
 
 
 def training_hint(kind: str, target: str) -> str:
@@ -64,7 +65,7 @@ class Measurement:
         high: upper end of this interval.
         n: number of observations (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and anything else needed to interpret the figure.
-        answers: for an approximate rule, correct answers as a ratio to those of the exact rule in the same runs:
+        answers: for an approximate rule, ratio of its correct answers to those of the exact rule in the same runs:
             "value", and the ends "low" and "high" of its 95 % interval. None: no answers were checked.
     """
 
@@ -77,7 +78,7 @@ class Measurement:
 
     @property
     def keeps_answers(self) -> bool | None:
-        """Whether at least `MIN_RETAINED` of the correct answers are retained.
+        """Return whether the rule retains at least the share `MIN_RETAINED` of the correct answers.
 
         None if the interval contains `MIN_RETAINED`, or if no answers were checked.
         """
@@ -90,8 +91,8 @@ class Measurement:
         """Convert a figure of `workbench.bench.statistics` to a `Measurement`.
 
         Args:
-            found: the figure, with "value", "low", "high" and "n". An end that is None is set to the value, as for one
-                observation. None: nothing was measured.
+            found: the figure, with "value", "low", "high" and "n". If "low" or "high" is None, as for a single
+                observation, it is set to the value. None: nothing was measured.
             setting: see `Measurement.setting`.
 
         Raises:
@@ -120,8 +121,8 @@ class Claim:
             or `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
         key: distinguishes the claims of one method; "main": the paper's main claim.
         neutral: value of the quantity if the method had no effect. The claim's direction is from this value to the
-            paper's figure; without a figure it is upward.
-        timed: whether the measurement needs the machine to itself.
+            paper's figure; without a figure, the claim is that the quantity is larger.
+        timed: whether nothing else may run on the machine during the measurement.
         lacks: capabilities that the workbench lacks for a full test of this claim; a figure may be measured
             nevertheless.
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
@@ -129,15 +130,16 @@ class Claim:
             there, with a separate scale.
         matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
             retained (`Measurement.answers`).
-        by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
-            measurement could support the paper; such a claim is not counted. Empty: a measurement can support it.
+        by_construction: why the figure follows from a definition or from the structure of the measurement, so that no
+            measurement could support the claim; such a claim is not counted. Empty: a measurement can support it.
         explanation: date and reason of a contradicted or inconclusive figure on the bundled models, written by a
             person. The reason has at most `MAX_REASON_CHARS` characters and begins with one of `KINDS`. It does not
             apply to figures measured after this date.
-        explanation_by_column: the same for figures in other columns, by the column's name.
-        method: registry name of the method that declares it, filled in by the method; in a part (`Part.claims`) the
-            method that it is measured with.
-        needs: requirements besides the target; the method's own are filled in, those of a compared method are declared.
+        explanation_by_column: column name → date and reason, as in `explanation`, for a figure in another column.
+        method: registry name of the method that declares the claim, filled in by the method. In a part's claim
+            (`Part.claims`): the method with which the claim is measured.
+        needs: requirements besides the target. The method fills in its own; a claim declares those of a compared
+            method.
     """
 
     quantity: str
@@ -169,7 +171,7 @@ class Claim:
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
-        """Return (date, reason) that explain a column's contradicted or inconclusive figure; ("", "") if none do."""
+        """Return (date, reason) that explain a column's contradicted or inconclusive figure; ("", "") if absent."""
         return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
@@ -182,7 +184,7 @@ class Claim:
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
-        """Return, in a few words, the requirement that a column's target lacks; "" if none. Checks only files."""
+        """Return briefly which requirement a column's target does not meet; "" if none. Checks only files."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
@@ -223,27 +225,27 @@ class Setting:
 
 GROUPS: Mapping[str, str] = {
     "Draft model": "A small model of the same vocabulary, or of another one, drafts.",
-    "Trained heads": "Layers trained for this target draft from its hidden states.",
+    "Trained heads": "Layers trained for the target draft from its hidden states.",
     "The text itself": "Drafts are copied from the prompt, the output or a datastore.",
     "The target itself": "The target drafts with fewer layers, or with its own earlier predictions.",
     "Images": "Drafters of vision-language targets.",
     "No draft": "Plain decoding, and decoders that draft nothing.",
     "Simulation": "Drafters that use information which no real drafter has.",
 }
-"""Groups of methods in lists (`Method.group`), in this order, each with one sentence for readers."""
+"""Group of methods (`Method.group`) → sentence that describes it. Lists show the groups in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The gallery's demo of a method: a prompt that suits it, and the settings.
+    """The gallery's demo of a method: a suitable prompt, and the settings.
 
     Attributes:
-        presets: names of prompts in `workbench.service.presets`; the next one is used if a recording lacks something
-            that the guided tour asks the reader to find.
+        presets: names of prompts in `workbench.service.presets`. If a recording lacks something that the guided tour
+            asks the reader to find, the next prompt is used.
         params: parameters of the method and of sampling; missing ones have their defaults.
         scene: name of a bundled image that is described instead of a preset, or None.
         drafter: draft model instead of the target's own, or None.
-        target: bundled target that the method needs, or None: the command's own.
+        target: bundled target that the method needs; None: the target given to the command.
     """
 
     presets: tuple[str, ...] = ("story", "chat", "code")
@@ -262,7 +264,7 @@ class Testing:
         real: parameters for tests on a real model (SmolLM2).
         perfect: parameters for the test in which every draft must be accepted, because the draft model is a copy of the
             target or the head outputs the target's own text. None: there is no such test.
-        no_perfect_reason: why there is no such test, and the test that replaces it.
+        no_perfect_reason: why there is no such test, and which test replaces it.
     """
 
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -297,12 +299,12 @@ class Head:
 
     @property
     def is_for_any_target(self) -> bool:
-        """Whether `workbench train KIND --target MODEL` trains the head for any target: see `training_hint`."""
+        """Return whether `workbench train KIND --target MODEL` trains the head for any target: see `training_hint`."""
         return self.recipe == FOR_ANY_TARGET
 
     @property
     def kind(self) -> str:
-        """Kind of the head: its name in `config.json`, among a part's requirements, and as `method` of its recipe."""
+        """Return the kind of the head: its name in `config.json`, in requirements, and as `method` of its recipe."""
         return self.net.kind
 
     def folder(self, target: str) -> str:

@@ -58,7 +58,7 @@ class Method:
             decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
-        differences: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
+        differences: differences from the paper, each in one or two sentences with its reason and its possible effect.
         order: position of the method among the methods that come with the workbench, from 0.
         claims: claims of its paper, with functions that measure them.
         suites: settings of the method in benchmark suites, by the suite's name ("vision").
@@ -89,14 +89,14 @@ class Method:
     testing: Testing = field(default_factory=Testing)
 
     def __post_init__(self) -> None:
-        """Fill in the method's name in its claims and suites, and drop those that were copied from another method.
+        """Fill in the method's name in its claims and suites, and drop claims and suites copied from another method.
 
         Raises:
             WorkbenchError: the method has no policy.
         """
         if not self.policies:
-            message = f"The method {self.name!r} names no policy, so its draft length is undefined."
-            raise WorkbenchError(message, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
+            message = f"The method {self.name!r} has no policy, so its draft length is undefined."
+            raise WorkbenchError(message, "Give it one: policies=(Fixed(),), from workbench.methods.policies.fixed.")
         owners = {
             declaration.method for declaration in (*self.claims, *(s for rows in self.suites.values() for s in rows))
         }
@@ -115,7 +115,7 @@ class Method:
 
     @property
     def _parts_claims(self) -> Iterator[Claim]:
-        """Yield the claims of its parts' papers that are measured with this method."""
+        """Yield the claims that the method's parts declare and that are measured with this method."""
         for part in self.parts:
             for claim in part.claims:
                 if claim.method == self.name:
@@ -123,12 +123,12 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of the default parts besides the target, the drafter's first."""
+        """Return the requirements of the default parts besides the target, the drafter's first."""
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
     def group(self) -> str:
-        """Group of the method in lists, by the origin of its drafts: one of `declarations.GROUPS`."""
+        """Return the method's group in lists, by the origin of its drafts: one of `declarations.GROUPS`."""
         needs, drafter = set(self.needs) - {"trees"}, self.drafter
         if not self.is_speculative or drafter.is_empty:
             return "No draft"
@@ -144,17 +144,17 @@ class Method:
 
     @property
     def is_speculative(self) -> bool:
-        """Whether the method's rounds draft and verify, in any order."""
+        """Return whether the method's rounds draft and verify, in any order."""
         return self.decoder_params is None or self.decoder_params.is_speculative
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
-        """All verifiers that may be chosen; the first is the default."""
+        """Return all verifiers that may be chosen; the first is the default."""
         return (self.verifier, *self.other_verifiers)
 
     @property
     def promises(self) -> dict[str, Promise]:
-        """Guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
+        """Return the guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
 
         The guarantee with the default verifier is `promise`. A verifier that is not exact for these drafts makes the
         method approximate; an exact one makes an approximate method exact.
@@ -184,7 +184,7 @@ class Method:
 
     @property
     def params(self) -> Mapping[str, ParamSpec]:
-        """All parameters by name: policies, drafter, tree builders, verifiers.
+        """Return all parameters by name, from policies, drafter, tree builders and verifiers.
 
         A parameter that chooses among alternative parts comes before the parameters of these parts.
 
@@ -196,7 +196,7 @@ class Method:
 
     @cached_property
     def _params(self) -> Mapping[str, ParamSpec]:
-        """Return all parameters by name, computed once: a request reads them several times."""
+        """Return all parameters by name. They are cached, because a request reads them several times."""
         specs_by_name: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:
@@ -218,12 +218,12 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All parts of the method, including alternatives."""
+        """Return all parts of the method, including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Parts of the method by kind: (kind, alternatives, description of the choice among them)."""
+        """Return (kind, alternatives, description of the choice among them) for each kind of part."""
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -255,7 +255,7 @@ class Method:
 
 
 PART_FIELDS = {"grower": "tree_builder", "rounds": "decoder_params"}
-"""Field of `ConfiguredMethod` for each kind of part that has another name in links, traces and on the command line."""
+"""Kind of part in links, traces and on the command line → field of `ConfiguredMethod`, if the names differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,22 +291,22 @@ class ConfiguredMethod:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of the parts besides the target, the drafter's first."""
+        """Return the requirements of the parts besides the target, the drafter's first."""
         return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property
     def is_speculative(self) -> bool:
-        """Whether the method's rounds draft and verify, in any order."""
+        """Return whether the method's rounds draft and verify, in any order."""
         return self.method.is_speculative
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether prompt and text may be longer than the target's context."""
+        """Return whether prompt and text may be longer than the target's context."""
         return self.decoder_params is not None and self.decoder_params.is_unbounded
 
     @property
     def decoder_kind(self) -> type:
-        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
+        """Return the kind of decoder that the method needs; an engine has one decoder of each kind."""
         return DraftVerify if self.decoder_params is None else type(self.decoder_params)
 
     def decoder(self, context: EngineContext) -> Decoder:
@@ -315,7 +315,7 @@ class ConfiguredMethod:
 
     @property
     def keeps_greedy(self) -> bool:
-        """Whether greedy output is the target's own."""
+        """Return whether greedy output is the target's own."""
         return self.verifier.keeps_greedy and (self.decoder_params is None or self.decoder_params.keeps_greedy)
 
     def make_ready(self, models: Models) -> None:
@@ -354,14 +354,14 @@ class ConfiguredMethod:
 
     @property
     def name(self) -> str:
-        """Registry name of the method."""
+        """Return the method's registry name."""
         return self.method.name
 
     @property
     def promise(self) -> Promise:
-        """Guarantee of the method with the chosen verifier and the chosen parameters of drafter and tree builder.
+        """Return the method's guarantee with the chosen verifier and the chosen parameters of drafter and tree builder.
 
-        A policy that simulates makes an exact method a simulation.
+        A policy that uses unavailable information makes an exact method a simulation.
         """
         promise = self.method.promise
         if is_other := self.verifier.name != self.method.verifier.name:
@@ -371,12 +371,12 @@ class ConfiguredMethod:
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that is unavailable in practice, so that its speed cannot be reached."""
+        """Return whether a part uses information that is unavailable in practice, which makes the speed unrealistic."""
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
     def unsound_reason(self) -> str:
-        """Reason why sampled output would not follow the target's distribution; "" if it does."""
+        """Return why sampled output would not follow the target's distribution; "" if it does."""
         return self.method.unsound_reason(self.verifier, self.drafter, self.policy.tree_builder or self.tree_builder)
 
     def with_changes(self, **values: Any) -> ConfiguredMethod:
@@ -385,7 +385,7 @@ class ConfiguredMethod:
 
 
 def _both(needs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a method's requirements and the additional ones of a claim, each once."""
+    """Return a method's requirements and a claim's additional requirements, without duplicates."""
     return tuple(dict.fromkeys([*needs, *more]))
 
 

@@ -1,7 +1,7 @@
-"""Base of decoders that do not draft: a round is one target forward for all their sequences.
+"""Base of decoders that do not draft: a round is one forward pass of the target for all their sequences.
 
-A subclass defines the input of a sequence's forward (`segment`) and the use of its logits (`advance`). This module
-batches the forwards, isolates errors, and records tokens, times and tentative tokens.
+A subclass defines the input of a sequence's forward pass (`segment`) and the use of its logits (`advance`). This module
+batches the forward passes, isolates errors, and records tokens, times and tentative tokens.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class OnePassRound:
     Attributes:
         sequence: the sequence.
         drafting: None: nothing is drafted.
-        segment: tokens that the target's forward reads.
-        scratch: number of scratch positions in the KV cache before the forward.
+        segment: tokens that the target's forward pass reads.
+        scratch: number of scratch positions in the KV cache before the forward pass.
         logits: target logits at the segment's tokens, [n, V].
-        hidden: the LM head's input there, [n, D].
-        step: what the round adds to the text.
+        hidden: the LM head's input at the segment's tokens, [n, D].
+        step: result of the round.
     """
 
     sequence: Sequence
@@ -81,7 +81,7 @@ class OnePassRound:
 
     @property
     def reason(self) -> str:
-        """Why the text ends; "" if it continues."""
+        """Return why the text ends; "" if it continues."""
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
@@ -114,7 +114,7 @@ def record_placed(
 
 
 class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
-    """Decoder whose rounds are one target forward per sequence."""
+    """Decoder whose rounds are one target forward pass per sequence."""
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)
@@ -126,14 +126,14 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
 
     @abstractmethod
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the input of the sequence's target forward in this round: tokens, attention mask and depths."""
+        """Return the input of the sequence's target forward pass in this round: tokens, attention mask and depths."""
 
     @abstractmethod
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
         """Choose tokens, and commit final ones to the KV cache and, with `emit`, to the text.
 
         Args:
-            sequence: sequence whose forward has run.
+            sequence: sequence whose forward pass has run.
             logits: target logits after each of the segment's n tokens.
             hidden: input of the LM head at the same tokens.
         """
@@ -169,7 +169,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         return bool(rounds)
 
     def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
-        """Run the target for all sequences, in one forward."""
+        """Run the target for all sequences, in one forward pass."""
 
         def build(r: OnePassRound) -> None:
             r.segment = self.segment(r.sequence)

@@ -1,4 +1,4 @@
-"""Former path of `workbench.models.admission`, for scripts that were written before the packages were divided."""
+"""Former path of `workbench.models.admission`, for scripts that were written before the module moved."""
 
 from workbench.models.admission import admit
 

@@ -98,10 +98,10 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
 
 
 def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """Move a sequence to another decoder, which opens before the old one closes; tentative tokens are dropped."""
+    """Move a sequence to another decoder, opened before the old one closes; tentative tokens are dropped."""
     if settings.image_changes:
         raise MethodUnavailableError(
-            "Images and the method cannot be changed at once.", "Make one change, then the other."
+            "Images and the method cannot be changed at the same time.", "Make one change, then the other."
         )
     now.revoke(sequence)
     old_values = _get_settings(sequence)

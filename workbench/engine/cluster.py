@@ -14,7 +14,7 @@ def connect_ray(address: str | None, without: str) -> Any:
     """Return the module `ray`, connected to a cluster.
 
     Args:
-        address: address of the cluster, as in "ray://head:10001"; "auto": the one running here; "local": start one.
+        address: address of the cluster, such as "ray://head:10001"; "auto": the one running here; "local": start one.
         without: alternative that the error message suggests if Ray is not installed: "use --workers".
 
     Raises:
@@ -33,6 +33,6 @@ def connect_ray(address: str | None, without: str) -> Any:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise WorkbenchError(
                 f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
-                "Start one with `ray start --head`, or name it local.",
+                "Start one with `ray start --head`, or give the address local.",
             ) from None
     return ray

@@ -1,8 +1,9 @@
 """A datastore of text for drafting: tokens and their suffix array, memory-mapped from disk.
 
 It is a folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token
-order and a suffix can be compared as a slice of bytes. Each text ends with an id that is no token, so no match extends
-into the next text. A corrupted file can only spoil drafts: reads past the end of the array return its last element.
+order and a suffix can be compared as a slice of bytes. Each text ends with an id that is not a token, so that no match
+extends into the next text. A corrupted file can only make drafts worse: reads past the end of the array return its last
+element.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ class Datastore:
         return self.card.tokens
 
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
-        """Return the occurrences of the longest suffix of a context with `shortest` to `longest` tokens.
+        """Return the occurrences of the longest suffix of `context` that has `shortest` to `longest` tokens and occurs.
 
-        Bisects over the length, with two bisections of the suffix array for each length.
+        The suffix's length is found by bisection, with two bisections of the suffix array for each length.
         """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
@@ -122,11 +123,11 @@ class Datastore:
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens after at most `most` occurrences, spread evenly over all of them.
+        """Return the tokens after at most `most` occurrences, which are spread evenly over all occurrences.
 
         Returns:
-            Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]; from the end of a
-            text on, the id `vocabulary`.
+            Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]. After the end of a
+            text, the id is `vocabulary`.
         """
         ranks = np.arange(hit.first, hit.end)
         if len(ranks) > most:

@@ -1,4 +1,4 @@
-"""Build a datastore: read texts in pieces, tokenise, sort. A killed build resumes where it stopped."""
+"""Build a datastore: read texts in pieces, tokenise and sort them. A build that was killed resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from workbench.models.loading import Models
 from workbench.trace.files import check_regular, replace_atomically, write_atomically
 
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
-"""Texts of this project, for a small datastore with any tokenizer."""
+"""Files with texts of this project, for a small datastore with any tokenizer."""
 NEXT_TEXT = "\f\n"
 """Separator between these texts."""
 ENV = "WORKBENCH_DATASTORE"
@@ -108,7 +108,7 @@ def own_texts(tokenizer: Any, target: str) -> Datastore:
         content = OWN_TEXTS.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The bundled texts cannot be read from {OWN_TEXTS}: {error.strerror}."
-        raise ModelError(message, f"Name your own datastore in {ENV}.") from None
+        raise ModelError(message, f"Set {ENV} to the folder of your own datastore.") from None
     vocabulary, ids, texts = n_ids(tokenizer), list[int](), list[tuple[str, int]]()
     for text in content.split(NEXT_TEXT):
         name, _, body = text.partition("\n")
@@ -132,7 +132,7 @@ def store_of(models: Models, own: bool) -> Datastore:
         own: use a user's own datastore if `WORKBENCH_DATASTORE` names one; else the bundled texts.
 
     Raises:
-        TokenizerMismatchError: none of the named datastores has this target's tokenizer.
+        TokenizerMismatchError: no datastore in `WORKBENCH_DATASTORE` has this target's tokenizer.
         ModelError: a datastore cannot be read.
     """
     folders = [Path(name) for name in os.environ.get(ENV, "").split(os.pathsep) if name] if own else []
@@ -169,7 +169,7 @@ def build(
     """Build a datastore from text files.
 
     Pieces of a megabyte are tokenised one by one and stored in a folder next to `out` until all are done: after a kill,
-    the same command resumes. The datastore appears only when it is complete.
+    the same command resumes. The new datastore is moved to `out` only when it is complete.
 
     Args:
         files: UTF-8 text files; each is one text.

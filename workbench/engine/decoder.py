@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.trace.events import Round
 
 Guard = Callable[["Sequence", Callable[[], object]], bool]
-"""Run a function for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
+"""Function that runs another one for a sequence and returns whether the sequence continues; an error ends only it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Decoder(Protocol):
     context: EngineContext
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Process the next part of the prompt. Return whether it is finished; `open` follows then.
+        """Process the next part of the prompt. Return whether the prompt is finished; the engine then calls `open`.
 
-        By default the target prefills a chunk of it.
+        By default the target prefills one chunk.
         """
         return prefill_chunk(sequence, self.context)
 
@@ -111,7 +111,7 @@ class Decoder(Protocol):
     def close(self, sequence: Sequence) -> None:
         """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
-        Tokens that the trace shows but `sequence.committed` lacks are taken back: append their positions to
+        Take back tokens that the trace shows but `sequence.committed` lacks: append their positions to
         `sequence.report.revoked`. If the sequence ends, no round follows that would record them, and the trace keeps
         showing them.
         """
@@ -136,8 +136,7 @@ R = TypeVar("R", bound=SequenceRound)
 class RoundDecoder(Decoder, Generic[R]):
     """Base of decoders whose rounds run the same phases for all sequences.
 
-    A phase is a function from rounds to rounds. This class isolates errors: a phase returns the rounds of the sequences
-    that had none in it.
+    A phase takes rounds and returns those of the sequences that had no error in it. This class isolates errors.
     """
 
     isolates_errors: ClassVar[bool] = True
@@ -146,14 +145,14 @@ class RoundDecoder(Decoder, Generic[R]):
         self.context, self.models, self.clock = context, context.models, context.clock
 
     def each(self, rounds: abc.Iterable[R], act: Callable[[R], object]) -> list[R]:
-        """Run a function for one round after the other; return the rounds without an error."""
+        """Run a function for each round in turn; return the rounds without an error."""
         guard = self.context.guard
         return [r for r in rounds if guard(r.sequence, partial(act, r))]
 
     def together(
         self, group: list[R], act: Callable[[list[R]], object], again: Callable[[list[R]], object] | None = None
     ) -> None:
-        """Run a function for several rounds at once. If it fails, run it for each alone, so that only one may end.
+        """Run a function for several rounds at once. If it fails, run it for each alone, to end only failing ones.
 
         Args:
             group: at least one round.

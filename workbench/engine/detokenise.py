@@ -12,7 +12,8 @@ from tokenizers import decoders
 
 _INCOMPLETE = "�"
 HOLD = 8
-"""Prompt tokens used as context; also the most tokens of one character if the tokenizer does not reveal bytes."""
+"""Number of prompt tokens used as context; also the maximum number of tokens per character if their bytes are
+unknown."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -20,8 +21,8 @@ class Detokeniser:
     """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
     A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
-    of a token is the text that it adds after the token before it. This takes two short decodes, whatever the length of
-    the text. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
+    of a token is the text that it adds after the token before it. This takes two short decodes, for a text of any
+    length. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
     has an empty span; the one that completes the character gets it.
 
     Special tokens have no text, as with `skip_special_tokens=True`. An invalid UTF-8 byte gives one replacement
@@ -31,7 +32,7 @@ class Detokeniser:
     Args:
         tokenizer: a Hugging Face tokenizer.
         prompt: tokens before the first one that will be added, for context.
-        pieces: pieces of the tokenizer, if they are already known.
+        pieces: the tokenizer's `Pieces`, if they already exist.
     """
 
     ERRORS = "surrogateescape"  # one surrogate character for every invalid byte
@@ -109,11 +110,11 @@ def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None)
 
 @dataclass(slots=True)
 class TextOutput:
-    """Text that a sequence writes.
+    """Text generated for a sequence.
 
     Attributes:
         detokeniser: its detokeniser; None before prefill.
-        cut_at: number of characters after which a stop condition cuts the text; None: it does not.
+        cut_at: number of characters after which a stop condition cuts the text; None: the text is not cut.
     """
 
     detokeniser: Detokeniser | None = None
@@ -121,7 +122,7 @@ class TextOutput:
 
     @property
     def text(self) -> str:
-        """Text so far."""
+        """Return the text so far."""
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 
@@ -139,7 +140,7 @@ class Pieces:
     Attributes:
         special: tokens without text.
         is_byte_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
-        has_partial_chars: whether entries may hold parts of characters that only decoding reveals.
+        has_partial_chars: whether entries may contain parts of characters that are visible only after decoding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -174,7 +175,7 @@ class Pieces:
         return piece
 
     def is_mark(self, token: int) -> bool:
-        """Whether the token itself is the replacement character, not half of another character."""
+        """Return whether the token itself is the replacement character, not half of another character."""
         raw = self._name(token) or ""
         return _INCOMPLETE in raw or "ï¿½" in raw
 
@@ -193,7 +194,7 @@ def _byte_of_char() -> dict[str, int]:
 
 
 class TokenText:
-    """Text of single tokens for display: spaces shown, single bytes in hexadecimal between angle quotes.
+    """Text of single tokens for display, with visible spaces and with single bytes in hexadecimal between angle quotes.
 
     Attributes:
         pieces: pieces of the tokenizer.

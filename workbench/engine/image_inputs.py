@@ -29,8 +29,8 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
     """Return the prompt with exactly one placeholder for each of `n` images.
 
     If a prompt has no placeholders, they are inserted at the start, after opening special tokens (`<|user|>` of a chat
-    format). A wrong number of placeholders is refused, never corrected. So text that a user wrote or quoted cannot
-    become a placeholder by accident, and cannot move an image to another position.
+    format). A wrong number of placeholders is refused, never corrected. So a placeholder that a user quotes in the text
+    cannot receive an image by accident, or move an image to another position.
 
     Raises:
         PromptError: the numbers of placeholders and images differ.
@@ -137,8 +137,9 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
         receiver: "both" or "drafter".
 
     Raises:
-        PromptError: the run has no images or another number of them, or the new ones need another number of tokens.
-        ParameterError: `receiver` has another value.
+        PromptError: the run has no images, the number of images differs, or the new images need another number of
+            tokens.
+        ParameterError: `receiver` is neither "both" nor "drafter".
     """
     if receiver not in (BOTH, DRAFTER):
         raise ParameterError(f"sees={receiver!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
@@ -147,13 +148,13 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     if len(images) != len(request.pil_images):
         raise PromptError(
             f"The prompt has {_count(len(request.pil_images), 'image')}, but {len(images)} were given.",
-            "Give one for each, including unchanged ones.",
+            "Give one image for each image in the prompt, including unchanged ones.",
         )
     pairs = zip(images, request.pil_images, strict=True)
     fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
     inputs = process(models.processor, request.prompt, fitted)
     if not torch.equal(inputs["input_ids"], request.image_inputs["input_ids"].cpu()):
-        raise PromptError("The changed images have another number of tokens.", "Start a new run with them.")
+        raise PromptError("The changed images have another number of tokens.", "Start a new run with these images.")
     return ImageChange(fitted, inputs, receiver)
 
 
@@ -189,7 +190,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return `input_ids` and parallel inputs of one image, from the first special token to the last."""
+    """Return one image's `input_ids`, from the first special token to the last, and the inputs of equal length."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
@@ -221,7 +222,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
 
 
 def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
-    """Return a prompt with the placeholders of another processor."""
+    """Return a prompt with its placeholders replaced by those of another processor."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
     source_id, target_id = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
@@ -239,7 +240,7 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
 
 
 def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[int] | None:
-    """Return the number of vision tokens of each image; None if the tensors determine it without the processor."""
+    """Return the number of vision tokens of each image, from the processor; None if the tensors already show it."""
     pixels = inputs.get("pixel_values")
     if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.models.runner import Runner
 
 SHOWN = 512
-"""Longest side in pixels of an image in a trace, if the target does not read it as one grid of patches."""
+"""Longest side in pixels of an image in a trace, if the target does not read the image as one grid of patches."""
 
 
 def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
@@ -38,7 +38,7 @@ def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> li
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
-    """Return the image that the processor's tensor contains, if it is one image; else the original, scaled down."""
+    """Return the image as the processor resized it; if its tensor does not show this, the original, scaled down."""
     from PIL import Image as images
 
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")

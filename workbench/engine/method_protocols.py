@@ -27,27 +27,27 @@ class MethodProtocol(Protocol):
 
     @property
     def name(self) -> str:
-        """Registry name."""
+        """Return the registry name."""
         ...
 
     @property
     def title(self) -> str:
-        """Display name."""
+        """Return the display name."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements besides the target, with default parameters."""
+        """Return the requirements of the method with default parameters, besides the target."""
         ...
 
     @property
     def params(self) -> Mapping[str, ParamSpec]:
-        """Parameters by name."""
+        """Return the parameters by name."""
         ...
 
     @property
     def head(self) -> Head | None:
-        """Trained head that the drafter uses, or None."""
+        """Return the trained head that the drafter uses, or None."""
         ...
 
     def with_params(self, **values: Any) -> ConfiguredMethodProtocol:
@@ -65,56 +65,56 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def method(self) -> MethodProtocol:
-        """Method that the parameters belong to."""
+        """Return the method that the parameters belong to."""
         ...
 
     @property
     def name(self) -> str:
-        """Registry name of the method."""
+        """Return the method's registry name."""
         ...
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Values of all parameters."""
+        """Return the values of all parameters."""
         ...
 
     @property
     def promise(self) -> Enum:
-        """Guarantee about the output, a `Promise`."""
+        """Return the guarantee about the output, a `Promise`."""
         ...
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that is unavailable in practice."""
+        """Return whether a part uses information that is unavailable in practice."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of the parts besides the target."""
+        """Return the requirements of the parts besides the target."""
         ...
 
     @property
     def is_speculative(self) -> bool:
-        """Whether the method's rounds draft and verify."""
+        """Return whether the method's rounds draft and verify."""
         ...
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether prompt and text may be longer than the target's context."""
+        """Return whether prompt and text may be longer than the target's context."""
         ...
 
     @property
     def decoder_kind(self) -> type:
-        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
+        """Return the kind of decoder that the method needs; an engine has one decoder of each kind."""
         ...
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of this kind."""
+        """Return a new decoder of kind `decoder_kind`."""
         ...
 
     @property
     def keeps_greedy(self) -> bool:
-        """Whether greedy output is the target's own."""
+        """Return whether greedy output is the target's own."""
         ...
 
     def make_ready(self, models: Models) -> None:
@@ -139,27 +139,27 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def drafter(self) -> Any:
-        """Drafter in use."""
+        """Return the drafter in use."""
         ...
 
     @property
     def verifier(self) -> Any:
-        """Verifier in use."""
+        """Return the verifier in use."""
         ...
 
     @property
     def policy(self) -> Any:
-        """Policy in use."""
+        """Return the policy in use."""
         ...
 
     @property
     def tree_builder(self) -> Any:
-        """Tree builder in use, or None."""
+        """Return the tree builder in use, or None."""
         ...
 
     @property
     def decoder_params(self) -> Any:
-        """Parameters of the method's own decoder (`DecoderParams`), or None."""
+        """Return the parameters of the method's own decoder (`DecoderParams`), or None."""
         ...
 
     def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:

@@ -1,4 +1,4 @@
-"""Former path of `workbench.models.loading`, for scripts that were written before the packages were divided."""
+"""Former path of `workbench.models.loading`, for scripts that were written before the module moved."""
 
 from workbench.models.loading import Models, load_models
 

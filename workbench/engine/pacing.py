@@ -12,19 +12,19 @@ FASTEST = 1000
 class Pace:
     """Earliest start of a run's next round. Not thread-safe except for `rate`, which other threads may set.
 
-    The wait comes after a complete round, so a change of method, a pause or a new image takes effect in time. Times in
-    a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and threads
-    are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
+    A run waits after a complete round, so that a change of method, a pause or a new image still affects the next round.
+    Times in a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and
+    threads are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
     speed on a machine shared with other work: medians of paired ratios of durations 1.30 for a round (95 % 1.00 to
     2.38), 2.00 for drafting (1.11 to 4.32); two runs at full speed 1.02 and 1.07. So a trace marks the delayed rounds:
     `workbench.trace.metrics.DELAY`.
 
     Args:
-        rate: largest rate of rounds, in tokens per second; 0: full speed.
+        rate: maximum speed in tokens per second, to which rounds are slowed down; 0: full speed.
         now: a monotonic clock in seconds.
 
     Attributes:
-        rate: largest rate; may be set at any time, and is effective at once.
+        rate: maximum speed in tokens per second; may be set at any time, and is effective at once.
         is_waived: whether delays are suspended because other requests wait for this run's resources.
         paused_before_s: seconds of delay or pause just before the current round; 0: none.
     """
@@ -47,7 +47,7 @@ class Pace:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the next round may start; 0: now."""
+        """Return the seconds until the next round may start; 0: now."""
         rate = self.rate
         if rate <= 0 or self.is_waived or self._round_end is None:
             return 0.0
@@ -64,5 +64,5 @@ class Pace:
 
     @property
     def paused_s(self) -> float:
-        """Seconds of delay and pause so far."""
+        """Return the seconds of delay and pause so far."""
         return self._still_s + (0.0 if self._still_since is None else self._now() - self._still_since)

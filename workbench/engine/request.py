@@ -95,7 +95,7 @@ class RoundReport:
     """Data for the next round's trace record that is collected outside the round's phases.
 
     Attributes:
-        signals: figures that the parts computed, by name.
+        signals: figures that the method's parts computed, by name.
         notes: warnings.
         changes: settings that changed before the round.
         revoked: positions of tokens that were taken back.
@@ -115,12 +115,12 @@ class SequenceControls:
     """Controls of a sequence, from any thread; they act between rounds.
 
     Attributes:
-        status: one of `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, and those of `ENDED`.
+        status: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or one of `ENDED`.
         is_open: whether the decoder has a state for the sequence.
-        is_suspended: whether it waits because another sequence uses the device exclusively.
-        pace: delays of its rounds.
+        is_suspended: whether the sequence waits because another one uses the device exclusively.
+        pace: delays between the sequence's rounds.
         pending_actions: actions between two rounds.
-        ended: event of the end.
+        ended: event that is set when the sequence ends.
     """
 
     def __init__(self, paused: bool, pace: float) -> None:
@@ -169,11 +169,11 @@ class SequenceControls:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether cancellation was requested."""
+        """Return whether cancellation was requested."""
         return self._cancelled
 
     def may_run(self) -> bool:
-        """Whether a round may start now; uses up one step when paused. The pace does not delay steps."""
+        """Return whether a round may start now. If paused, use up one requested step. The pace does not delay steps."""
         with self._lock:
             can_run = not self._paused or self._steps > 0
             self.status = RUNNING if can_run else PAUSED
@@ -189,7 +189,7 @@ class SequenceControls:
 
     @property
     def due_s(self) -> float | None:
-        """Seconds until the pace allows the next round; None if something else blocks the sequence."""
+        """Return the seconds until the pace allows the next round; None if something else blocks the sequence."""
         return self.pace.remaining_s if self.is_open and self.status == RUNNING and not self.is_suspended else None
 
     def take_changes(self) -> list[SettingsChange]:
@@ -201,7 +201,7 @@ class SequenceControls:
 
 @dataclass(slots=True)
 class RunTimes:
-    """Times of a run: begin of prefill, and the origin of its rounds on the host's and on the device's clock."""
+    """Times of a run: start of prefill, and start of its rounds on the host's and on the device's clock."""
 
     prefill_start: float = 0.0
     origin_s: float | None = None
@@ -253,38 +253,38 @@ class Sequence(SequenceControls):
 
     @property
     def cache_slot(self) -> Slot:
-        """Slot in the target's KV cache, from prefill to the end of the sequence."""
+        """Return the slot in the target's KV cache, which exists from prefill to the end of the sequence."""
         assert self.slot is not None
         return self.slot
 
     @property
     def drafter(self) -> Any:
-        """`Drafter` in use."""
+        """Return the `Drafter` in use."""
         return self.configured_method.drafter
 
     @property
     def verifier(self) -> Any:
-        """`Verifier` in use."""
+        """Return the `Verifier` in use."""
         return self.configured_method.verifier
 
     @property
     def policy(self) -> Any:
-        """`Policy` in use."""
+        """Return the `Policy` in use."""
         return self.configured_method.policy
 
     @property
     def params(self) -> dict[str, Any]:
-        """Current parameters of method and sampling, for the trace."""
+        """Return the current parameters of method and sampling, for the trace."""
         return {**self.configured_method.values, **{name: getattr(self.sampling, name) for name in SAMPLING_NAMES}}
 
     @property
     def n_new(self) -> int:
-        """Tokens generated so far."""
+        """Return the number of tokens generated so far."""
         return len(self.committed) - self.prompt_length
 
     @property
     def remaining(self) -> int:
-        """Tokens that may still be generated."""
+        """Return the number of tokens that may still be generated."""
         return self.max_new_tokens - self.n_new
 
     def add_warning(self, note: str) -> None:
@@ -295,7 +295,7 @@ class Sequence(SequenceControls):
             self.trace.footer.warnings.append(note)
 
     def has_warning(self, note: str) -> bool:
-        """Whether the run's record has this warning."""
+        """Return whether the run's record has this warning."""
         assert self.trace is not None
         return note in self.trace.footer.warnings
 

@@ -29,14 +29,14 @@ class RequestOptions:
     Attributes:
         min_tokens: number of tokens before which no end of text, stop token or stop string is effective.
         stop_tokens: token ids that end the text, which is cut before them.
-        ignore_eos: whether the model's end-of-text token does not end the text.
+        ignore_eos: whether to continue after the model's end-of-text token.
         logit_bias: pairs of a token id and a value added to its logit.
         presence_penalty: value subtracted from the logits of tokens that were already generated.
-        frequency_penalty: value subtracted from these logits once per occurrence.
+        frequency_penalty: value subtracted from the logits of generated tokens, once per occurrence of the token.
         logprobs: number of top tokens returned with the log-probability of each emitted token; None: return no
             log-probabilities.
-        prompt_logprobs: the same for the tokens of the prompt.
-        truncate_prompt: use only so many last tokens of the prompt; None: all.
+        prompt_logprobs: number of top tokens returned with the log-probability of each prompt token; None: none.
+        truncate_prompt: number of last prompt tokens to use; None: use all.
     """
 
     min_tokens: int = 0
@@ -102,7 +102,7 @@ class TokenLogprob:
         rank: rank at its position; 1: the most probable token.
         logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
             nats.
-        top: most probable tokens at its position, in descending order; their own `top` is empty.
+        top: most probable tokens at this position, in descending order, each with an empty `top`.
         is_special: whether this is a special token, which adds nothing to the generated text.
     """
 

@@ -1,4 +1,4 @@
-"""Timing of rounds. It wraps the phases from outside; a batch shares forwards, and each sequence counts its own."""
+"""Timing of rounds. Sequences of a batch share forward passes; each sequence counts those that include it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Work:
-    """Forwards that included one sequence.
+    """Forward passes that included one sequence.
 
     Attributes:
-        seconds: total duration of these forwards.
-        part_s: sum of their durations, each divided by the number of sequences that shared the forward.
-        forwards: number of forwards; a separately timed part of one (`Span.is_part`) only adds its duration.
+        seconds: total duration of these forward passes.
+        part_s: sum of their durations, each divided by the number of sequences that shared the forward pass.
+        forwards: number of forward passes; a separately timed part of one (`Span.is_part`) only adds its duration.
     """
 
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Start and end of drafting for a group of sequences, and its forwards. Times are read after the round."""
+    """Start and end of drafting for a group of sequences, and its forward passes. Times are read after the round."""
 
     start: Mark
     end: Mark
@@ -49,13 +49,13 @@ class Timing:
     Attributes:
         started_s: start of the batch's round, in seconds of the host's clock.
         start: start of the batch's round.
-        verify: end of drafting for all sequences; the target's forward follows.
-        accept: end of the target's forward; the acceptance rules follow.
+        verify: end of drafting for all sequences; the target's forward pass follows.
+        accept: end of the target's forward pass; the acceptance rules follow.
         commit: end of the acceptance rules for all sequences.
         drafting: drafting of this sequence's group.
-        draft_work: the sequence's share of the drafting forwards.
-        verify_work: the sequence's share of the target's forward.
-        forwards_s: duration of all forwards of the batch.
+        draft_work: the sequence's share of the drafting forward passes.
+        verify_work: the sequence's share of the target's forward pass.
+        forwards_s: duration of all forward passes of the batch.
         n_sequences: number of sequences verified together.
     """
 
@@ -72,7 +72,7 @@ class Timing:
 
     @property
     def waited_s(self) -> float:
-        """Duration of the forwards that did not include the sequence."""
+        """Return the duration of the forward passes that did not include the sequence."""
         return max(0.0, self.forwards_s - self.draft_work.seconds - self.verify_work.seconds)
 
 
@@ -92,7 +92,7 @@ class RoundTimer(Generic[R]):
 
     Args:
         clock: clock of the engine.
-        rounds: all sequences of the round; those that fail in a phase took time, too.
+        rounds: all sequences of the round. Sequences that fail in a phase are included, because they took time, too.
     """
 
     def __init__(self, clock: Clock, rounds: abc.Sequence[R]) -> None:
@@ -102,7 +102,7 @@ class RoundTimer(Generic[R]):
         self._marks = [clock.mark()]
 
     def skip_drafting(self) -> None:
-        """Let the verification start at once, in a round that drafts nothing."""
+        """Record that the round drafts nothing, so that its verification starts at once."""
         self._marks.append(self._marks[-1])
 
     def run(self, phases: Iterable[Callable[[list[R]], list[R]]], rounds: list[R]) -> list[R]:
@@ -115,7 +115,7 @@ class RoundTimer(Generic[R]):
         return rounds
 
     def _share(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the forwards among the sequences."""
+        """Divide the forward passes among the sequences."""
         spans = spans_of(r.sequence for r in rounds)
         drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
         self._drafted = {
@@ -137,7 +137,7 @@ class RoundTimer(Generic[R]):
 
 @contextmanager
 def time_drafting(clock: Clock, group: abc.Sequence[TimedRound]) -> Iterator[None]:
-    """Measure the drafting for a group of sequences: its start, its end, and its forwards."""
+    """Measure the drafting for a group of sequences: its start, its end, and its forward passes."""
     start = clock.mark()
     yield
     owners = tuple(id(r.sequence) for r in group)
@@ -147,17 +147,17 @@ def time_drafting(clock: Clock, group: abc.Sequence[TimedRound]) -> Iterator[Non
 
 
 def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
-    """Return the forwards since the last call, of all models that the sequences use."""
+    """Return the forward passes since the last call, of all models that the sequences use."""
     meters = {id(meter): meter for sequence in sequences for meter in sequence.models.meters}
     return [span for meter in meters.values() for span in meter.take()]
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> dict[int, Work]:
-    """Return the forwards of each sequence. A forward without owners counts for all of them.
+    """Return the forward passes of each sequence. A forward pass without known sequences counts for all.
 
     Args:
-        spans: forwards.
-        sequence_ids: `id` of each sequence that the forwards may have included.
+        spans: forward passes.
+        sequence_ids: `id` of each sequence that the forward passes may have included.
     """
     work_of = {owner: Work() for owner in sequence_ids}
     for span in spans:
@@ -214,7 +214,7 @@ def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of the sequence's own drafting, and the waits while the decoder drafted for other sequences."""
+    """Return the phase of drafting for this sequence, and the waits while the decoder drafted for other sequences."""
     drafting = timing.drafting
     if timing.n_sequences == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]

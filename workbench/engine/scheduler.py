@@ -176,7 +176,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is waiting or running."""
+        """Return whether no request is waiting or running."""
         return not self.waiting and not self.running
 
     idle = is_idle  # former name

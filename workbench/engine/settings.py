@@ -67,7 +67,7 @@ class Settings:
     refusals: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, change: SettingsChange) -> Settings:
-        """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
+        """Return the settings after one requested change; a change with an impossible part is refused as a whole."""
         settings = dataclasses.replace(self, changes=[*self.changes], image_changes=[*self.image_changes])
         try:
             settings._apply(change.method, change.params, change.sampling, change.models, change.image_change)
@@ -125,10 +125,10 @@ def changed_heads(before: Models, after: Models, method: MethodProtocol | None) 
 
 
 def _carried_over_params(method: MethodProtocol, before: ConfiguredMethodProtocol) -> dict[str, Any]:
-    """Return the parameter values that a new method takes over: those with the same meaning and a valid value.
+    """Return the parameter values that a new method keeps: those with the same meaning that it allows.
 
-    A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be
-    equal. Policy, tree builder and verifier are never taken over, so that the new method's guarantee does not become
+    Equal names are not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be
+    equal, too. Policy, tree builder and verifier are never kept, so that the new method's guarantee does not become
     weaker unless a user asks for it.
     """
     values, old_specs = {}, before.method.params

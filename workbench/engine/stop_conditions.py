@@ -9,7 +9,7 @@ from workbench.models.loading import Models
 
 
 def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int) -> tuple[int, str]:
-    """Return how many new tokens belong to the text, by token ids alone, and why the text ends (or "").
+    """Return how many new tokens belong to the text, judging by token ids alone, and why the text ends (or "").
 
     Args:
         sequence: the sequence.
@@ -50,7 +50,7 @@ def apply_stop_conditions(
 
 
 def _reason(sequence: Sequence, tokens: abc.Sequence[int], i: int, models: Models, base: int) -> str:
-    """Return why a text ends with a token, by token ids alone; "" if it does not."""
+    """Return why a text ends at a token, judging by token ids alone; "" if it does not."""
     if sequence.request.stop_at_eos and tokens[i] in models.eos:
         return "eos"
     if tokens[i] in sequence.request.options.stop_tokens:

@@ -1,4 +1,4 @@
-"""Measure which earlier positions each layer attends to, from the attention masks of the model's own forward.
+"""Measure which earlier positions each layer attends to, from the attention masks of the model's own forward pass.
 
 The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
 and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
@@ -42,7 +42,7 @@ class AttentionSpans:
     """Attention spans of a model's layers.
 
     Attributes:
-        spans: span by layer type; a single entry if one mask serves all layers.
+        spans: layer type → span; a single entry if all layers use one mask.
         by_layer_type: whether the model takes a dict of masks by layer type; otherwise it takes one mask.
     """
 
@@ -51,7 +51,7 @@ class AttentionSpans:
 
     @property
     def limited(self) -> bool:
-        """Whether at least one layer does not attend to the whole context."""
+        """Return whether at least one layer does not attend to the whole context."""
         return any(span != AttentionSpan() for span in self.spans.values())
 
     @classmethod
@@ -83,11 +83,11 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
 
 
 class _AllLayersReached(Exception):
-    """Raised in place of the last layer, so that norm and LM head do not run."""
+    """Raised instead of running the last layer, so that norm and LM head do not run."""
 
 
 class _LayerTypes(dict[str, Tensor]):
-    """Dict of masks by layer type, for a model whose layer types are unknown.
+    """Dict from layer type to mask, for a model whose layer types are unknown.
 
     When the model looks up a missing key, the dict adds a new copy of one mask under that key.
     """
@@ -210,7 +210,7 @@ def _start(mask: Tensor | None, position: int) -> int:
         position: position of the token.
 
     Raises:
-        ValueError: the mask allows keys before a masked one.
+        ValueError: the mask allows keys before a masked key.
     """
     if mask is None:
         return 0

@@ -2,8 +2,8 @@
 
 These layers multiply queries by 1 + a · ln(1 + ⌊(position + 1) / f⌋) (Nakanishi 2025, Scalable-softmax,
 arXiv:2501.19399). Transformers derives that position from the cache's length, which is wrong for a token of a draft
-tree or of a shorter sequence in the batch. In a forward with a `TreeCache`, the layer's own scaling is off, and the
-hooks scale the query projection by the forward's `position_ids`. All other calls of the model are unchanged.
+tree or of a shorter sequence in the batch. In a forward pass with a `TreeCache`, the layer's own scaling is off, and
+the hooks scale the query projection by the forward pass's `position_ids`. All other calls of the model are unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def scale_by_position(model: nn.Module) -> None:
 class _Temperature:
     """Hooks that scale the queries of one layer.
 
-    Several runners of a model may each install hooks; only one set acts per forward.
+    Several runners of a model may each install hooks; only one set acts per forward pass.
     """
 
     def __init__(self, layer: nn.Module, attention: Any) -> None:

@@ -32,8 +32,8 @@ KernelModule = Literal[
     "siblings",
     "amx_tiles",
 ]
-"""Names of the modules in `workbench.kernels.compiled`. They are a type, because a misspelt name would look like an
-unavailable module."""
+"""Type of the names of modules in `workbench.kernels.compiled`. Type checkers thus find a misspelt name, which would
+otherwise look like an unavailable module."""
 _workers: ThreadPoolExecutor | None = None
 
 
@@ -73,7 +73,7 @@ def run_in_parallel(work: Callable[[], Any]) -> None:
     """Call `work`, which any number of threads may execute together, on as many threads as torch would use.
 
     A thread that starts late finds no work left, and `work` itself keeps its arrays alive. So the caller never waits
-    for a thread to start, and a busy pool only costs speed.
+    for a thread to start, and a busy thread pool only makes the call slower.
     """
     global _workers
     if (others := torch.get_num_threads() - 1) > 0:

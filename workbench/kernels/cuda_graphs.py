@@ -53,5 +53,5 @@ class CudaGraphRecorder:
         return output, graph.replay
 
     def reset(self) -> None:
-        """Use a new memory pool from now on: the memory of a pool whose graphs were all freed cannot be reused."""
+        """Use a new memory pool from now on, because a pool whose graphs were all freed cannot be reused."""
         self._pool = None

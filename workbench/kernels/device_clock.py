@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 CAPTURE_LOCK = threading.RLock()
-"""Lock for recording GPU work, and for code that waits for a whole device or frees its unused memory, which would abort
-a recording."""
+"""Lock that is held while GPU work is recorded. Code that waits for a whole device or frees its unused memory takes it,
+too, because it would abort a recording."""
 
 
 class Clock:
@@ -50,7 +50,7 @@ class Mark:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the clock started. On a GPU valid after the stream has passed the mark."""
+        """Return the seconds since the clock started. On a GPU, the stream must have passed the mark."""
         if self._event is None:
             return self._host_s
         origin = self._clock._origin
@@ -74,13 +74,13 @@ def empty_cache() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Timing of one forward, or of a part that is timed separately.
+    """Timing of one forward pass, or of a part that is timed separately.
 
     Attributes:
-        start: start of the forward.
-        end: end of the forward.
-        sequence_ids: `id` of each sequence of the forward; empty if they are unknown.
-        is_part: whether this is a part of a forward that has its own span, such as the projection by the LM head.
+        start: start of the forward pass.
+        end: end of the forward pass.
+        sequence_ids: `id` of each sequence of the forward pass; empty if they are unknown.
+        is_part: whether this is a part of a forward pass that has its own span, such as the projection by the LM head.
     """
 
     start: Mark
@@ -90,18 +90,18 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Duration in seconds."""
+        """Return the duration in seconds."""
         return self.end.seconds - self.start.seconds
 
 
 class Meter:
-    """Timings of one model's forwards, in order."""
+    """Timings of one model's forward passes, in order."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
 
     def add(self, start: Mark, end: Mark, sequence_ids: Iterable[int | None] = (), is_part: bool = False) -> None:
-        """Record the timing of a forward, or of a part of one. The arguments become the fields of a `Span`."""
+        """Record the timing of a forward pass, or of a part of one. The arguments become the fields of a `Span`."""
         self.spans.append(Span(start, end, frozenset(owner for owner in sequence_ids if owner is not None), is_part))
 
     def take(self) -> list[Span]:

@@ -42,7 +42,7 @@ def write(name: str, facts: dict[str, Any]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder for model copies: `WORKBENCH_CACHE`, the user's cache, or a temporary one (no home folder)."""
+    """Return the folder for model copies: `WORKBENCH_CACHE`, else the user's cache, else a temporary folder."""
     if path := os.environ.get("WORKBENCH_CACHE"):
         return Path(path).expanduser() / "models"
     try:

@@ -84,7 +84,7 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Allocate the results for some logits; return them and the arguments with which a compiled function fills them.
+    """Allocate a summary of some logits; return it and the arguments with which a compiled function fills it.
 
     The function is `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
     """

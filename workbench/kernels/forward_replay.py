@@ -1,10 +1,10 @@
-"""Record a GPU forward once as a CUDA graph, and replay it with a single launch.
+"""Record a GPU forward pass once as a CUDA graph, and replay it with a single launch.
 
-A forward has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the GPU
-to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
-ran for 2.2 ms. A CUDA graph contains all of them. It always reads and writes the memory of its recording, so the
-inputs that change between forwards (tokens, masks, positions, cache positions) are copied to that memory first, and its
-outputs are copied from there.
+A forward pass has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the
+GPU to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16),
+kernels ran for 2.2 ms. A CUDA graph contains all of them. It always reads and writes the memory of its recording, so
+the inputs that change between forward passes (tokens, masks, positions, cache positions) are copied to that memory
+first, and its outputs are copied from there.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Maximum number of tokens, over all sequences, in a recorded forward. Longer forwards gain little from a replay."""
+"""Maximum number of tokens, over all sequences, in a recorded forward pass. Longer forward passes gain little from a
+replay."""
 MOST_RECORDS = 48
 """Maximum number of records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
 """Maximum memory in bytes of the inputs and outputs of a model's records."""
 AGAIN = 16
 """Number of uses of a shape, after its record was dropped, until it is recorded again. With more shapes than
-records, each would otherwise be recorded at every use, which takes as long as several forwards."""
+records, each would otherwise be recorded at every use, which takes as long as several forward passes."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Maximum difference of logits between a replay and its forward by dtype, as a share of the largest logit. The kernels
-are the same, except for products that a library splits differently."""
+"""Maximum difference of logits between a replay and its forward pass by dtype, as a share of the largest logit. The
+kernels are the same, except for products that a library splits differently."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
-"""Function that runs a forward. Its arguments are ids [B, n], mask, positions [B, n], and starting states [B, n, D] in
-place of token embeddings, or None."""
+"""Function that runs a forward pass. Its arguments are ids [B, n], mask, positions [B, n], and starting states [B, n,
+D] in place of token embeddings, or None."""
 
 
 @runtime_checkable
@@ -60,15 +61,15 @@ class Recorder(Protocol):
 
 @dataclass(slots=True)
 class Record:
-    """One forward that can be replayed.
+    """One forward pass that can be replayed.
 
     Attributes:
         inputs: input tensors: ids, masks, positions, states.
-        index: cache positions that the forward writes.
+        index: cache positions that the forward pass writes.
         output: output tensors.
-        replay: function that replays the forward.
+        replay: function that replays the forward pass.
         start: cache position of the recording; None: its sequences were at different positions.
-        checks_left: number of further comparisons with the forward, at other positions.
+        checks_left: number of further comparisons with the forward pass, at other positions.
     """
 
     inputs: list[Tensor]
@@ -80,19 +81,19 @@ class Record:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the record's inputs and outputs in bytes."""
+        """Return the memory of the record's inputs and outputs in bytes."""
         tensors = [*self.inputs, self.index, self.output.logits, self.output.hidden, *self.output.layer_states.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class ReplayCache:
-    """Cache of one model's recorded forwards. A forward is recorded at the second use of its shape, and then replayed.
+    """Cache of one model's recorded forward passes, which are recorded at the second use of a shape and then replayed.
 
-    A record is compared with its forward when it is recorded and at the first other position (with several sequences,
-    the first two times that it is replayed). If the results differ, or the forward cannot be recorded (it waits for the
-    GPU, as some mixtures of experts do), all records are dropped, and nothing is recorded from then on.
-    Hooks or adapters added to the model later do not affect existing records; a sequence opened after a change of
-    weights or of their addresses starts without records (`check`).
+    A record is compared with its forward pass when it is recorded and at the first other position (with several
+    sequences, the first two times that it is replayed). If the results differ, or the forward pass cannot be recorded
+    (it waits for the GPU, as some mixtures of experts do), all records are dropped, and nothing is recorded from then
+    on. Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when
+    a sequence is opened after a change of weights or of their addresses (`check`).
 
     Args:
         recorder: recorder for the device.
@@ -114,7 +115,7 @@ class ReplayCache:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all records' inputs and outputs in bytes, without the intermediate memory that records share."""
+        """Return the bytes of all records' inputs and outputs, without the intermediate memory that records share."""
         return sum(record.n_bytes for record in list(self._records.values()))  # other threads read while it records
 
     def check(self, fingerprint: object) -> None:
@@ -137,11 +138,11 @@ class ReplayCache:
         positions: Tensor,
         states: Tensor | None = None,
     ) -> Output:
-        """Run a forward, replayed if there is a record for its shape.
+        """Run a forward pass, replayed if there is a record for its shape.
 
         Args:
-            kind: distinguishes forwards of the same shape: layers run, outputs requested.
-            work: the forward.
+            kind: key that separates forward passes of the same shape: layers that run, outputs that are requested.
+            work: function that runs the forward pass.
             cache: KV cache whose window determines which positions are written and read.
             ids: token ids, [B, n].
             mask: attention mask.
@@ -187,7 +188,7 @@ class ReplayCache:
         positions: Tensor,
         states: Tensor | None,
     ) -> Output:
-        """Run a forward, record it under `key`, and return its output."""
+        """Run a forward pass, record it under `key`, and return its output."""
         inputs = ids, mask, positions, states
         truth, window = work(*inputs), cache.window
         if bool(truth.logits.isnan().any()):
@@ -229,10 +230,10 @@ class ReplayCache:
             self._seen[oldest] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
-        """Compare a replay's output with the forward's, and stop recording for good if they differ.
+        """Compare a replay's output with the forward pass's, and stop recording for good if they differ.
 
         Returns:
-            Whether they could be compared, that is, neither contains NaN.
+            Whether the outputs could be compared, that is, neither contains NaN.
         """
         error = logits_error(played.logits, truth.logits)
         if not error <= SAME.get(truth.logits.dtype, 0.0) and not bool(truth.logits.isnan().any()):
@@ -240,7 +241,7 @@ class ReplayCache:
         return error == error
 
     def _give_up(self, why: str) -> None:
-        log.warning("Forwards are launched kernel by kernel: %s", why)
+        log.warning("Forward passes are launched kernel by kernel: %s", why)
         self.why_not = why
         self._clear()
 

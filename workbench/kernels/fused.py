@@ -1,4 +1,4 @@
-"""Run a lean decoder with compiled code, so that a forward over few tokens takes as long as reading the weights.
+"""Run a lean decoder with compiled code, so that a forward pass over few tokens takes as long as reading the weights.
 
 Sums are in float32, and so is the residual stream from layer to layer; weights and KV cache keep their dtype. The
 self-test of the lean decoder checks that the results equal the model's (`workbench.kernels.self_test`).
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 STEP = 32
-"""Number of inputs that a bfloat16 product reads at once; its width has to be a multiple of this."""
+"""Number of inputs that a bfloat16 product reads at once; the product's width must be a multiple of this number."""
 HEAD_SIZES = (32, 64, 96, 128)
 """Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
 MOST = 128
-"""Maximum number of tokens per sequence in a compiled forward, enough for the largest tree; prompts use torch."""
+"""Maximum number of tokens per sequence in a compiled forward pass, enough for the largest tree; prompts use torch."""
 MOST_BESIDE_TILES = 16
-"""Maximum number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
-does not (as with int8 weights): beyond this torch is faster. On such machines, only forwards over few tokens give a
-token the same bits whatever else is in the batch."""
+"""Maximum number of tokens, over all sequences, of a compiled forward pass if torch uses AMX tiles and the compiled
+code does not (as with int8 weights): with more tokens, torch is faster. On such machines, only forward passes over few
+tokens give a token the same bits whatever else is in the batch."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
-    """Return whether the compiled forward supports a bfloat16 decoder with these sizes."""
+    """Return whether the compiled forward pass supports a bfloat16 decoder with these sizes."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
     draft_vocabulary = config.get("draft_vocabulary")
     n_outputs = len(draft_vocabulary) if isinstance(draft_vocabulary, list) else config.get("vocab_size")
@@ -45,7 +45,7 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 
 
 class FusedDecoder:
-    """Compiled layers and LM head of a decoder, for forwards over few tokens. `FusedDecoder.from_model` creates it.
+    """Compiled layers and LM head of a decoder, for forward passes over few tokens; created by `from_model`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
     creates it anew when the model's weights have changed.
@@ -95,7 +95,7 @@ class FusedDecoder:
 
         Args:
             model: model on the CPU, of a kind that `workbench.kernels.lean` supports.
-            capacity: longest sequence including scratch positions, in tokens.
+            capacity: maximum length of a sequence in tokens, scratch positions included.
         """
         if model.dtype != torch.bfloat16 or not may_compile():
             return None
@@ -120,7 +120,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether the compiled layers should run a forward over [sequences, tokens]."""
+        """Return whether the compiled layers should run a forward pass over [sequences, tokens]."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
@@ -142,7 +142,7 @@ class FusedDecoder:
             positions: positions in the sequence, [B, n].
             cache: KV cache, written and read at its window.
             layers: indices of layers.
-            capture_layers: layers, of these, after which hidden states are captured, [B, n, D] in the model's dtype.
+            capture_layers: those of `layers` after which hidden states are captured, [B, n, D] in the model's dtype.
             skipped_halves: layer halves that are left out (see `workbench.kernels.layers`).
         """
         n_rows, n = positions.shape
@@ -184,7 +184,7 @@ class FusedDecoder:
 
         Args:
             stream: residual stream, float32 [T, D], changed in place.
-            kv_buffer: buffer of the KV cache, which has to outlive the run: the arguments contain its address.
+            kv_buffer: buffer of the KV cache, which must outlive the run: the arguments contain its address.
             shared: for each token, its cache row and position, the cache positions it attends to, and their number.
             positions: positions in the sequence, int64 [T].
             layers: indices of layers; hidden states can be captured only after the last.
@@ -222,7 +222,7 @@ class FusedDecoder:
         )
 
     def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
-        """Return the logits of the last layer's residual stream, and the LM head's input, both in the model's dtype.
+        """Return the logits for the last layer's residual stream, and the LM head's input, both in the model's dtype.
 
         For a trimmed head (see `workbench.kernels.reduced_vocabulary`) these are the logits of its tokens.
         """
@@ -262,7 +262,7 @@ class _Layer(NamedTuple):
 
     @property
     def weights(self) -> list[Tensor]:
-        """Weights of the linear layers, in the model's dtype."""
+        """Return the weights of the linear layers, in the model's dtype."""
         return [linear.get_parameter("weight") for linear in self.linears]
 
     @classmethod
@@ -296,7 +296,7 @@ def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
-    """Return the rows of an LM head's weight that are used; for a trimmed head, a copy of its rows."""
+    """Return the rows of an LM head's weight that are used; for a trimmed head, these are copied."""
     token_ids = getattr(head, "token_ids", None)
     return weight if token_ids is None else weight[token_ids]
 

@@ -54,7 +54,7 @@ class ImagePrefill:
 
     @property
     def n_vision(self) -> int:
-        """Number of vision tokens in the prompt."""
+        """Return the number of vision tokens in the prompt."""
         return int(self.is_vision.sum())
 
 

@@ -1,6 +1,6 @@
 """KV cache for draft trees and for sequences of different lengths.
 
-Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward
+Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward pass
 writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
 mask decides which of them a token attends to. Committing a path moves its entries to consecutive positions; rejecting
 moves nothing. Layers with a sliding window keep old positions, too, and no buffer grows during a sequence.
@@ -23,10 +23,10 @@ from workbench.kernels.single_thread import allocate_lazy_zeros, move_single_thr
 
 @dataclass(slots=True)
 class Window:
-    """Cache positions that the current forward writes and reads; the runner sets them before each forward.
+    """Cache positions that the current forward pass writes and reads; the runner sets them before each forward pass.
 
     Attributes:
-        rows: slice of the buffer rows of the forward, [lo, hi).
+        rows: slice of the buffer rows of the forward pass, [lo, hi).
         start: first position written, if it is the same for all rows; else None.
         index: int64 [B, n], position written for each token, when rows differ; else None.
         used: number of positions read back.
@@ -42,7 +42,7 @@ class Window:
 class KVCache(Protocol):
     """Cached keys and values of several sequences, one per row. Implemented by `TreeCache`.
 
-    Which committed entries a sequence keeps is decided by its slot's `Retention`: all of them, or sinks and a window.
+    The `Retention` of a sequence's slot decides which committed entries are kept: all, or sinks and a window.
     """
 
     capacity: int
@@ -50,7 +50,7 @@ class KVCache(Protocol):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all entries in bytes."""
+        """Return the memory of all entries in bytes."""
         ...
 
     def grow(self, rows: int) -> None:
@@ -105,7 +105,7 @@ class TreeLayer(CacheLayerMixin):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values, and return all keys and values that the forward's mask covers."""
+        """Write the new keys and values, and return all keys and values that the forward pass's mask covers."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.cache.window
@@ -124,11 +124,11 @@ class TreeLayer(CacheLayerMixin):
         return keys[:, :, : window.used], values[:, :, : window.used]
 
     def get_seq_length(self) -> int:
-        """Return the number of positions before the current forward (models use it only to infer position ids)."""
+        """Return the number of positions before the current forward pass (models use it only to infer position ids)."""
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (length, offset) of the keys, for masks built by the model itself, as in a prefill with pixels."""
+        """Return (length, offset) of the keys, for masks that the model itself builds, as in a prefill with images."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
@@ -173,7 +173,7 @@ class TreeCache(Cache):
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
-        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use.
+        """Return the shared buffer of all layers, for forward passes that do not call `update`; allocated at first use.
 
         Args:
             heads: number of key-value heads.
@@ -197,7 +197,7 @@ class TreeCache(Cache):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the keys and values of all layers have one shape. Known after the first forward."""
+        """Return whether the keys and values of all layers have one shape. Known after the first forward pass."""
         return len(self._stacks) == 1
 
     def grow(self, rows: int) -> None:
@@ -245,7 +245,7 @@ class TreeCache(Cache):
         Args:
             row: row of the sequence.
             start: first entry that is dropped.
-            stop: first entry after them.
+            stop: first entry after the dropped ones.
             length: number of entries.
             rotate: function from keys [L, H, n, D] to the keys of positions that are `stop − start` smaller.
         """
@@ -267,5 +267,5 @@ class TreeCache(Cache):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all buffers in bytes."""
+        """Return the memory of all buffers in bytes."""
         return sum(stack.numel() * stack.element_size() for stack in self._stacks)

@@ -1,7 +1,7 @@
 """Find the decoder layers of a Hugging Face model, and make copies of the model with some of its layers.
 
 A layer has two *halves*, each added to the residual stream: half 2 i is the attention of layer i, half 2 i + 1 its
-MLP. A forward may leave out any of them.
+MLP. A forward pass may leave out any of the halves.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def encoder_decoder_error(name: str, config: PretrainedConfig) -> ModelError:
 
 
 def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, str]:
-    """Return the maximum number of tokens that a decoder can process, and the reason for a limit.
+    """Return the maximum number of tokens that a decoder can process, and the reason why it is limited.
 
     The limits exist where later tokens would change the results of earlier ones:
 
@@ -138,8 +138,8 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     Args:
         model: the whole model.
         keep: indices of layers.
-        skipped_halves: halves that are left out. A layer whose halves have unknown names is run as a whole unless both
-            are left out.
+        skipped_halves: halves that are left out. If the attribute names of a layer's halves are unknown, the whole
+            layer runs unless both halves are left out.
     """
     _, layers = decoder_layers(model)
     remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(skipped_halves)]
@@ -157,7 +157,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
     Args:
         model: the model; it is not changed.
         new_layers: the new layers.
-        replaced: index of the layer that each new one replaces; by default all of the model's layers in order.
+        replaced: index of the layer that each new one replaces; by default, the new layers replace all layers in order.
     """
     path = decoder_layers(model)[0].split(".")
     top = shallow_copy(model)
@@ -205,7 +205,7 @@ def name_of(layer: nn.Module, half: int) -> str | None:
 
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
-    """Return a layer in which some halves are replaced by modules that add nothing; unchanged if it has other names.
+    """Return a layer with some halves replaced by modules that add nothing; unchanged if their names are unknown.
 
     Args:
         layer: the layer; it is not changed.
@@ -266,7 +266,7 @@ def override_input(
 
 @contextlib.contextmanager
 def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Within this context, make an input embedding return `states` for any input."""
+    """Make an input embedding return `states` for any input within this context."""
     hook = embedding.register_forward_hook(lambda module, args, output: states)
     try:
         yield
@@ -276,7 +276,7 @@ def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) ->
 
 @contextlib.contextmanager
 def override_layer_input(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Within this context, make a layer read the residual streams `states` instead of its input."""
+    """Make a layer read the residual streams `states` instead of its input within this context."""
 
     def instead(
         module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]

@@ -1,15 +1,15 @@
-"""Run Llama-like models with as few operations as possible, for forwards over few tokens (lean decoders).
+"""Run Llama-like models with as few operations as possible, for forward passes over few tokens (lean decoders).
 
 Decoding processes one to a few dozen tokens at a time. In a small model most of the time is not arithmetic but the
 launch of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one
 product, RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products
 themselves. The weights remain the model's own; only rearranged copies are added. Measured on two cores (AMD EPYC, torch
-2.13, context 130; ms for 1 / 5 / 9 tokens, the model's own forward on packed layers → lean): 13 M parameters (12 × 288)
-float32 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32 0.52 /
-0.65 / 0.69 → 0.27 / 0.37 / 0.42.
+2.13, context 130; ms for 1 / 5 / 9 tokens, the model's own forward pass on packed layers → lean): 13 M parameters (12 ×
+288) float32 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32 0.52
+/ 0.65 / 0.69 → 0.27 / 0.37 / 0.42.
 
-The arithmetic is that of the Hugging Face decoders named in `KINDS`. A self-test checks this for every model that is
-loaded (`workbench.kernels.self_test`): a model whose results differ by more than rounding uses its own forward.
+The arithmetic equals that of the Hugging Face decoders named in `KINDS`. A self-test checks this for every model that
+is loaded (`workbench.kernels.self_test`): a model whose results differ by more than rounding uses its own forward pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
 
 class CacheViews:
-    """Views of the part of a KV cache that one forward writes and reads, created once for all layers."""
+    """Views of the part of a KV cache that one forward pass writes and reads, created once for all layers."""
 
     def __init__(self, buffer: Tensor, window: Window, n: int) -> None:
         rows = buffer[:, :, window.rows]
@@ -198,7 +198,7 @@ class LeanDecoder:
         skipped_halves: Collection[int] = (),
         everywhere: bool = False,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
-        """Run a forward over a KV cache whose window is set.
+        """Run a forward pass over a KV cache whose window is set.
 
         Args:
             ids: token ids.
@@ -209,7 +209,7 @@ class LeanDecoder:
             last_only: compute logits of the last position only (m = 1).
             capture_layers: layers after which hidden states are captured.
             head: compute logits. Without them the first result is empty, and the second is the residual stream after
-                the last of `layers` instead of the LM head's input; the compiled forward returns it in float32.
+                the last of `layers` instead of the LM head's input; the compiled forward pass returns it in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             skipped_halves: halves that are left out (see `workbench.kernels.layers`).
             everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
@@ -263,14 +263,14 @@ class LeanDecoder:
         return x, tap_states
 
     def prepare(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
-        """Return the inputs shared by all layers: (cosines, sines) of the positions, and the forward's cache views."""
+        """Return the inputs that all layers share: (cosines, sines) of the positions, and views of the cache."""
         first = self.layers[0]
         store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
         return (cos, sin), store
 
     def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
-        """Return the logits of the last layer's residual stream, and the LM head's input."""
+        """Return the logits for the last layer's residual stream, and the LM head's input."""
         if x.dtype != self.table.dtype:  # float32, from compiled layers
             assert self.fused is not None
             logits, hidden = self.fused.project_to_logits(x)

@@ -11,8 +11,8 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""Number of cache positions to a multiple of which a GPU rounds the length that it reads. Lengths up to this number are
-rounded to a multiple of a quarter of it."""
+"""On a GPU, the number of cache positions to read is rounded up to a multiple of this number. Up to this number, it is
+rounded up to a multiple of a quarter of it."""
 
 
 class MaskMaker:
@@ -26,7 +26,7 @@ class MaskMaker:
         self._strips: dict[int, Tensor] = {}
 
     def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
-        """Return the mask of one token that attends to all positions; a view, never written to."""
+        """Return the mask of one token that attends to all positions; a view that must not be written to."""
         if self._zeros.shape[-1] < used:
             self._zeros = torch.zeros(1, 1, 1, 2 * used, dtype=self.dtype, device=self.device)
         return self._zeros[..., :used]
@@ -46,7 +46,7 @@ class MaskMaker:
         Args:
             start: number of entries before the chain.
             n: number of tokens of the chain.
-            used: number of cache positions that the forward reads.
+            used: number of cache positions that the forward pass reads.
         """
         if n == 1 and used == start + 1:
             return self.zeros(used)

@@ -1,4 +1,4 @@
-"""Run a model's own forward over a `TreeCache`, and capture hidden states."""
+"""Run a model's own forward pass over a `TreeCache`, and capture hidden states."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModelForward:
         capture_layers: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
-        """Run one forward.
+        """Run one forward pass.
 
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.

@@ -13,7 +13,7 @@ READS = {
     "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
     "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
 }  # fmt: skip
-"""Names of operators whose result, or whose result's size, the host has to read."""
+"""Names of operators after which the host must read the result or its size."""
 
 
 class NoSyncMode(TorchDispatchMode):
@@ -32,10 +32,10 @@ class NoSyncMode(TorchDispatchMode):
     ) -> Any:
         is_on_device = any(isinstance(arg, Tensor) and arg.device.type == self.kind for arg in args)
         if is_on_device and (name := _read_by(func, args, kwargs or {})):
-            raise RuntimeError(f"the host waits for {name} in the middle of a forward")
+            raise RuntimeError(f"the host waits for {name} in the middle of a forward pass")
         result = func(*args, **(kwargs or {}))
         if is_on_device and self.kind != "cpu" and isinstance(result, Tensor) and result.device.type == "cpu":
-            raise RuntimeError("the host waits for a copy in the middle of a forward")
+            raise RuntimeError("the host waits for a copy in the middle of a forward pass")
         return result
 
 

@@ -1,10 +1,10 @@
-"""Multiply few rows at a time, as in decoding, by linear layers whose weights are rearranged for that.
+"""Rearrange the weights of linear layers so that products of few rows, as in decoding, are fast.
 
 On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. With weights stored in
-that order, going from one row to five, as verification does, costs little. Measured on one core (AMD EPYC, AVX-512,
-torch 2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 / 732 / 254;
-768×288 five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155. The
-baseline and every method run on the same layers.
+that order, a product of five rows, as in verification, takes little longer than one row. Measured on one core (AMD
+EPYC, AVX-512, torch 2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 /
+732 / 254; 768×288 five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155.
+The baseline and every method run on the same layers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def is_small_on_cpu(model: nn.Module) -> bool:
 
 
 def may_pack(model: nn.Module) -> bool:
-    """Return whether packing a model's weights speeds it up: it is small, on a CPU, and in float32 or bfloat16."""
+    """Return whether packing speeds up a model: the model is small, on a CPU, and in float32 or bfloat16."""
     return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
 
 

@@ -15,16 +15,16 @@ from workbench.kernels.segment import Segment, Slot
 
 
 class ForwardInputBuilder:
-    """Builder of the masks and positions for one model's forwards.
+    """Builder of the masks and positions for one model's forward passes.
 
     Args:
         masks: builder of the model's masks.
-        reach: positions that the KV cache holds.
+        reach: number of positions that the KV cache holds.
         multi_rope: whether positions have time, height and width components (Qwen-VL).
 
     Attributes:
-        is_length_rounded: whether the length read from the cache is rounded up, as on a GPU, so that forwards have few
-            shapes and recorded ones can be replayed.
+        is_length_rounded: whether the length read from the cache is rounded up, as on a GPU, so that forward passes
+            have few shapes and recorded ones can be replayed.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
@@ -102,16 +102,16 @@ class ForwardInputBuilder:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the number of cache positions that a forward reads, rounded if `is_length_rounded`.
+        """Return the number of cache positions that a forward pass reads, rounded if `is_length_rounded`.
 
         Args:
-            needed: number of positions that the forward writes and reads.
+            needed: number of positions that the forward pass writes and reads.
             cache: the KV cache.
             end: number of positions to read if no token attends to later ones; None: `needed`.
         """
         if needed > cache.capacity:
             raise CapacityError(
-                f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
+                f"A forward pass needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
             )
         needed = needed if end is None else end
         if not self.is_length_rounded:
@@ -120,7 +120,7 @@ class ForwardInputBuilder:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Return the sequence position of every cache entry. Those of new tokens are stored in the slots."""
+        """Return the sequence position of every cache entry. The positions of new tokens are stored in the slots."""
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

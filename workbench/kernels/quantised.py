@@ -1,14 +1,14 @@
 """Quantise linear layers to int8 (weights only): signed 8-bit weights, and one scale per 64 inputs of an output.
 
-A forward over one token takes as long as reading the weights, and int8 weights have half the bytes of bfloat16. The
-rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that prefill,
-heads that share the LM head and the model's own forward use them; forwards over few tokens read the int8 copy
-(`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of a weight. Embeddings that
-are not tied to the LM head, norms and biases stay unrounded.
+A forward pass over one token takes as long as reading the weights, and int8 weights have half the bytes of bfloat16.
+The rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that
+prefill, heads that share the LM head and the model's own forward pass use them; forward passes over few tokens read the
+int8 copy (`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of a weight.
+Embeddings that are not tied to the LM head, norms and biases stay unrounded.
 
-So decoding is lossless for *this* model, as it is in bfloat16: with compiled kernels, speculative and plain decoding
-give exactly the same text. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores, Intel
-Xeon, AVX-512 with bfloat16, no AMX; context 200, one process, medians of 12; ms for 1 / 2 / 4 / 8 / 16 tokens):
+So decoding is lossless for the *rounded* model, as it is in bfloat16: with compiled kernels, speculative and plain
+decoding give exactly the same text. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores,
+Intel Xeon, AVX-512 with bfloat16, no AMX; context 200, one process, medians of 12; ms for 1 / 2 / 4 / 8 / 16 tokens):
 bfloat16 12.3 / 15.0 / 15.7 / 19.1 / 32.0, int8 8.4 / 10.2 / 10.9 / 15.0 / 30.2. Next-token distributions at 1,250
 positions of its own answers to 20 questions of MT-bench, greedy, at most 64 tokens each (mean total variation, share of
 equal argmax tokens): int8 against bfloat16 0.021, 97.4 %; int8 against float32 0.019, 97.0 %; bfloat16 against float32
@@ -31,7 +31,7 @@ from workbench.kernels.devices import why_not_compiled
 from workbench.kernels.packed import LARGEST_MODEL
 
 GROUP = 64
-"""Number of inputs of one output that share a scale; the width of a product has to be a multiple of it."""
+"""Number of inputs of one output that share a scale; the width of a product must be a multiple of this number."""
 STEPS = 127
 """Maximum magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 

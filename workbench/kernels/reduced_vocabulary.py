@@ -1,10 +1,10 @@
 """Run draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
 
-A small drafter with a large vocabulary spends most of a forward on logits of tokens that it almost never proposes.
+A small drafter with a large vocabulary spends most of a forward pass on logits of tokens that it almost never proposes.
 Its `config.json` lists the remaining tokens as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
-exact acceptance rule allows: the target can still sample the tokens that the drafter cannot propose. The model stays
-an ordinary Hugging Face model with all embeddings; software that ignores the entry uses the whole LM head.
-Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3.
+exact acceptance rule allows: the target can still sample the tokens that the drafter cannot propose. The model stays an
+ordinary Hugging Face model with all embeddings; software that ignores the entry uses the whole LM head. Source: Goel et
+al. 2025, VocabTrim, arXiv:2506.22694, §3.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], s
 
 
 class SharedHead:
-    """A target's LM head, used by trained heads for drafting: with all of its tokens, or with a subset.
+    """A target's LM head as trained heads use it for drafting: with all tokens, or with a subset.
 
     Args:
         head: the target's LM head.
@@ -95,12 +95,12 @@ class SharedHead:
 
     @cached_property
     def vocabulary(self) -> frozenset[int] | None:
-        """Token ids in the draft vocabulary; None: all tokens."""
+        """Return the token ids in the draft vocabulary; None: all tokens."""
         return None if self.token_ids is None else frozenset(to_list(self.token_ids))
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:
-        """Copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
+        """Return a copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
         if self.token_ids is None or getattr(self._head, "bias", None) is not None:
             return None
         return select_head_rows(self._head, self.token_ids)
@@ -116,7 +116,7 @@ class SharedHead:
         return self.scatter_logits(self(x))
 
     def scatter_logits(self, logits: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
-        """Return logits of all of the target's tokens from those of the draft vocabulary; −∞ for the others."""
+        """Return logits of all of the target's tokens from the draft vocabulary's logits; −∞ for other tokens."""
         if self.token_ids is None:
             return logits
         return scatter_logits(logits.flatten(0, -2), self.token_ids, self._size).view(*logits.shape[:-1], self._size)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.decoders.draft_verify.parts import Verification
 
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Ways of choosing siblings that draw all of them from one distribution."""
+"""Sampling methods that draw all siblings from one distribution."""
 NO_LIFT = Lift()
 
 
@@ -93,7 +93,8 @@ class TestResults:
         residual: float [R, F], residual probability of the child's token after its earlier siblings were rejected.
         q_left: float [R, F], the token's draft probability, after removing earlier siblings if drafting removed them.
         lifted: float [R, F], the target probability that the test used (after the lift).
-        residual_probs: float [R, V], distribution of the next token if no child was accepted; p if not requested.
+        residual_probs: float [R, V], distribution of the next token if no child was accepted; equal to p if not
+            requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
         other_mass: float [R], probability mass of `residual_probs` on all other tokens.
         total_variation: float [R], total variation distance as in `RelaxedResult`; None if not requested.
@@ -125,7 +126,7 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return sibling groups with one position and one child, as inputs of functions that are called to compile them."""
+    """Return sibling groups with one position and one child, as inputs for calls that compile a function."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
@@ -155,7 +156,8 @@ def run_sibling_tests(
 
     Args:
         fans: positions with children, with distributions that `supports_distributions` accepts.
-        is_tested: children that are tested; untested earlier ones are only removed from q if `without_replacement`.
+        is_tested: whether each child is tested. Untested earlier children only have an effect with
+            `without_replacement`: they are removed from q.
         without_replacement: whether siblings were drawn without replacement from q.
         lift: relaxation of the test.
         with_residual: whether `residual_probs` is requested.

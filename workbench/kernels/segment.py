@@ -40,7 +40,7 @@ class CaptureSelection:
 
 @dataclass(slots=True)
 class PrefillHiddenStates:
-    """Hidden states captured during prefill, from the first position on, one tensor per forward. Default: none.
+    """Hidden states captured during prefill, from the first position on, one tensor per forward pass. Default: none.
 
     Attributes:
         selection: which states are captured.
@@ -55,7 +55,7 @@ class PrefillHiddenStates:
     layer_states: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def take(self, out: Output, n: int) -> None:
-        """Append the hidden states that a forward over n more positions captured."""
+        """Append the hidden states that a forward pass over n more positions captured."""
         self.n += n
         if self.selection.features:
             self.features.append(out.hidden)
@@ -87,9 +87,9 @@ class Slot:
     `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens of the
     text that have no entry: in a draft model's slot if its prompt has fewer image tokens, in a target's slot if
     `retention` dropped their entries. `sequence_id` is the `id` of the engine's sequence that the slot serves, so that
-    forwards are counted for their sequences. `prefill_states` holds the hidden states captured for the drafter during
-    prefill; it is dropped when the drafter has read them. `retention` decides after each commit which entries stay;
-    None: all.
+    forward passes are counted for their sequences. `prefill_states` holds the hidden states captured for the drafter
+    during prefill; it is dropped when the drafter has read them. `retention` decides after each commit which entries
+    stay; None: all.
     """
 
     index: int
@@ -106,30 +106,30 @@ class Slot:
 
     @property
     def text_length(self) -> int:
-        """Number of tokens of the text that are committed, with or without an entry."""
+        """Return the number of committed tokens of the text, with or without a cache entry."""
         return self.length + self.shift
 
     @property
     def image_prefill_length(self) -> int:
-        """Positions of the prompt up to the end of its last image; 0 without one."""
+        """Return the number of prompt positions up to the end of the last image; 0 without an image."""
         return 0 if self.image_prefill is None else len(self.image_prefill.embeds)
 
 
 @dataclass(slots=True)
 class Segment:
-    """New tokens of one sequence in a forward.
+    """New tokens of one sequence in a forward pass.
 
     Attributes:
         slot: slot of the sequence.
         tokens: int64 [n].
         attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
-            continues the last node and attends to all nodes. If no new token attends to itself or another new one, it
-            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case no token
-            attends to the entries written by these tokens.
+            continues the last node and attends to all nodes. If no new token attends to itself or to another new token,
+            the mask may be [n, scratch]. Then no token attends to the entries that the new tokens write, and, if
+            nothing is committed, each new token must attend to some node.
         depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
         states: [n, D], used instead of the tokens: residual stream before the first layer that is run, or input
             embeddings if that is layer 0. None: use the tokens. If the first layer that is run is not layer 0, either
-            all segments of a forward have states or none.
+            all segments of a forward pass have states or none.
     """
 
     slot: Slot
@@ -141,7 +141,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Output:
-    """Results of a forward, in the order of the cache rows.
+    """Results of a forward pass, in the order of the cache rows.
 
     Attributes:
         logits: [B, n, V], padded to the longest segment; float.
@@ -157,7 +157,7 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """Return the starting states of a forward, padded to its longest segment; None: start from embeddings.
+    """Return the starting states of a forward pass, padded to its longest segment; None: start from embeddings.
 
     Args:
         rows: segments; None: padding.

@@ -43,13 +43,13 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
 
     Args:
         model: any model.
-        capacity: longest sequence including scratch positions, in tokens.
+        capacity: maximum length of a sequence in tokens, scratch positions included.
     """
     if not has_lean_version(model):
         return None
     lean = LeanDecoder(model, capacity)
     if message := describe_difference(lean, model):
-        log.warning("%s uses its own forward: in the lean decoder, %s.", type(model).__name__, message)
+        log.warning("%s uses its own forward pass: in the lean decoder, %s.", type(model).__name__, message)
         return None
     lean.fused = FusedDecoder.from_model(model, capacity)
     if lean.fused is not None and (message := _compiled_difference(lean, model)):
@@ -59,7 +59,7 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Return how the compiled decoder differs from its model, in words; empty if it does not.
+    """Return text that says how the compiled decoder differs from its model; empty if it does not.
 
     The first call compiles the kernels and caches them on disk; if that fails (a full disk), the text says so.
     """
@@ -70,7 +70,7 @@ def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
 
 
 def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Return how the lean decoder differs from its model by more than rounding, in words; empty if it does not.
+    """Return text that says how the lean decoder differs from its model by more than rounding; empty if it does not.
 
     Args:
         lean: idle lean decoder.
@@ -130,7 +130,7 @@ def _by_layers(
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Maximum difference between two computations of the same forward by dtype, as a share of the largest logit."""
+"""Maximum difference between two computations of the same forward pass by dtype, as a share of the largest logit."""
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:

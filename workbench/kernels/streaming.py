@@ -1,8 +1,8 @@
 """Keep a streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
 
-Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are those within the
-cache, not those in the text. When entries in between are dropped, the later ones move forward, and their keys are
-rotated to the new positions.
+Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are counted within the
+cache, not within the text. When entries in between are dropped, later entries move to lower positions, and their keys
+are rotated to these positions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SinkWindow:
 
     @property
     def block(self) -> int:
-        """Smallest number of entries that are dropped at once."""
+        """Return the minimum number of entries that are dropped at once."""
         return max(1, self.window // 4)
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
@@ -71,7 +71,7 @@ class KeyRotation:
 def find_key_rotation(model: Any) -> KeyRotation | None:
     """Return the rotation of a model's keys; None if the model has none, or different ones per layer.
 
-    The rotation is taken from the model's rotary embedding; the caller has to compare it with the model's own keys.
+    The rotation is taken from the model's rotary embedding; the caller must compare it with the model's own keys.
 
     Args:
         model: causal language model.

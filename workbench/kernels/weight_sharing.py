@@ -1,4 +1,4 @@
-"""Type for a copy of a model that shares most of its weights and is run in its place, with its KV cache."""
+"""Type for a copy of a model that shares most of its weights and runs in the model's place, on its KV cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WeightSharingCopy:
 
     Attributes:
         model: model with the layers of the runner's model, or replacements for them.
-        lean: lean decoder of `model`; None: use the forward of `model`.
+        lean: lean decoder of `model`; None: use the forward pass of `model`.
     """
 
     model: PreTrainedModel

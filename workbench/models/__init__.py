@@ -1,1 +1,1 @@
-"""Find, download, convert, load and check models and heads, and run their forwards."""
+"""Find, download, convert, load and check models and heads, and run their forward passes."""

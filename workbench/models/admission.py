@@ -22,8 +22,8 @@ FACTS = "verified.json"
 """Name of the file with cached check results, in the cache folder."""
 
 SOURCES, CHECKED = Path(__file__).parents[1], ("core", "kernels", "models")
-"""Folder of the workbench's packages, and names of those that the self-test uses: a change in their code invalidates
-cached results."""
+"""Folder of the workbench's packages, and names of the packages that the self-test uses. A change in their code
+invalidates cached results."""
 
 MOST_FACTS = 500
 """Maximum number of cached results; the oldest are dropped."""
@@ -35,10 +35,10 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     Args:
         runner: runner of a target or of a draft model, not in use.
         name: name of the model that users see.
-        folder: folder of the model's files, for caching the result on disk; None: cache it with the model object.
+        folder: folder of the model's files, for caching the result on disk; None: cache the result in the model object.
 
     Raises:
-        ModelError: not even chains can be verified.
+        ModelError: the engine cannot verify even chains with this model.
     """
     result = _recall(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__

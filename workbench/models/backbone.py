@@ -1,6 +1,6 @@
 """Interface through which decoders and drafters use a loaded model on one device. `Runner` implements it.
 
-Each model has a device, a dtype and a KV cache of its own: a draft model may run on another device than its target.
+Each model has its own device, dtype and KV cache, so a draft model and its target may run on different devices.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Backbone(Protocol):
 
     @property
     def cache(self) -> KVCache:
-        """KV cache of all sequences."""
+        """Return the KV cache of all sequences."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits per position."""
+        """Return the number of logits per position."""
         ...
 
     def open(self, owner: int | None = None) -> Slot:
@@ -62,7 +62,7 @@ class Backbone(Protocol):
         Args:
             slot: slot of the sequence.
             path: nodes to commit, strictly increasing.
-            kept: nodes that stay scratch nodes, strictly increasing and after `path`.
+            kept: nodes that remain scratch nodes, strictly increasing and after `path`.
         """
         ...
 

@@ -68,7 +68,7 @@ def copy_folder(stem: str, digest: str) -> Path:
 
 
 def is_complete(place: Path) -> bool:
-    """Return whether a converted copy was completed; its files are not checked, unlike by `is_intact`."""
+    """Return whether a converted copy was completed. Its files are not checked; `is_intact` does that."""
     return is_file(place / SUMS_FILE)
 
 

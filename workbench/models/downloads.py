@@ -71,7 +71,7 @@ _before = False
 def _over_http() -> Iterator[None]:
     """Temporarily disable Xet.
 
-    This does the same as HF_HUB_DISABLE_XET=1, which the Hub's library reads only at import. When several downloads run
+    The effect is that of HF_HUB_DISABLE_XET=1, which the Hub's library reads only at import. When several downloads run
     at once, the last one restores the previous setting.
     """
     global _users, _before

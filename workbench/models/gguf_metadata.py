@@ -62,7 +62,7 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
 
 
 def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Return why the metadata of a GGUF file exclude its model as a target; empty if they do not.
+    """Return why a GGUF file's model cannot be a target, according to the file's metadata; empty if it can.
 
     Args:
         facts: metadata of the file.
@@ -86,7 +86,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Return why a model's positional encoding is not supported; "" if it is. Shapes of weights do not show this."""
+    """Return why a model's positional encoding is not supported; "" if it is. The weights' shapes do not show this."""
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled in a way that its metadata describes only in part"

@@ -1,8 +1,8 @@
 """int8 checkpoints of heads, draft models and small targets, at half the file size.
 
 A matrix is stored as signed bytes with one scale per 64 (or 32) inputs of an output. Rounding changes a weight by at
-most 1/254 of the largest in its group. Reading returns ordinary weights, so that no other code depends on the format.
-An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group quantisation.
+most 1/254 of the largest weight in its group. Reading returns ordinary weights, so that no other code depends on the
+format. An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group quantisation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from workbench.trace.files import replace_atomically
 STORED = "stored"
 """Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights, …}."""
 MODEL_FILE = "int8.safetensors"
-"""Name of a model's file: `from_pretrained` does not find it, and would load the bytes as if they were the weights."""
+"""Name of a model's file. `from_pretrained` must not find the file, as it would load the bytes as if they were the
+weights."""
 METADATA = {"format": "pt", "quantisation": "int8, symmetric, bfloat16 scales NAME_scale [outputs, groups]"}
 """Metadata of the safetensors files."""
 GROUPS = (64, 32)
@@ -102,7 +103,7 @@ def write_weights(weights: Mapping[str, Tensor], path: Path) -> float:
 
 
 def is_int8(config: Any) -> bool:
-    """Whether a transformers configuration belongs to a model that is stored as an int8 checkpoint."""
+    """Return whether a transformers configuration belongs to a model that is stored as an int8 checkpoint."""
     return hasattr(config, STORED)
 
 
@@ -127,7 +128,7 @@ def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dt
         dtype: dtype of the loaded model.
 
     Raises:
-        OSError, SafetensorError, ValueError: as `read_folder`.
+        OSError, SafetensorError, ValueError: as for `read_folder`.
     """
     remove_storage_entry(config)
     mapping = getattr(model_class, "_model_mapping", None)
@@ -139,7 +140,7 @@ def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dt
 
 
 def load_folder(model_class: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """Load a transformers model from a folder, int8 checkpoint or not: `from_pretrained` reads only the latter."""
+    """Load a transformers model from a folder with an int8 checkpoint or, by `from_pretrained`, an ordinary one."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if is_int8(config):
         return load_int8_model(model_class, folder, config, dtype)

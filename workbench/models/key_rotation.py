@@ -16,7 +16,7 @@ from workbench.models.runner import ROUNDING, Runner
 _BY = 7
 """Distance in positions by which the test moves keys."""
 _ANGLES = 1e-5
-"""Relative rounding error of cosines and sines, which models compute in float32 whatever their dtype."""
+"""Relative rounding error of cosines and sines, which models compute in float32 for any dtype."""
 _tested: weakref.WeakKeyDictionary[Any, KeyRotation | None] = weakref.WeakKeyDictionary()
 
 
@@ -24,7 +24,8 @@ def key_rotation(runner: Runner) -> KeyRotation:
     """Return a function that moves a model's cached keys to other positions, after testing it.
 
     Raises:
-        MethodUnavailableError: the model's keys at other positions are not a rotation of those at the first ones.
+        MethodUnavailableError: the model's keys at other positions are not rotations of its keys at the first
+            positions.
     """
     if runner.model not in _tested:
         rotation = find_key_rotation(runner.model)

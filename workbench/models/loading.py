@@ -1,4 +1,4 @@
-"""Load a target with its draft model and trained heads, by name, folder or Hub id, and check that they fit."""
+"""Load a target with its draft model and trained heads, by name, folder or Hub id, and check that these fit it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Models:
         drafter_error: exception for `drafter_problem`, if one was raised.
         heads: trained heads for this target by kind ("medusa").
         shared: state of drafters across requests; each drafter has its own keys.
-        meter: timings of the heads' forwards.
+        meter: timings of the heads' forward passes.
         processor: the target's processor for prompts with images; None if it reads text only.
         drafter_processor: the draft model's processor; None if it reads text only.
         other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then
@@ -91,17 +91,17 @@ class Models:
 
     @property
     def draft_model(self) -> Runner | None:
-        """Runner of the draft model, whatever its vocabulary; None without a draft model."""
+        """Return the runner of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.runner
 
     @property
     def draft_model_name(self) -> str | None:
-        """Name of the draft model, whatever its vocabulary; None without a draft model."""
+        """Return the name of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter_name if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.name
 
     @property
     def eos(self) -> frozenset[int]:
-        """Token ids that end a text."""
+        """Return the token ids that end a text."""
         eos_ids = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
         eos_ids = getattr(self.target.config, "eos_token_id", None) if eos_ids is None else eos_ids
         ids = [] if eos_ids is None else [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
@@ -109,12 +109,12 @@ class Models:
 
     @property
     def mask_token(self) -> int | None:
-        """Id of the target's mask token if it is a masked language model, else None."""
+        """Return the id of the target's mask token if the target is a masked language model, else None."""
         return mask_token_of(self.target.config)
 
     @property
     def predicts_next(self) -> bool:
-        """Whether the target, a masked language model, predicts position i + 1 from its hidden state at position i."""
+        """Return whether the target is a masked language model that predicts position i + 1 from position i."""
         return bool(getattr(self.target.config, "predicts_next", False))
 
     def missing_reason(self, need: str) -> str:
@@ -137,9 +137,8 @@ class Models:
         if need in self.heads:
             head, name = self.heads[need], self.drafter_name
             if (other := head.config.get("drafter", name)) != name:
-                return (
-                    f"{head.name} reads the draft model {other}, not {name or 'none'}: choose that, or train another."
-                )
+                remedy = f"choose {other}, or train another head"
+                return f"{head.name} reads the draft model {other}, not {name or 'none'}: {remedy}."
             return head.problem
         return no_heads(need, self.target_name)
 
@@ -155,7 +154,7 @@ class Models:
 
     @property
     def meters(self) -> list[Meter]:
-        """Meters of forward times: the target's, the heads', the draft model's."""
+        """Return the meters that time the forward passes of target, heads and draft model."""
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
@@ -168,7 +167,7 @@ class Models:
         )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """Return a copy with another draft model, which shares the target and all else with this object.
+        """Return a copy with another draft model. It shares the target and everything else with this object.
 
         Args:
             name: draft model, as in `load_models`; None: no draft model.
@@ -265,11 +264,12 @@ def load_models(
 
     Args:
         target: bundled name, local folder, or Hub id.
-        drafter: draft model, as `target`; "auto": the bundled draft model for a bundled target, else none; None: none.
+        drafter: bundled name, local folder, or Hub id of the draft model; "auto": the bundled draft model for a bundled
+            target, else none; None: none.
         device: "auto", "cpu", "cuda", ….
         dtype: dtype of the target; see `resolve_dtype`.
         drafter_dtype: dtype of the draft model; see `resolve_drafter_dtype`.
-        context: longest sequence; by default the model's own, at most 4,096.
+        context: maximum length of a sequence in tokens; by default the model's own, at most 4,096.
         strict: raise an error if the draft model does not fit; else the reason is in `drafter_problem`, and a draft
             model with a different vocabulary is stored in `other_vocabulary_drafter`.
 

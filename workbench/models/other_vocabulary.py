@@ -10,7 +10,7 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True)
 class OtherVocabularyDrafter:
-    """Draft model whose vocabulary differs from the target's, so that drafts have to be translated through their text.
+    """Draft model whose vocabulary differs from the target's, so that drafts must be decoded to text and encoded again.
 
     Attributes:
         runner: runner of the draft model.

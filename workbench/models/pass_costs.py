@@ -1,4 +1,4 @@
-"""Measure the time of a forward of n tokens on this machine, T(n) in seconds, once, and cache it on disk."""
+"""Measure the time of a forward pass of n tokens on this machine, T(n) in seconds, once, and cache it on disk."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured durations of forwards of a target and its draft model.
+    """Measured durations of forward passes of a target and its draft model.
 
     Attributes:
-        target_s: seconds of a target forward of n tokens, by n.
-        draft_s: seconds of one single-token forward of the draft model (0 without a draft model).
+        target_s: seconds of a target forward pass of n tokens, by n.
+        draft_s: seconds of one single-token forward pass of the draft model (0 without a draft model).
     """
 
     target_s: dict[int, float]
@@ -47,7 +47,7 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Return the times of forwards of some models on this machine, measured at the first call and then cached.
+    """Return the times of forward passes of some models on this machine, measured at the first call and then cached.
 
     Args:
         models: models that are idle or between rounds; a slot is opened temporarily.
@@ -68,9 +68,9 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 
 
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
-    """Measure the shortest times of forwards of 1 … 64 tokens after `context` tokens.
+    """Measure the shortest times of forward passes of 1 … 64 tokens after `context` tokens.
 
-    The time of n tokens is at most that of any larger number of tokens. Other load on the machine only lengthens a
+    The time for n tokens is never larger than the time for more tokens. Other load on the machine only lengthens a
     time, and the results are cached permanently. So the result is the minimum of several repeats, with the sizes
     interleaved.
 

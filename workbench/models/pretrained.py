@@ -55,9 +55,9 @@ def resolve_device(device: str) -> torch.device:
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
     """Return a dtype by name; "auto" is bfloat16 on a GPU, and usually float32 on a CPU.
 
-    On a CPU, "auto" is also bfloat16 for a published target if compiled kernels are available: their forwards over few
-    tokens take as long as reading the weights, so half the bytes take half the time (`workbench.kernels.fused`), with
-    or without bfloat16 instructions.
+    On a CPU, "auto" is also bfloat16 for a published target if compiled kernels are available: their forward passes
+    over few tokens take as long as reading the weights, so half the bytes take half the time
+    (`workbench.kernels.fused`), with or without bfloat16 instructions.
 
     "int8" rounds only the weights, and the result is another model than the unrounded one
     (`workbench.kernels.quantised`).
@@ -68,7 +68,7 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
         target: name of the model, if it is a target.
 
     Raises:
-        ModelError: unknown dtype, or one that this device does not support.
+        ModelError: the dtype is unknown, or this device does not support it.
     """
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
@@ -92,7 +92,7 @@ def resolve_drafter_dtype(
         name: name of the draft model; its sizes are only checked if it is in a local folder.
 
     Raises:
-        ModelError: unknown dtype.
+        ModelError: the dtype is unknown.
     """
     if dtype == "auto" and target == torch.float64:
         return target
@@ -111,7 +111,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         dtype: dtype of the weights; for `torch.int8`, they are loaded in bfloat16 and then quantised.
 
     Raises:
-        ModelError: the model is not found, unreadable or not supported, or there is no network.
+        ModelError: the model is missing, unreadable or not supported, or there is no network.
         CapacityError: the model does not fit into memory.
     """
     location = locate(name)
@@ -158,7 +158,7 @@ def load_tokenizer(name: str) -> Any:
     """Load the tokenizer of a model: its own, or its target's for a draft model without one.
 
     Raises:
-        TokenizerMismatchError: the draft model was trained with another tokenizer than its target's.
+        TokenizerMismatchError: the draft model was trained with a tokenizer that differs from its target's.
         ModelError: the tokenizer is missing or unreadable, or the target with the tokenizer is not on this machine.
     """
     location = locate(name)
@@ -170,7 +170,7 @@ def load_tokenizer(name: str) -> Any:
             raise ModelError(message, error.remedy) from error
         if not source.matches(tokenizer):
             raise TokenizerMismatchError(
-                f"{name} was trained with another tokenizer than that of this {source.target}.", TRAIN
+                f"{name} was trained with a tokenizer that differs from that of this {source.target}.", TRAIN
             )
         return tokenizer
     try:

@@ -1,4 +1,4 @@
-"""Run a Hugging Face model with a KV cache for draft trees: prefill, batched forwards of trees, commits.
+"""Run a Hugging Face model with a KV cache for draft trees: prefill, batched forward passes over trees, commits.
 
 The model itself is not changed: it is called with an explicit mask, explicit positions and a `TreeCache`. `Runner` is
 used for targets and draft models alike.
@@ -52,9 +52,10 @@ class Runner:
 
     Args:
         model: unmodified causal language model or image–text-to-text model, in eval mode.
-        context: longest sequence in tokens; by default the model's own, at most 4,096.
+        context: maximum length of a sequence in tokens; by default the model's own, at most 4,096.
         rows: initial number of cache rows (more are added when needed).
-        past_trained: whether `context` may exceed the trained length if positions are rotary.
+        past_trained: whether `context` may exceed the length that the model was trained on, if its positions are
+            rotary.
 
     Raises:
         ModelError: the model has a state that cannot be rolled back, or its usable context is empty.
@@ -103,7 +104,7 @@ class Runner:
 
     @property
     def lm_head(self) -> nn.Module:
-        """LM head: hidden states [.., D] → logits [.., V]."""
+        """Return the LM head: hidden states [.., D] → logits [.., V]."""
         head = self.model.get_output_embeddings()
         if head is None:
             raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
@@ -111,22 +112,22 @@ class Runner:
 
     @property
     def embed(self) -> nn.Module:
-        """Input embedding: ids [..] → [.., D]."""
+        """Return the input embedding: ids [..] → [.., D]."""
         return self.model.get_input_embeddings()
 
     @property
     def lean(self) -> LeanDecoder | None:
-        """Lean decoder that runs in the model's place, or None."""
+        """Return the lean decoder that runs in the model's place, or None."""
         return self._lean
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits per position."""
+        """Return the number of logits per position."""
         return self.lm_head.get_parameter("weight").shape[0]
 
     @property
     def hidden_size(self) -> int:
-        """Width of the residual stream."""
+        """Return the width of the residual stream."""
         return self.config.hidden_size
 
     # -- ids of another model's padded vocabulary --------------------------------------------------------------------
@@ -187,12 +188,12 @@ class Runner:
         slot.length, slot.scratch = min(slot.length, length), 0
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, in order, and drop the others but `kept`.
+        """Commit the scratch nodes `path`, in order; keep the scratch nodes `kept`, and drop all others.
 
         Args:
             slot: slot of the sequence.
             path: nodes to commit, strictly increasing.
-            kept: nodes that stay scratch nodes, strictly increasing and after `path`; they are renumbered from 0.
+            kept: nodes that remain scratch nodes, strictly increasing and after `path`; they are renumbered from 0.
         """
         nodes = [*path, *kept]
         self.cache.commit(slot.index, slot.length, nodes)
@@ -234,17 +235,17 @@ class Runner:
         """Run the first layers for new tokens and return their residual stream; no logits are computed.
 
         Args:
-            batch: segments, as for `forward`.
+            batch: one segment of new tokens per sequence, as for `forward`.
             exit_layer: number of layers to run.
         """
         last = exit_layer - 1
         return self.forward(batch, layers=range(exit_layer), head=False, capture_layers={last}).layer_states[last]
 
     def may_begin_at(self, layer: int) -> bool:
-        """Return whether a forward may start from the states after `layer` layers.
+        """Return whether a forward pass may start from the hidden states after `layer` layers.
 
-        With compiled layers it may not: their results do not depend on the other tokens of the batch because their
-        residual stream is never rounded to the model's dtype, but states passed in are rounded.
+        With compiled layers it may not. They never round their residual stream to the model's dtype, so their results
+        do not depend on the other tokens of the batch. States that are passed in are rounded.
         """
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
@@ -258,7 +259,7 @@ class Runner:
 
         Args:
             batch: segments, each with the `states` after the first layers.
-            layer: number of these first layers.
+            layer: number of first layers that have processed the tokens.
             capture_layers: indices of layers to capture, `layer` or higher.
         """
         if self.may_begin_at(layer):
@@ -292,16 +293,17 @@ class Runner:
         """Run new tokens of several sequences at once; the tokens become scratch nodes of their sequences.
 
         Args:
-            batch: one segment per sequence; outputs are in the order of the cache rows. Rows between them that are not
-                in the batch are padding.
+            batch: one segment per sequence; outputs are in the order of the cache rows. Cache rows between those of the
+                batch are padding.
             last_only: compute logits for the last position only (all segments must then have the same length).
-            layers: indices of the layers to run; all by default. The first reads the segments' `states`, if any.
+            layers: indices of the layers to run; all by default. The first of them reads the segments' `states`, if
+                any.
             head: compute logits; without them only the captured hidden states are meaningful.
             capture_layers: indices of the layers after which hidden states are captured.
             skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
                 layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
-            everywhere: with `last_only`, still return the LM head's input at every position.
+            everywhere: with `last_only`, nevertheless return the LM head's input at every position.
 
         Raises:
             ModelError: a segment is a tree, and the model supports only chains (see `admission.admit`).

@@ -2,9 +2,9 @@
 
 An embedding of 49,152 tokens is one tensor of more than 10 MiB, so tensors are split, too.
 
-The files `part-00001-of-00003.safetensors` and so on contain tensors under their own names, and slices of a large one
-as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined
-once, in the cache folder.
+The files `part-00001-of-00003.safetensors` and so on contain tensors under their own names, and slices of a large
+tensor as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined once,
+in the cache folder.
 """
 
 from __future__ import annotations

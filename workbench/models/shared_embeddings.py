@@ -1,8 +1,9 @@
 """Load draft models that share the target's embedding and LM head, each through one projection matrix.
 
-Nine tenths of a small model with a large vocabulary are embedding and LM head rows, which can be computed from the
-target's rows. The folder of such a draft model has two small matrices instead, and its configuration names the target.
-Loading it builds an ordinary decoder, so that it works like any other model of its kind:
+Nine tenths of the weights of a small model with a large vocabulary are rows of the embedding and the LM head, which can
+be computed from the target's rows. The folder of such a draft model has two small matrices instead, and its
+configuration names the target. Loading it builds an ordinary decoder, so that it works like any other model of its
+kind:
 
     embedding [V, H] = E Aᵀ        LM head [V, H] = U Bᵀ        E, U: the target's [V, D];  A, B: [H, D]
 """
@@ -38,7 +39,7 @@ def shares_embeddings(config: Any) -> bool:
 
 
 def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Load the decoder in a folder, with embedding and LM head computed from its target's.
+    """Load the decoder in a folder, with embedding and LM head computed from those of its target.
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.
@@ -46,7 +47,8 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         dtype: dtype of the loaded model.
 
     Raises:
-        ModelError: the target is not named, not published, not on this machine, or has rows of another size.
+        ModelError: the configuration names no target, or the target is not published, not on this machine, or has rows
+            of another size.
     """
     owner = tokenizer_source_of(folder)
     if owner is None:
@@ -67,7 +69,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # otherwise small matrices could yield huge rows
         raise ModelError(
-            f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch the folder again."
+            f"{folder} has row matrices whose shape is not {size[0]} × {size[1]}.", "Fetch the folder again."
         )
     target_rows = read_folder(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
@@ -106,7 +108,7 @@ def factor_rows(
     Weights that already have the matrices are returned unchanged.
 
     Raises:
-        ValueError: the rows cannot be computed from the target's.
+        ValueError: the rows cannot be computed from the target's rows.
     """
     if ENTER in weights:
         return weights

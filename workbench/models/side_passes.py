@@ -1,4 +1,4 @@
-"""Run extra forwards outside the rounds, for drafters that tune themselves. They leave the KV cache unchanged."""
+"""Run extra forward passes outside the rounds, for drafters that tune themselves. They leave the KV cache unchanged."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A draft model uses its target's tokenizer. A published target's tokenizer is as large as many draft models, and is
 always available with the target. So the draft model's folder has no copy; its configuration names the `target` and the
-hash of the tokens and ids that it was trained with.
+hash of the tokens and ids with which it was trained.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def tokenizer_source_for(name: str) -> TokenizerSource | None:
 
 
 def vocabulary_hash_of(folder: Path) -> str:
-    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if it is not known."""
+    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if it is unknown."""
     if (source := tokenizer_source_of(folder)) is not None:
         return source.vocabulary
     file = folder / FILES[0]

@@ -57,8 +57,8 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
     """Return a draft model for a target: the named one, else the bundled one, else the target's first layers.
 
     Args:
-        target: as in `Workbench`; None: the bundled one.
-        drafter: as in `Workbench`; None: no draft model was named.
+        target: name of the target, as in `Workbench`; None: the bundled one.
+        drafter: name of the draft model, as in `Workbench`; None: none was named.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.

@@ -38,7 +38,7 @@ def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharin
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a layer with some weights replaced; it shares all others.
+    """Return a copy of a layer with some weights replaced; the copy shares all other weights.
 
     Args:
         layer: layer to copy.

@@ -13,7 +13,7 @@ SCALE = "_scale"
 
 
 def is_scale(name: str, names: Collection[str]) -> bool:
-    """Whether a tensor in a file with these tensors has the scales of another one."""
+    """Return whether the tensor `name`, in a file with the tensors `names`, holds the scales of another tensor."""
     return name.endswith(SCALE) and name.removesuffix(SCALE) in names
 
 

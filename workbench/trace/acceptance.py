@@ -22,7 +22,7 @@ class Definition:
     Attributes:
         user: project or paper that uses the definition.
         name: name of the figure in that project or paper.
-        formula: part / whole, in words.
+        formula: the quotient part / whole as text.
         part: numerator, a count.
         whole: denominator, a count.
         value: part / whole, plus 1 if the formula says so; None if the denominator is zero.
@@ -109,12 +109,12 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
 
 
 def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition:
-    """Return α, the mean of β = Σ min(p, q) over positions, estimated without bias by min(1, p/q) of tested drafts.
+    """Return α of Leviathan et al. 2023, the mean of β = Σ min(p, q), estimated by min(1, p/q) of tested drafts.
 
-    p is the target's unchanged distribution. So the first draft at a position counts, and a later sibling, which is
-    tested against a residual distribution, does not. A deterministic draft has q = 1, which gives p; in greedy decoding
-    p is a point mass, which gives 0 or 1. A threshold rule has no such probability, and the drafts that it passes on to
-    another rule are a biased sample.
+    p is the target's unchanged distribution. So the first draft at a position counts. A later sibling does not, because
+    it is tested against a residual distribution. A deterministic draft has q = 1, so its value is p; in greedy decoding
+    p is a point mass, so the value is 0 or 1. The estimate is unbiased. A threshold rule has no such probability, and
+    drafts that it leaves to another rule are a biased sample.
     """
     tested = [
         (accept, rules.get(name or ""))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LOSS, TEACHER_FORCED, ON_POLICY = "loss", "teacher-forced", "on-policy"
-"""First parts of the tags of curves: `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
+"""Prefixes of curve tags such as `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
 TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
 """Tags of two curves: tokens per target pass, and the number of rounds that tested each position, which is the
 denominator of that position's acceptance rate."""
@@ -27,7 +27,7 @@ Points = list[tuple[int, float]]
 
 
 class CurveWriter:
-    """Append points to the curves of a run; each call is on disk when it returns, so a kill loses nothing.
+    """Append points to the curves of a run. Points are on disk when a call returns, so a kill loses none.
 
     Args:
         folder: folder of the run; created if missing.
@@ -51,7 +51,7 @@ class CurveWriter:
         self._write(self._event(step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve in `values`, which has the curves' new values by tag."""
+        """Add one point to each curve in `values`, a dict from tag to new value."""
         self._write(self._event(step=step, summary=self._summary(
             value=[self._summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
         )))  # fmt: skip

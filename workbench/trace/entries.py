@@ -26,7 +26,7 @@ FIGURES = (
     "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",
     "prefill_seconds", "tokens_per_second", "overhead_share",
 )  # fmt: skip
-"""Metrics in the index, by their names in `workbench.trace.metrics`."""
+"""Column of the index → name of the metric in `workbench.trace.metrics`."""
 
 _COUNTS = {"tokens", "rounds", "drafted", "tested", "accepted"}
 _WHEN = pl.Datetime("ms", "UTC")

@@ -25,12 +25,12 @@ SCHEMA_VERSION = 6
 (`Round.grown`)."""
 
 ABORT_REASONS = ("cancelled", "lease", "limit", "memory")
-"""Reasons why a run was stopped: by its user; because its page was closed or stopped polling; by a server limit;
-because its trace filled the memory reserved for traces."""
+"""Reasons why a run was stopped: the user stopped it; its page was closed or stopped polling; a server limit was
+reached; its trace filled the memory reserved for traces."""
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    """Return a dataclass as a dict, one level deep: `dataclasses.asdict` copies all levels and takes milliseconds."""
+    """Return a dataclass as a dict, one level deep: copying all levels by `dataclasses.asdict` takes milliseconds."""
     return {name: getattr(item, name) for name in item.__dataclass_fields__}
 
 
@@ -60,9 +60,10 @@ class Change:
 class Round:
     """One draft–verify round; or one round of another decoding scheme, whose tree is empty.
 
-    Another scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
-    `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps
-    does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`, form the text.
+    Another scheme may commit tentative tokens at any positions after the final text and revoke earlier tentative
+    tokens; `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole
+    reasoning steps does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`,
+    form the text.
 
     Attributes:
         index: number of the round, from 0.
@@ -77,7 +78,7 @@ class Round:
             earlier rounds that became final are included, without their `node`.
         top_p: the target's most likely next tokens after the root (entry 0) and each node (entry i+1); [] if not
             recorded.
-        top_q: the same for the drafter; None entries where it has no distribution.
+        top_q: the drafter's most likely next tokens at the same positions; None where the drafter has no distribution.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
         phases: start and end of the phases draft, verify, judge and commit.
         started_s: start of the round in seconds since the start of the generation, without pauses.
@@ -85,7 +86,7 @@ class Round:
         draft_s: time in forward passes of the drafter; passes shared by a batch count in full.
         verify_s: time in the target's verification pass; a pass shared by a batch counts in full.
         overhead_s: wall time of the round outside all model forward passes of the batch (host overhead).
-        waited_s: time in forward passes for other sequences of the batch in which this one took no part.
+        waited_s: time in forward passes that did not include this sequence.
         shared: this sequence's share of shared forward passes, so that sums over the batch give the elapsed time:
             `rows` (sequences verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a single sequence.
         draft_forwards: forward passes of draft models for this sequence; most drafters need d of them for a chain of
@@ -95,8 +96,8 @@ class Round:
         changes: settings that changed before this round.
         signals: named values that a part of the method reports for display.
         notes: warnings about this round, e.g. that the drafter proposed nothing.
-        vision: image inputs of target and drafter, if they changed since the previous round; {} if not, and for text.
-            Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (numbers of vision
+        vision: image inputs of target and drafter, if they changed since the previous round; else, and for text only,
+            {}. Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (numbers of vision
             tokens), `target_bytes`, `drafter_bytes` (KV cache of those tokens), `target_prefill_s`,
             `drafter_prefill_s`, `kept` (indices of the kept patches, or None), `blocks` (lists of patches merged into
             one token, or None), `weights` (per vision token of the drafter, one weight per patch, or None), `gate`
@@ -140,7 +141,7 @@ class Round:
     grown: TreeExplanationRecord | None = None
 
     def __post_init__(self) -> None:
-        """Set the bonus token's kind to "plain" if nothing was drafted: older traces recorded "bonus" there."""
+        """Set the bonus token's kind to "plain" if nothing was drafted: older traces recorded it as "bonus"."""
         if self.nodes.tokens or self.bonus_kind != BONUS:
             return
         self.bonus_kind = PLAIN
@@ -199,8 +200,8 @@ class Header:
     """Request and settings of a generation, recorded before the first round.
 
     `prompt_text` holds the text of each of the `prompt_tokens`, for display. `prefill_s` is set when prefill ends.
-    `simulation` marks methods that work only in simulation, such as the oracle. `pictures` are in prompt order. `rules`
-    describes the names in `Nodes.rule`; a rule is added when a round first uses it.
+    `simulation` marks methods that work only in simulation, such as the oracle. `pictures` are in the order of the
+    prompt. `rules` describes the names in `Nodes.rule`; a rule is added when a round first uses it.
     """
 
     target: str
@@ -278,12 +279,12 @@ class Trace:
 
     @property
     def token_ids(self) -> list[int]:
-        """Generated token ids, in order."""
+        """Return the generated token ids, in order."""
         return [e.token for r in self.rounds for e in r.emitted]
 
     @property
     def text(self) -> str:
-        """Generated text."""
+        """Return the generated text."""
         return self.footer.text if self.footer.reason else "".join(e.text for r in self.rounds for e in r.emitted)
 
     def to_wire(self) -> dict[str, Any]:

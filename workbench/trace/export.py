@@ -3,7 +3,7 @@
 - JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
   computed.
 - Parquet: one table with a row per round. Nodes, tree positions (`places`), tokens and phases are lists of structs;
-  header and footer are in the file's metadata. One nested table instead of an archive of several files, because
+  header and footer are in the file's metadata. This is one nested table instead of an archive of several files, because
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
 """
 
@@ -51,7 +51,7 @@ def read_json_lines(text: str) -> Trace:
     """Parse the output of `to_json_lines` into a trace. Without a footer the trace gets the warning `INCOMPLETE`.
 
     Raises:
-        WorkbenchError: the text is not such a file, is damaged, or was written by a newer workbench.
+        WorkbenchError: the text is not an exported trace, is damaged, or was written by a newer workbench.
     """
     wire: dict[str, Any] = {"header": None, "rounds": [], "footer": None}
     for number, line in enumerate(text.split("\n"), 1):
@@ -88,7 +88,7 @@ def read_parquet(data: bytes) -> Trace:
     """Parse the output of `to_parquet` into a trace.
 
     Raises:
-        WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
+        WorkbenchError: the bytes are not an exported trace, are damaged, or were written by a newer workbench.
     """
     try:
         with convert_panics(), suppress_panic_output():
@@ -151,7 +151,7 @@ _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) argumen
 
 
 def _words_of(error: Exception) -> str:
-    """Return a description of the damaged field: Python's message would name an internal function."""
+    """Return a description of the damaged field, because Python's message would name an internal function."""
     message = str(error)
     if match := _ARGUMENT.search(message):
         return f"there is no field {match[1]!r}"

@@ -17,7 +17,7 @@ _NAME_BYTES = 60
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file atomically: a kill or a power cut leaves the old file or the new one, never a part.
+    """Write a file atomically: a kill or a power cut leaves the old file or the new file, never an incomplete one.
 
     A terminal, a pipe or another special file is written to directly.
 
@@ -82,12 +82,12 @@ def check_writable(path: Path) -> None:
 def read_regular(path: Path, or_pipe: bool = False) -> bytes:
     """Return the bytes of a regular file.
 
-    Pipes, devices and sockets are refused, because reading them may block forever. A pipe is not opened for that, since
-    a writer may be waiting for a reader.
+    Pipes, devices and sockets are refused, because reading them may block forever. The check does not open a pipe,
+    since a writer may be waiting for a reader.
 
     Args:
         path: path of the file.
-        or_pipe: whether to read a pipe to its end, too, as the shell's `<(command)` makes one. This blocks until a
+        or_pipe: whether to accept a pipe, such as the shell's `<(command)`, and read it to its end. This blocks until a
             writer closes it.
 
     Raises:

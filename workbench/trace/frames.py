@@ -71,7 +71,7 @@ PHASES: Schema = {
 """Columns of the table with one row per interval of wall-clock time, in seconds since the end of prefill."""
 
 LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown")
-"""Names of columns that traces with older schemas do not have."""
+"""Names of columns that are missing in traces with older schemas."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 

@@ -1,4 +1,4 @@
-"""Create and check ids of saved runs, without importing Polars, which the run store needs."""
+"""Create and check ids of saved runs, in a module that does not import Polars, unlike the run store."""
 
 from __future__ import annotations
 

@@ -47,5 +47,5 @@ class PromptImage:
 
 
 def images_of(vision: Mapping[str, Any]) -> list[Any]:
-    """Return all images in a round's `vision`, those of drafter and target, as JSON data."""
+    """Return all images of drafter and target in a round's `vision`, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

@@ -12,7 +12,8 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.tokens import CORRECTED
 
 DISTRIBUTION_ERROR = "distribution error (TV)"
-"""Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
+"""Signal of a round under an approximate verifier: total variation distance to the target, summed over the round's
+tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
 """Signal in place of `DISTRIBUTION_ERROR` if only an upper bound is known (`core.rejection.AcceptanceDecision`)."""
 ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
@@ -20,9 +21,9 @@ ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
 DELAY = "delay before the round (s)"
 """Signal of a round: seconds of delay (display pace or pause) directly before it."""
 DELAY_NAMES = (DELAY, "held back before it (s)")
-"""Names of the signal `DELAY`: the current one, and the one in traces of earlier versions."""
+"""Names of the signal `DELAY`: the current name, and the name in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
-"""Minimum decrease of a token's probability by blanking the image at which the token counts as needing the image."""
+"""A token counts as needing the image if blanking the image lowers the token's probability by at least this value."""
 OTHER = "other"
 """Kind of a word that the scene lexicon does not contain."""
 
@@ -123,8 +124,8 @@ def draft_utilisation(rounds: Sequence[Round]) -> float | None:
 def decode_seconds(rounds: Sequence[Round]) -> float:
     """Return the seconds from the end of prefill to the end of the last round, without paused time.
 
-    Prefill is that of target and drafter, `Header.prefill_s`. Time between rounds counts, such as the prefill of a
-    drafter that was chosen during the run, so the result exceeds the sum of the rounds.
+    Prefill means the prefill of target and drafter, `Header.prefill_s`. Time between rounds counts, such as the prefill
+    of a drafter that was chosen during the run. So the result exceeds the sum of the rounds' times.
 
     Args:
         rounds: rounds of a run from the first on.
@@ -144,7 +145,7 @@ def tokens_per_second(rounds: Sequence[Round]) -> float | None:
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
-    """Return the share of host overhead; None without rounds.
+    """Return the share of host overhead in the run's time; None without rounds.
 
     It is seconds outside forward passes / seconds from the end of prefill to the last token.
     """
@@ -181,7 +182,7 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
     """Return the kind of each emitted token's word: `lexicon` at the lower-case word, else OTHER.
 
     A word is a run of letters and digits; a token's leading space belongs to no word. A token with parts of several
-    words gets the kind of the first.
+    words gets the kind of the first word.
 
     Args:
         trace: trace of the run.
@@ -200,7 +201,7 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 
 
 def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
-    """Return (positions where a draft was tested, those where a draft was accepted) among the chosen tokens.
+    """Return (positions where a draft was tested, positions where a draft was accepted) among the chosen tokens.
 
     A position counts once for any number of tested drafts. No draft is tested for a bonus token or a token of plain
     decoding.

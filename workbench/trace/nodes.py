@@ -20,13 +20,14 @@ class Nodes:
         tokens: token ids [N].
         parents: index of the parent [N]; −1 is the last committed token (the root).
         depth: depth [N]; 1 for children of the root.
-        position: absolute position in the sequence [N]; the same for siblings.
+        position: absolute position in the sequence [N]; siblings have equal positions.
         text: text of the token [N], for display only.
         p: the target's probability of the token given its parent [N]; after temperature and filters when sampling,
             the plain softmax in greedy decoding.
         q: draft probability [N]; None if the proposal has no distribution or score.
         accept: acceptance probability used [N], 0 or 1 for a comparison; None if the node was not tested.
-        u: uniform number compared with `accept` [N]; None if not tested or deterministic.
+        u: uniform random number compared with `accept` [N]; None if the node was not tested or the test is
+            deterministic.
         status: "accepted", "rejected" or "discarded" [N].
         source: drafter that proposed the node [N].
         rule: name of the acceptance rule that tested the node [N], described in `Header.rules`; None if the node was

@@ -33,7 +33,7 @@ _TICK_NS = 2 * 10**9
 """Resolution of time stamps in nanoseconds. A change within this time after a listing may go unnoticed, so the folder
 is listed again."""
 _FEW = 50
-"""Number of changes up to which the index is not rewritten while the folder may still be changing."""
+"""Number of changes up to which the index file is not rewritten while the folder may still be changing."""
 _STALE_S = 3600.0
 """Age in seconds at which a temporary file is considered abandoned and is deleted."""
 

@@ -1,4 +1,4 @@
-"""Estimate speed-ups with their 95 % confidence intervals and wording, for the app, the command line and the boards.
+"""Estimate speed-ups with 95 % confidence intervals, and describe them for the app, the command line and the boards.
 
 A speed-up is the ratio of two rates: tokens per second of a method's run and of plain decoding of the same prompt in
 the same repeat. Ratios are averaged on a logarithmic scale, so that A over B is exactly 1 / (B over A): first over the
@@ -10,7 +10,7 @@ three prompts on, each prompt is one observation. With one or two prompts the in
 and its wording says "this prompt only". A bootstrap is not used, because its percentile interval over three prompts
 covers the true value in 75 % of cases instead of 95 %.
 
-`workbench/views/js/shared/speedup.js` implements the same for the browser; a shared fixture tests both.
+`workbench/views/js/shared/speedup.js` implements the same formulas for the browser; a shared fixture tests both.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """`FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "one run" or "2 runs" without one."""
+        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without interval."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
 
     @property
     def basis(self) -> str:
-        """Number of observations and prompts of the interval, in words.
+        """Return text with the number of observations and of prompts of the interval.
 
         Example:
             >>> Estimate(1.2, 1.1, 1.3, 12, 4).basis, Estimate(1.2, 1.1, 1.3, 5, 1).basis
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """Sentence with value, conclusion and interval; without a conclusion if the interval contains 1.
+        """Return a sentence with value, conclusion and interval; if the interval contains 1, there is no conclusion.
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence
@@ -93,7 +93,7 @@ class Estimate:
 
     @property
     def range(self) -> str:
-        """Text of the interval, as in "1.31–1.77×"; "" if there is no interval."""
+        """Return the interval as text, such as "1.31–1.77×"; "" if there is no interval."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}×"
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Baseline:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Speed-up over all pairs, valid for this prompt only; None if no pair was measured."""
+        """Return the speed-up over all pairs, valid for this prompt only; None if no pair was measured."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
     """Return the geometric mean of ratios, or of rates, with its confidence interval.
 
     Args:
-        values: values above 0 by prompt, one per repeat; both runs of a ratio are from the same repeat.
+        values: values above 0 by prompt, one per repeat. The two runs of a ratio belong to the same repeat.
         confidence: level of the interval.
 
     Returns:
@@ -192,7 +192,7 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
 def pair_ratios(
     rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]
 ) -> dict[Hashable, list[float]]:
-    """Return the ratios of a method's rates to those of plain decoding, by prompt.
+    """Return the ratios of a method's rates to the rates of plain decoding, by prompt.
 
     A run counts if there is a plain run of the same prompt and repeat, and both emitted a token.
 

@@ -1,4 +1,4 @@
-"""Store for saved runs: a folder with one Parquet file per run, and an index to search them.
+"""Store for saved runs: a folder with one Parquet file per run, and an index for searching the runs.
 
 - `runs/ID.parquet`: trace (`workbench.trace.export`), with tags, note and metrics in the file's metadata. These files
   are the complete store: runs may be added, copied or deleted as files.

@@ -1,6 +1,7 @@
 """Compute theoretical predictions: tokens per round, best draft length, and optimal acceptance of several drafts.
 
-All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot them over measurements.
+All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot predictions together
+with measurements.
 """
 
 from __future__ import annotations
@@ -102,11 +103,12 @@ def best_depth(
     """Return the draft length that maximises tokens per round / cost of the round.
 
     Args:
-        rates: acceptance probability of every drafted token, or by position given all earlier ones.
+        rates: acceptance probability of every drafted token, or one per position, given that all earlier ones are
+            accepted.
         draft_cost: cost of one more drafted token, in plain steps.
         verify_cost: cost of a target pass over n tokens, in plain steps.
-        overhead_cost: cost of everything else in a drafting round, beyond that of a plain step, in plain steps.
-        beyond: acceptance probability after the last position of `rates`; None: that of the last position.
+        overhead_cost: cost of everything else in a drafting round, minus the same cost in a plain step, in plain steps.
+        beyond: acceptance probability at positions after the last one in `rates`; None: as at the last position.
         most: longest draft considered.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8, which has `verify_cost` 1 and `overhead_cost` 0.
@@ -133,10 +135,11 @@ def best_depth(
 
 
 def optimal_acceptance(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
-    """Return the largest probability with which an exact rule can emit one of n drafts (optimal-transport bound).
+    """Return the maximum probability with which an exact rule can emit one of n drafts (optimal-transport bound).
 
     By duality it is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of the
-    tokens in descending order of q/p. O(V log V) with replacement; without, one integral per prefix.
+    tokens in descending order of q/p. With replacement the computation takes O(V log V) time; without replacement, one
+    integral per prefix.
 
     Args:
         p: target distribution.
@@ -164,9 +167,10 @@ _LOG_T = np.arange(-24.0, 36.0, 0.08)
 def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
     """Return the probability that n draws without replacement all lie among the first k tokens, for k = 1 … V.
 
-    Draws without replacement are the first arrivals of an exponential race with rates q. All n lie in H if at least n
-    tokens of H arrive before the first other token, whose time is exponential with rate 1 − q(H). With the substitution
-    t = eʸ the trapezoid rule is exact up to rounding: the integrand is analytic and falls off at both ends.
+    Draws without replacement are the first arrivals of an exponential race with rates q. Let H be the first k tokens.
+    All n draws lie in H if at least n tokens of H arrive before the first other token, whose time is exponential with
+    rate 1 − q(H). With the substitution t = eʸ the trapezoid rule is exact up to rounding: the integrand is analytic
+    and falls off at both ends.
     """
     t = np.exp(_LOG_T)
     step = _LOG_T[1] - _LOG_T[0]
@@ -359,8 +363,8 @@ def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: i
     """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
     `p_top` and `q_top` are probabilities by token id; `n` is the number of drafts. The minimum is taken over sets of
-    tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens hold
-    all of q.
+    tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens have
+    all of q's mass.
 
     Args:
         p_top: target probability by token id, for the target's most likely tokens.

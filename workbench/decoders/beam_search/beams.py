@@ -17,9 +17,9 @@ from workbench.core.transfer import to_host
 
 HEURISTIC, FULL, NEVER = "heuristic", "full", "never"
 STOP_RULES = (HEURISTIC, FULL, NEVER)
-"""When a search ends although beams still run. "heuristic": the best beam, at its present length, scores less than the
-worst finished hypothesis (`early_stopping=False` of Hugging Face). "full": as many hypotheses are finished as there are
-beams (`True`). "never": the best beam could not win even at the longest length."""
+"""Rules for ending a search while beams still run. "heuristic": end if the best beam, at its present length, scores
+less than the worst finished hypothesis (`early_stopping=False` of Hugging Face). "full": end if as many hypotheses are
+finished as there are beams (`True`). "never": end only if the best beam could not win even at the maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Beam:
     """A candidate text.
 
     Attributes:
-        nodes: index of each token in the scratch part of the KV cache, the root first. The last token has none.
-        tokens: its tokens after the root; the last one has no cache entry yet.
+        nodes: index of the root and of each token but the last in the scratch part of the KV cache.
+        tokens: tokens after the root; the last one has no cache entry yet.
         probs: the target's probability of each token.
         score: sum of the log-probabilities of all tokens since the search began.
     """
@@ -80,8 +80,8 @@ class Search:
             logprobs: log-probabilities of the next token after each of the k running beams.
             n_beams: number of beams.
             n_ends: number of end-of-text tokens. max(2, 1 + n_ends) · n_beams candidates are examined, so that enough
-                of them run on.
-            end_reason: function that returns why a candidate with these tokens ends, or "" if it runs on.
+                of them can continue.
+            end_reason: function that returns why a candidate with these tokens ends, or "" if it continues.
             length_penalty: exponent of the length that divides a finished candidate's score.
             stop_rule: one of `STOP_RULES`.
             max_length: maximum number of tokens of a text.
@@ -131,7 +131,7 @@ class Search:
         self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
 
     def best(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return tokens and probabilities of the best finished hypothesis, or of the best running beam without one."""
+        """Return tokens and probabilities of the best finished hypothesis, or else of the best running beam."""
         best = self.finished[0] if self.finished else self.beams[0]
         return best.tokens, best.probs
 
@@ -140,7 +140,7 @@ class Search:
 
         Args:
             n: number of tokens.
-            new_index: new index of each scratch node that remains, by its old one.
+            new_index: old index → new index of each scratch node that remains.
         """
         self.beams = [
             Beam(tuple(new_index[node] for node in beam.nodes[n:]), beam.tokens[n:], beam.probs[n:], beam.score)

@@ -1,8 +1,8 @@
 """Decoder of beam search: all beams of a sequence are one token tree over its KV cache.
 
-The root is the last committed token. Beams with a common beginning share its entries in the cache, as the branches of a
-draft tree do; a round is one forward over the newest token of every beam. Tokens that all possible results share are
-final: they are committed and emitted. The rest of the best beam is shown as tentative tokens.
+The root is the last committed token. Beams with a common beginning share the cache entries of that beginning, as the
+branches of a draft tree do; a round is one forward pass over the newest token of every beam. Tokens that all possible
+results share are final: they are committed and emitted. The rest of the best beam is shown as tentative tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class BeamSearch(DecoderParams):
 
     A finished candidate's score is its log-probability divided by its length to the power of `length_penalty`.
 
-    Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is that of Hugging Face's `generate`.
+    Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is defined as in Hugging Face's
+    `generate`.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -43,7 +44,7 @@ class BeamSearch(DecoderParams):
     length_penalty: float = param(
         1.0, ge=-2.0, le=4.0, doc="exponent of the length that divides a finished candidate's log-probability"
     )
-    stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="when the search ends although candidates still run")
+    stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="rule for ending the search while candidates still run")
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Create the decoder that runs all beam searches of an engine."""

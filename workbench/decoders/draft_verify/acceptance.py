@@ -1,4 +1,4 @@
-"""Acceptance: the rule on the device, one copy of its results to the host, the accepted path, and its trace record."""
+"""Apply the acceptance rule on the device, copy its results to the host once, find the accepted path, and record it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
-    The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
-    `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed only for positions that
-    the verifier's walk reaches.
+    The fields up to `exact` are tensors, or lists after `to_host`; a field that a rule or a tree does not provide is
+    empty. On the host, `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed only
+    for positions that the verifier's walk reaches.
 
     Attributes:
         tokens: node tokens, [N].
@@ -125,10 +125,10 @@ def accept(
         sequence: sequence; its sampling, verifier and random stream are used.
         tree: draft tree.
         logits: target logits at the root and after each node.
-        hidden: the LM head's input there.
-        layer_states: captured hidden states there, by layer.
-        record: also return, for the trace, the drafter's top tokens and the tree builder's columns, and, if the rule is
-            not exact for this draft, the acceptance probabilities of the exact rule.
+        hidden: the LM head's input at the same positions.
+        layer_states: captured hidden states at the same positions, by layer.
+        record: whether to return further data for the trace: the drafter's top tokens, the tree builder's columns and,
+            if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
         probes: probe positions of all parts.
         probe_output: results at the verifier's own probe positions.
 
@@ -230,7 +230,7 @@ def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor
 
 
 def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Stack tensors into one of the dtype of `like`; an empty tensor if there are none."""
+    """Stack tensors into one with the dtype of `like`; return an empty tensor if there are none."""
     tensors = [tensor.to(like.dtype) for tensor in rows]
     return torch.stack(tensors) if tensors else like.new_zeros(0)
 
@@ -256,8 +256,8 @@ class VerifiedTree:
         tree: draft tree; its tensors are on the device.
         acceptance: results of the acceptance rule.
         result: accepted path, and the token after it.
-        n_accepted: number of accepted nodes; its expected value if probabilities of the exact rule are known and the
-            verifier draws random numbers.
+        n_accepted: number of accepted nodes. If the exact rule's probabilities are known and the verifier draws random
+            numbers: its expected value.
         probe_sources: source of each probe position.
     """
 
@@ -279,22 +279,22 @@ class VerifiedTree:
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens of the accepted path, and the token after it."""
+        """Return the tokens of the accepted path and the token after it."""
         return [*(self.acceptance.tokens[node] for node in self.result.path), self.result.bonus]
 
     @property
     def is_nan(self) -> bool:
-        """Whether the target's probabilities contain NaN."""
+        """Return whether the target's probabilities contain NaN."""
         return any(value != value for value in self.acceptance.entropy)
 
     @property
     def sources(self) -> list[str]:
-        """Source of each node."""
+        """Return the source of each node."""
         source = self.tree.source
         return [source] * len(self.acceptance.tokens) if isinstance(source, str) else list(source)
 
     def emitted_tokens(self, base: int, spans: abc.Sequence[tuple[str, int, int]]) -> list[EmittedToken]:
-        """Return the tokens that this adds to a text of `base` tokens, one for each span of text."""
+        """Return the tokens that the result adds to a text of `base` tokens, one for each span of text."""
         result, acceptance, tokens = self.result, self.acceptance, list[EmittedToken]()
         for i, (text, start, end) in enumerate(spans):
             if i < len(result.path):
@@ -322,7 +322,7 @@ def record_round(
         sequence: the sequence.
         verified_tree: verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
-        results: which of these, and of earlier tentative tokens, are final now.
+        results: which of the new tokens, and of earlier tentative tokens, are final now.
         timing: timing of the round.
         context: the engine's texts of tokens, and whether it stores top tokens and entropy.
     """
@@ -399,7 +399,7 @@ def record_round(
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return (rule of each node, inputs of the rules), None for untested nodes. New rules are added to `known`."""
+    """Return (rule of each node, inputs of the rules), with None for untested nodes. New rules are added to `known`."""
     n, reason = len(tested), found.reason
     if reason is None:
         return [None] * n, {}

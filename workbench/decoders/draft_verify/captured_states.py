@@ -10,11 +10,11 @@ from workbench.kernels.segment import CaptureSelection, HiddenStates, PrefillHid
 from workbench.models.loading import Models
 
 CHUNK = 512
-"""Tokens per forward when states are computed again."""
+"""Tokens per forward pass when states are computed again."""
 
 
 def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, first: int = 0) -> HiddenStates:
-    """Return the target's states at the committed positions from `first` on, except the last one (not yet processed).
+    """Return the target's states at the committed positions from `first` on, without the last one (not yet processed).
 
     States captured during prefill are used if they match. Otherwise, as after a change of drafter or images, the target
     processes the tokens again and writes the same keys and values into its KV cache. If the selection does not

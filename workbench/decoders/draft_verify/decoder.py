@@ -24,10 +24,10 @@ from workbench.engine.round_timing import RoundTimer, time_drafting
 
 
 class DraftVerify(SequenceLifetime):
-    """Decoder of sequences that share a target. Each phase returns the rounds of the sequences without an error."""
+    """Draft-and-verify decoder. Each phase returns the rounds of the sequences that had no error in it."""
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round for some sequences. Return whether at least one had a round."""
+        """Run one round for some sequences. Return whether at least one sequence had a round."""
         rounds = self.plan([RoundState(sequence) for sequence in sequences])
         timer = RoundTimer(self.clock, rounds)
         accepted = timer.run((self.draft, self.verify, self.accept), rounds)
@@ -40,25 +40,25 @@ class DraftVerify(SequenceLifetime):
         return self.each(rounds, lambda r: r.plan(batch))
 
     def draft(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Sample γ guesses, or a tree of guesses, from each drafter; in one call for sequences that share one."""
+        """Draft γ tokens, or a tree, for each sequence; sequences with the same drafter are drafted in one call."""
         for group in groups_of((r for r in rounds if r.tree is None), lambda r: r.drafting_group):
             with time_drafting(self.clock, group):
                 self.together(group, propose, again=propose_again)
         return [r for r in rounds if r.tree is not None]
 
     def verify(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Run the target over the last token and the draft of each sequence, in one forward."""
+        """Run the target over the last token and the draft of each sequence, in one forward pass."""
         rounds = self.each(rounds, lambda r: r.build_input(self.models))
         for group in groups_of(rounds, lambda r: r.first_layers):
             self.together(group, partial(run_target, self.models))
         return [r for r in rounds if r.logits is not None]
 
     def accept(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Apply the acceptance rules on the device, copy their results to the host at once, find accepted paths."""
+        """Apply the acceptance rules on the device, copy all results to the host at once, and find accepted paths."""
         rounds = self.each(rounds, lambda r: r.accept(self.context.record))
         copy_to_host(rounds)
         return self.each(rounds, RoundState.walk)
 
     def commit(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Commit accepted and next tokens to KV cache and text, drop the rest; the parts observe the round."""
+        """Commit accepted and next tokens to KV cache and text, drop rejected ones, and pass feedback to the parts."""
         return self.each(rounds, lambda r: r.commit(self.context))

@@ -72,12 +72,12 @@ class ObservingDrafter:
 
 
 def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) -> ObservingDrafter | None:
-    """Return the state that a new drafter can take over, of the current or an inactive drafter; None if there is none.
+    """Return the state of the current or an inactive drafter that a new drafter can take over; None if there is none.
 
     Args:
         sequence: sequence.
         drafter: new drafter, not used yet.
-        models: models that it will run with.
+        models: models with which the new drafter will run.
     """
     name = drafter.state_key()
     if name is None:

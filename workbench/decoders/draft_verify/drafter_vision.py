@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 def report_vision(sequence: Sequence, **fields: Any) -> None:
     """Report the image information that a sequence's drafter uses; called in `init_state` or `propose`.
 
-    `fields` are those of `Round.vision`. The engine records them with the next round, and again after each change.
+    `fields` has the keys of `Round.vision`. The engine records them with the next round, and again after each change.
     """
     sequence.state.vision.update(fields)
 

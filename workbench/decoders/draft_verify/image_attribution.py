@@ -95,7 +95,7 @@ def explain_draft_model(
 
 
 def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the distribution that token `index` was drawn from, for these target logits (penalties left out)."""
+    """Return the distribution from which token `index` was drawn, computed from target logits without penalties."""
     for r in rounds:
         if index < len(r.emitted):
             sampling = SamplingParams(**{n: r.params[n] for n in SAMPLING_NAMES if n in r.params})
@@ -110,7 +110,7 @@ def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple
     Args:
         request: request of a run with images.
         n: number of tokens that the run has emitted.
-        drafter: use the images shown to the drafter, which may differ from the target's.
+        drafter: whether to use the drafter's images, which may differ from the target's.
     """
     assert request.image_inputs is not None
     changed = [(at, swap.image_inputs) for at, swap in request.image_changes if drafter or swap.receiver == BOTH]
@@ -143,7 +143,7 @@ def _maps(
 def _weights(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
 ) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
-    """Return attention, and gradient × input, from the tokens after `first` on to each of the m vision tokens."""
+    """Return attention weights, and gradient × input, of each token after `first` on each of the m vision tokens."""
     full_inputs = _extended(model, inputs, tokens)
     n_prompt = inputs["input_ids"].shape[1]
     is_vision = full_inputs["input_ids"][0] == image_token_id(model.config)
@@ -179,8 +179,8 @@ def slopes(
 
     Args:
         values: values to differentiate, [T].
-        leaves: tensors to differentiate by.
-        towards: a direction for each leaf; by default the leaf itself: gradient × input.
+        leaves: tensors with respect to which the values are differentiated.
+        towards: a direction for each leaf; by default the leaf itself, which gives gradient × input.
         on_progress: progress callback, called with the number of completed values.
     """
     results, towards = [], leaves if towards is None else towards

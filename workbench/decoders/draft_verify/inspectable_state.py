@@ -25,7 +25,7 @@ class StateEntry:
 
     Attributes:
         before: tokens that form its key.
-        after: tokens that the entry drafts.
+        after: tokens drafted from the entry.
         count: count of the entry: see `StateSummary.count_meaning`.
         words: name of the entry if its key has no tokens.
     """
@@ -72,8 +72,8 @@ class InspectableState(ABC):
     Attributes:
         title: display name.
         unit: plural noun for its entries.
-        n_queries: number of rounds in which the drafter queried it.
-        hits: number of these rounds in which it had a draft.
+        n_queries: number of rounds in which the drafter queried the state.
+        hits: number of these rounds in which the state provided a draft.
         n_accepted: number of accepted tokens from its drafts.
         shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes drafted from it; empty: all nodes are.
@@ -99,7 +99,7 @@ class InspectableState(ABC):
         self.n_accepted += sum(self.is_own_source(source[node]) for node in path)
 
     def is_own_source(self, source: str) -> bool:
-        """Whether a node with this source comes from this state."""
+        """Return whether a node with this source comes from this state."""
         return not self.sources or source in self.sources
 
     @abstractmethod
@@ -124,7 +124,7 @@ class InspectableState(ABC):
         Raises:
             ModelError: the arrays are invalid.
         """
-        raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Choose it by its folder instead.")
+        raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Name its folder instead.")
 
     def clear(self) -> None:
         """Clear a state shared by several requests. Other states are replaced by new ones instead."""

@@ -65,10 +65,10 @@ class TrainableLayers(OnlineTrainer):
 
         Args:
             tokens: tokens of the text.
-            start: position of the first of them.
-            at: indices into `tokens` after which the target's distribution is known.
-            distributions: the target's distributions after these tokens, plain softmax; tokens outside the draft
-                vocabulary are ignored.
+            start: position of the first token.
+            at: indices of the tokens after which the target's distribution is known.
+            distributions: the target's distributions after the tokens at `at`, as plain softmax; tokens outside the
+                draft vocabulary are ignored.
             rate: AdamW's learning rate.
         """
 
@@ -92,7 +92,7 @@ class TrainableLayers(OnlineTrainer):
 
         Args:
             tokens: tokens of the text.
-            start: position of the first of them.
+            start: position of the first token.
             loss_of: loss function; it runs with gradients enabled, and must clone other tensors that it reads.
             rate: AdamW's learning rate.
         """
@@ -133,17 +133,17 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the copied layers, the optimiser's two moments, and a lean decoder's copies, in bytes."""
+        """Return the bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the model."""
+        """Return the fingerprint of the model."""
         return fingerprint(self.runner.model)
 
     def matches(self, whose: str) -> bool:
-        """Whether a fingerprint belongs to these weights, quantised or not."""
+        """Return whether a fingerprint belongs to these weights, quantised or not."""
         return not fingerprints_differ(whose, self.fingerprint)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:

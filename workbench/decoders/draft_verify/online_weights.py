@@ -26,7 +26,7 @@ MAX_STEPS = 100_000
 FURTHEST = 8.0
 """Largest change of a weight accepted from a file."""
 FINGERPRINT_KEY, STEPS_KEY = "whose", "lessons"
-"""Array names in a file besides those of the weights: fingerprint digits of the original weights, number of steps."""
+"""Names of further arrays in a file: digits of the fingerprint of the original weights, and number of steps."""
 _NORMED = 1e-12
 
 
@@ -46,10 +46,10 @@ class OnlineTrainer(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hexadecimal fingerprint of the original weights."""
+        """Return the hexadecimal fingerprint of the original weights."""
 
     def matches(self, fingerprint: str) -> bool:
-        """Whether a fingerprint belongs to the original weights."""
+        """Return whether a fingerprint belongs to the original weights."""
         return fingerprint == self.fingerprint
 
     @abstractmethod
@@ -67,11 +67,11 @@ class OnlineTrainer(ABC):
     @property
     @abstractmethod
     def n_bytes(self) -> int:
-        """Memory of the weights and of everything needed for training, in bytes."""
+        """Return the memory of the weights and of everything needed for training, in bytes."""
 
     @property
     def most_bytes(self) -> int:
-        """Largest memory that it may take, in bytes."""
+        """Return the maximum memory of the trainer, in bytes."""
         return self.n_bytes
 
     def reset_weights(self) -> None:
@@ -118,7 +118,8 @@ class TrainedState(InspectableState, Generic[_L]):
     """Inspectable state of an online-trained drafter, for one sequence.
 
     Attributes:
-        trainable: trained weights, of this sequence alone or shared by all requests with that setting.
+        trainable: trained weights; they belong to this sequence alone, or all requests with the same setting share
+            them.
         title: display name.
     """
 
@@ -152,7 +153,7 @@ class TrainedState(InspectableState, Generic[_L]):
         if not weights.matches(digits):
             raise ModelError(
                 f"The file is broken, or belongs to another {weights.label}.",
-                f"Use the {weights.label} with which it was saved, or start without the file.",
+                f"Use the {weights.label} for which it was saved, or start without the file.",
             )
         n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}

@@ -33,11 +33,11 @@ class Plan:
     """Draft budget of a round.
 
     Attributes:
-        depth: largest depth of the tree; 0: draft nothing.
+        depth: maximum depth of the tree; 0: draft nothing.
         can_stop_early: ask the policy after each level whether to continue (`Policy.should_continue`), which costs a
             synchronisation.
         tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
-        nodes: most nodes of the tree, for drafters with a tree builder; None: the tree builder's own number.
+        nodes: maximum number of nodes, for drafters with a tree builder; None: the tree builder's own limit.
     """
 
     depth: int
@@ -96,20 +96,20 @@ class Verification:
 
     @property
     def logits(self) -> Float[Tensor, "N_plus_1 V"]:
-        """Target logits after penalties and processors."""
+        """Return the target's logits after penalties and processors."""
         return self.processed_logits if isinstance(self.processed_logits, Tensor) else self.processed_logits()
 
     @property
     def p(self) -> Float[Tensor, "N_plus_1 V"]:
-        """Distributions that tokens are drawn from, computed at first access: some rules do not need them."""
+        """Return the distributions from which tokens are drawn, computed at first access."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def likeliest(self) -> Int[Tensor, " N_plus_1"]:
-        """Return the target's most probable token at each position. Usually already computed for the trace."""
+        """Return the target's most probable token at each position, usually already computed for the trace."""
         return likeliest(self.logits) if self.best is None else self.best
 
     def entropies(self) -> Float[Tensor, " N_plus_1"]:
-        """Return the entropy of p at each position, in nats. Usually already computed for the trace."""
+        """Return the entropy of p at each position, in nats, usually already computed for the trace."""
         if self.entropy is not None:
             return self.entropy
         p_best, best = largest(self.p, 1)
@@ -153,7 +153,7 @@ class RoundFeedback:
 
     @property
     def path_indices(self) -> list[int]:
-        """Indices into `hidden` and `layer_states` of positions that predict emitted tokens: root, accepted nodes."""
+        """Return the indices of the root and the accepted nodes in `hidden` and `layer_states`."""
         return [0, *(node + 1 for node in self.result.path)][: len(self.emitted)]
 
 
@@ -199,7 +199,7 @@ class Part:
     head: ClassVar[Head | None] = None
     """Trained head that the part needs, if it is not the head of the method's drafter (`Method.head`)."""
     claims: ClassVar[tuple[Claim, ...]] = ()
-    """Claims of the part's paper. Each names the method that it is measured with; that method lists it, too."""
+    """Claims of the part's paper. Each names the method with which it is measured; that method also lists it."""
 
     def make_ready(self, models: Models) -> None:
         """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
@@ -209,11 +209,11 @@ class Part:
         return ()
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
+        """Return probe positions: tokens processed after a draft in the same forward pass, never accepted; None: none.
 
         Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
-        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter; None if there was
-        no room.
+        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter. They are None if
+        the KV cache had no room.
         """
         return None
 
@@ -226,19 +226,19 @@ class Drafter(Part):
     """
 
     ignores_images: ClassVar[bool] = False
-    """Whether the drafter ignores images; a draft model trained without images then suits it better."""
+    """Whether the drafter ignores images. A draft model trained without images is then the better choice."""
     reads_target: ClassVar[bool] = False
     """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
     is_empty: ClassVar[bool] = False
     """Whether the drafter never drafts: plain decoding."""
     reuses_logits: ClassVar[bool] = False
-    """Whether the drafts are the target's own predictions from earlier passes (Jacobi, Lookahead)."""
+    """Whether the drafts are the target's own predictions from earlier forward passes (Jacobi, Lookahead)."""
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the ways in which siblings of the drafter's trees may be drawn when sampling. By default any way.
+        """Return the sampling methods that the drafter's trees may have when sampling; by default, all.
 
-        This determines which verifiers preserve the target's distribution (`Method.unsound_reason`); a tree with
-        siblings drawn otherwise is refused. Empty trees and greedy decoding do not count.
+        They determine which verifiers preserve the target's distribution (`Method.unsound_reason`). A tree with another
+        sampling method is refused, except if it is empty or decoding is greedy.
         """
         return frozenset(Sampling)
 
@@ -256,13 +256,13 @@ class Drafter(Part):
 
     @classmethod
     def batches(cls) -> bool:
-        """Whether the drafter handles several sequences per call. Others are called for one sequence at a time."""
+        """Return whether `propose` handles several sequences per call; otherwise it is called once per sequence."""
         return cls.propose is not Drafter.propose
 
     def max_levels(self, sequence: Sequence) -> int | None:
-        """Return the number of levels that fit into its own model's context; None if it has no shorter context.
+        """Return how many levels fit into the draft model's context; None if that is not shorter than the target's.
 
-        Below 1, the engine requests no more drafts and reports the reason.
+        If the result is below 1, the engine requests no more drafts and reports the reason.
         """
         return None
 
@@ -278,10 +278,10 @@ class Drafter(Part):
         raise NotImplementedError
 
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-        """Return the target's hidden states at the root and this draft, if drafting computed them; else None.
+        """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
 
-        The sequence's KV entries of those layers are then stored after its committed part, and verification continues
-        from there.
+        In this case the KV cache holds the entries of the layers that have run, after its committed part, and
+        verification continues with the next layer.
         """
         return None
 
@@ -304,7 +304,8 @@ class Drafter(Part):
             on_progress: progress callback, called with the completed share.
 
         Returns:
-            `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if it reads no images itself.
+            `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if the drafter reads no images
+            itself.
         """
         return None
 
@@ -325,9 +326,10 @@ class TreeBuilder(Part):
     """Base class of tree builders, for drafters that give distributions. Subclasses are frozen dataclasses."""
 
     siblings: ClassVar[Sampling]
-    """Way in which siblings of its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
+    """Sampling method of its trees when sampling. In greedy decoding siblings may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether the tree builder feeds the drafter several tokens as one. The drafter then needs `superposes`."""
+    """Whether the tree builder gives the drafter the mean embedding of several tokens as one input, as `superposes`
+    allows."""
 
     def init_state(self, drafter: Drafter, models: Models) -> Any:
         """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
@@ -342,7 +344,7 @@ class TreeBuilder(Part):
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
-    """Return how siblings in a drafter's trees are drawn; a tree builder that the drafter does not use is ignored."""
+    """Return the sampling methods of a drafter's trees; a tree builder that the drafter does not use is ignored."""
     supported = drafter.siblings()
     return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
 
@@ -354,7 +356,8 @@ class DistributionDrafter(Drafter):
     """
 
     superposes: ClassVar[bool] = False
-    """Whether the drafter can feed several tokens as one, by their mean embedding: see `PartialTree.superpose`."""
+    """Whether the drafter can process the mean embedding of several tokens as one input: see
+    `PartialTree.superpose`."""
     default_tree_builder: ClassVar[TreeBuilder | None] = None
     """Tree builder if neither plan nor method names one."""
 
@@ -388,16 +391,16 @@ class Verifier(Part):
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which the output follows the target's distribution; empty: approximate."""
+    """Sampling methods for which the output follows the target's distribution; empty: the verifier is approximate."""
     keeps_greedy: ClassVar[bool] = True
-    """Whether output at temperature 0 equals the target's own, whatever was drafted."""
+    """Whether output at temperature 0 equals the target's own, for any draft."""
     reads_draft_probs: ClassVar[bool] = False
-    """Whether the verifier reads draft distributions of chains also at temperature 0; providing them costs time."""
+    """Whether the verifier reads the draft distributions of chains at temperature 0, too; providing them takes time."""
 
     def reads_draft_states(self, models: Models) -> bool:
         """Return whether the verifier reads the draft model's hidden state after each draft token of a chain.
 
-        These are `DraftTree.states`. The state after the last token costs one more draft model forward per round.
+        These are `DraftTree.states`. The state after the last token costs one more draft model forward pass per round.
         """
         return False
 
@@ -421,14 +424,14 @@ class Verifier(Part):
         return walk(parents, accept, bonus, uniform)
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Whether acceptance needs uniform random numbers."""
+        """Return whether acceptance needs uniform random numbers."""
         return not sampling.greedy
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Update `sequence.state.verifier` after a round. `sequence.committed` already contains the emitted tokens."""
 
     def max_tentative(self) -> int:
-        """Return the largest number of tentative tokens that the verifier may take back; 0: all tokens are final.
+        """Return the maximum number of tentative tokens, which the verifier may take back; 0: all tokens are final.
 
         Tentative tokens are emitted and streamed only when `decide_tentative` or this limit makes them final.
         """
@@ -440,9 +443,10 @@ class Verifier(Part):
         """Decide which tentative tokens become final; called after each round's `observe` if `max_tentative` is not 0.
 
         Args:
-            sequence: sequence; its `committed` tokens end with the tentative ones, those of this round included.
+            sequence: sequence; its `committed` tokens end with the tentative ones, including tentative tokens of this
+                round.
             tentative: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
-            ends: whether the text ends with the last of them; tokens that are not taken back are then final.
+            ends: whether the text ends with the last tentative token; tokens that are not taken back are then final.
         """
         raise NotImplementedError
 
@@ -472,7 +476,7 @@ class Policy(Part):
         raise NotImplementedError
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
-        """Return whether to draft another level; called if `Plan.can_stop_early`.
+        """Return whether to draft another level; called if `Plan.can_stop_early` is set.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
         does not bias the accepted tokens. The engine synchronises to read a result on the device; a policy that has

@@ -48,15 +48,17 @@ class RoundState:
         drafting: timing of its drafting group.
         target_input: the sequence's part of the target's forward: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
-        hidden: the LM head's input there, [N+1, D].
-        layer_states: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
+        hidden: the LM head's input at the same positions, [N+1, D].
+        layer_states: captured hidden states at the same positions, for the layers that the method requested, each [N+1,
+            D].
         probe_outputs: results at probe positions, by the part that requested them.
-        has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the
-            CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
+        has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Its embedding lookup would
+            abort the CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to
+            NaN.
         acceptance: results of the acceptance rule, on the device until `copy_to_host`.
         verified_tree: the draft with its accepted path.
         new_tokens: tokens that the round adds to the text.
-        results: which of these, and of earlier tentative tokens, are final.
+        results: which of the new tokens, and of earlier tentative tokens, are final.
     """
 
     sequence: Sequence
@@ -88,14 +90,14 @@ class RoundState:
 
     @property
     def drafting_group(self) -> Hashable:
-        """Key of the sequences that are drafted together: those with one drafter class and the same models."""
+        """Return the key that sequences drafted together share: drafter class and models."""
         drafter = self.sequence.drafter
         return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
 
     # -- verify --------------------------------------------------------------------------------------------------
 
     def build_input(self, models: Models) -> None:
-        """Assemble the input of the target's forward."""
+        """Assemble the input of the target's forward pass."""
         assert self.tree is not None
         is_on_host = on_host(models.target.device)
         if not is_on_host:
@@ -106,7 +108,7 @@ class RoundState:
                 self._replace_invalid(probes.tokens, models.target.vocab_size)
 
     def _replace_invalid(self, tokens: Tensor, size: int) -> None:
-        """Note whether some token id is invalid, and clamp all ids in place; does not synchronise.
+        """Record whether any token id is invalid, and clamp all ids in place; does not synchronise.
 
         The tensor itself is changed, because drafters recognise their tree by object identity.
         """
@@ -119,13 +121,13 @@ class RoundState:
 
     @property
     def first_layers(self) -> tuple[int, int]:
-        """Layers that drafting has already run, and layers after which probe positions enter; 0: none."""
+        """Return (number of layers that drafting has already run, layer after which probes enter); 0: none."""
         assert self.target_input is not None
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
     def take_output(self, out: Output, b: int) -> None:
-        """Take the sequence's results, at batch index `b`, from the output of the target's forward."""
+        """Take the sequence's results, at batch index `b`, from the output of the target's forward pass."""
         assert self.target_input is not None
         n = 1 + len(self.target_input.tree)
         self.hidden, self.logits = out.hidden[b, :n], out.logits[b, :n]
@@ -230,7 +232,7 @@ class RoundState:
 
     @property
     def reason(self) -> str:
-        """Why the text ends; "" if it continues."""
+        """Return why the text ends; "" if it continues."""
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
@@ -269,7 +271,7 @@ def propose_again(group: abc.Sequence[RoundState]) -> None:
 
 
 def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
-    """Run one forward of the target for rounds with the same `first_layers`."""
+    """Run one forward pass of the target for rounds with the same `first_layers`."""
     ordered = sorted(group, key=lambda r: r.sequence.cache_slot.index)
     captured = {layer for r in ordered for layer in r.sequence.state.captured_layers}
     begin, entry_layer = ordered[0].first_layers
@@ -297,14 +299,15 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
 # -- input of the target's forward ------------------------------------------------------------------------------------
 
 PROBING_PARTS = ("drafter", "verifier")
-"""Parts that may request probe positions, in the order of their probes in a block."""
+"""Parts of a method that may request probe positions, in the order of their probes in a block."""
 ROOM = min(SCRATCH, MOST) - 1
-"""Most nodes and probes in a block. Larger blocks could not use the compiled forward, which would change rounding."""
+"""Maximum number of nodes and probes in a block. Larger blocks could not use the compiled forward pass, and rounding
+would change."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """One sequence's part of a target forward.
+    """One sequence's part of a target forward pass.
 
     Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
     everything that a commit can keep, and are dropped with the rejected nodes.
@@ -312,7 +315,7 @@ class VerificationInput:
     Attributes:
         tree: draft, N nodes.
         probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
-        exits: the target's hidden states computed by drafting, from which the forward continues.
+        exits: the target's hidden states that drafting computed, from which the forward pass continues.
     """
 
     tree: DraftTree
@@ -321,7 +324,7 @@ class VerificationInput:
 
     @property
     def probes(self) -> Probes | None:
-        """All probes, in the order of the block."""
+        """Return all probes, in the order of the block."""
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
@@ -356,7 +359,7 @@ class VerificationInput:
 
     @property
     def probe_entry_layer(self) -> int:
-        """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
+        """Return the number of layers after which some probes enter; 0 if all probes enter at the first layer."""
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
@@ -374,7 +377,7 @@ class VerificationInput:
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of the whole block at `probe_entry_layer`. `stream`: those of `below`."""
+        """Return the residual streams of the whole block at `probe_entry_layer`, given those of the part `below`."""
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():
@@ -393,7 +396,7 @@ class VerificationInput:
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
+        """Return the probes' results by requesting part. Arguments: logits and LM head inputs of the whole block."""
         results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
         for part, probes in self.probes_by_part.items():
@@ -405,7 +408,7 @@ class VerificationInput:
 def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
     """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
 
-    With probes, the forward starts at the first layer: the states from drafting include no probes.
+    With probes, the forward pass starts at the first layer: the states from drafting include no probes.
 
     Raises:
         WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).

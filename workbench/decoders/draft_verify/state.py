@@ -25,13 +25,13 @@ class DraftState:
         policy: result of `Policy.init_state`.
         plan: draft budget of the current round.
         captured_layers: target layers whose hidden states the parts need from a verification.
-        no_draft_reason: why the drafter drafts nothing more; "" if it still drafts.
+        no_draft_reason: why the drafter can no longer draft; "" if it can.
         inactive: earlier drafters that still receive feedback, by `Drafter.state_key`.
         vision: the drafter's report of the image information that it uses; see `drafter_vision.report_vision`.
         vision_recorded: the part of `vision` that is already in the trace.
         tentative: tokens that may still be taken back, the last ones of `Sequence.committed`, oldest first.
         n_final: number of the oldest tentative tokens that become final in the next round.
-        retractions: how often tokens were taken back since the last one became final.
+        retractions: number of times that tokens were taken back since the last token became final.
     """
 
     drafter: Any = None

@@ -122,7 +122,7 @@ def load(sequence: Sequence, data: bytes) -> None:
 
 
 def reset(sequence: Sequence) -> None:
-    """Reset the drafter's state to that of the committed text alone.
+    """Reset the drafter's state to the state that follows from the committed text alone.
 
     Raises:
         MethodUnavailableError: the drafter has no state, or it is read-only.

@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 
 FORMAT, VERSION = "workbench-drafter-state", "1"
 HEAD_BYTES = 64 << 10
-SAME = "Start a run with that target, or a drafter of that kind; or save the state of this one."
+SAME = "Load the file in a run with that target and drafter, or save the state of this run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class StateFile:
 
         Args:
             kind: kind of state that the drafter expects.
-            models: models that it drafts for.
+            models: models with the target for which the drafter drafts.
 
         Raises:
             TokenizerMismatchError: the state was saved with another tokenizer, or for another target.

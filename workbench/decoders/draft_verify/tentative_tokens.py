@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
 MAX_RETRACTIONS = 4
-"""Largest number of times that tokens are taken back before one becomes final; after that, none is taken back."""
+"""Maximum number of times that tokens are taken back before one becomes final; after that, no token is taken back."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,8 @@ class TentativeToken:
 
     Attributes:
         token: entry for the trace, still without text.
-        before: LM head input from which the previous token was drawn: `last_hidden` of the sequence without this token.
+        before: LM head input from which the token before this one was drawn: `last_hidden` of the sequence without this
+            token.
         text: text of this token alone, for display.
         logprob: log-probability of the token, if requested.
         is_in_trace: whether the trace already lists it in `Round.placed`.
@@ -82,14 +83,14 @@ def settle(
     reason: str,
     context: EngineContext,
 ) -> TentativeResults:
-    """Emit the new tokens of a round; with a verifier that may take tokens back, those that are final.
+    """Emit the new tokens of a round; with a verifier that may take tokens back, only those that are final.
 
     Args:
         sequence: sequence; its new tokens are committed.
         new: new tokens.
-        states_before: for each, the LM head input from which the token before it was drawn.
+        states_before: for each new token, the LM head input from which the token before it was drawn.
         logprobs: their log-probabilities, if requested.
-        reason: why the text ends with the last of them, from `cut`.
+        reason: why the text ends with the last new token, from `cut`.
         context: the engine's models and texts of tokens.
     """
     if not _has_tentative(sequence):
@@ -108,7 +109,7 @@ def decide(
     Args:
         sequence: sequence; its new tokens are committed.
         new_tokens: new tokens, in order; they are added to the tentative ones.
-        ends: whether the text ends with the last of them, if it stays.
+        ends: whether the text ends with the last new token, if it stays.
         models: models of the engine.
     """
     sequence.state.tentative += new_tokens

@@ -36,7 +36,7 @@ class NodeDistributions:
     """A drafter's distributions of the token after each of w nodes.
 
     Attributes:
-        hidden: LM head input there; None if the drafter does not provide it.
+        hidden: LM head input at each node; None if the drafter does not provide it.
     """
 
     hidden: Float[Tensor, "w D"] | None = None
@@ -77,7 +77,7 @@ class FullDistributions(NodeDistributions):
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
-        """Distributions, float [w, V]."""
+        """Return the distributions, float [w, V]."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def full_probs(self) -> Float[Tensor, "w V"]:
@@ -95,7 +95,7 @@ class Step:
     Attributes:
         level: number of drafted levels, from 1.
         p: the drafter's distributions for the next level, after each node that would be expanded.
-        hidden: draft model LM head input of these distributions; None if the drafter does not provide it.
+        hidden: input of the draft model's LM head for these distributions; None if the drafter does not provide it.
     """
 
     level: int
@@ -106,7 +106,7 @@ class Step:
 def should_continue(
     sequence: Sequence, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
-    """Whether the policy continues the draft after `level` levels. Synchronises if `Plan.can_stop_early`."""
+    """Return whether the policy continues the draft after `level` levels. Synchronises if `Plan.can_stop_early`."""
     continues = not sequence.state.plan.can_stop_early or bool(
         sequence.policy.should_continue(sequence, sequence.state.policy, Step(level, p(), hidden))
     )
@@ -119,7 +119,7 @@ class PartialTree:
     """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
 
     A level is added below expanded nodes, and some of its nodes are expanded next. So a new node's attention mask is
-    that of its parent plus itself, and no matrix over the whole tree is needed.
+    its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
     Attributes:
         sequence: the sequence.
@@ -150,8 +150,8 @@ class PartialTree:
         """Add a level.
 
         Args:
-            tokens: tokens of its nodes.
-            below: for each, the index of its parent among the nodes expanded last; None for children of the root.
+            tokens: tokens of the level's nodes.
+            below: for each node, the index of its parent among the nodes expanded last; None for children of the root.
         """
         w = tokens.shape[0]
         self.parents.append(torch.full((w,), -1, device=self.device) if below is None else self.expanded[-1][below])
@@ -164,13 +164,13 @@ class PartialTree:
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the distribution after all nodes of the last level, fed as one token with their mean embedding.
+        """Return the distribution after one input that has the mean embedding of all nodes of the last level.
 
         Args:
             weights: weights of the nodes, ≥ 0 with sum 1.
 
         Returns:
-            One distribution for all, or one for each if earlier tokens matter (penalties).
+            One distribution for all nodes, or one for each node if earlier tokens matter (penalties).
 
         Raises:
             MethodUnavailableError: the drafter does not read embeddings (`DistributionDrafter.superposes`).
@@ -191,12 +191,12 @@ class PartialTree:
         return tokens, below
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
-        """Process nodes of the newest level, in one forward, and return the distributions after them.
+        """Process nodes of the newest level, in one forward pass, and return the distributions after them.
 
         Args:
             tokens: tokens of the nodes. Their attention mask is `attention_mask`, their level `len(self.tokens)`, from
                 1.
-            below: for each, the index of its parent among the nodes processed before; None: the root.
+            below: for each node, the index of its parent among the nodes processed before; None: the root.
         """
         raise NotImplementedError
 
@@ -206,12 +206,12 @@ class PartialTree:
         Arguments: see `superpose`.
         """
         raise MethodUnavailableError(
-            f"{self.source} drafts from tokens, not from embeddings: it cannot process several of them as one.",
+            f"{self.source} drafts from tokens, not from embeddings: it cannot process several tokens as one.",
             "Choose another tree builder, or a method with a draft model.",
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Whether the policy allows another level, by the distributions after the nodes expanded last."""
+        """Return whether the policy allows another level, given the distributions after the nodes expanded last."""
         return should_continue(self.sequence, len(self.tokens), distributions.full_probs, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
@@ -248,5 +248,5 @@ class PartialTree:
 
 @lru_cache(maxsize=64)
 def _own(w: int, device: torch.device) -> Bool[Tensor, "w w"]:
-    """Return the mask in which each of w nodes attends to itself. Cached, never written to."""
+    """Return the mask in which each of w nodes attends only to itself. The tensor is cached; do not modify it."""
     return torch.eye(w, dtype=torch.bool, device=device)

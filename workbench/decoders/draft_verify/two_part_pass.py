@@ -1,4 +1,4 @@
-"""A target forward in two parts: some probe positions enter at a middle layer, with states computed from the draft's.
+"""Run the target's forward pass in two parts, because some probe positions enter at a middle layer.
 
     layers 1 … l      root, draft
     layers l + 1 … L  root, draft, probes computed from the residual streams after layer l
@@ -23,7 +23,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 WholeSegment = Callable[[Float[Tensor, "n D"]], Segment]
-"""Function that returns a whole segment, probes included, from the residual streams of the part without them."""
+"""Function that returns the whole segment, with its probes, from the residual streams of the tokens before them."""
 
 
 def forward_entering(
@@ -38,8 +38,9 @@ def forward_entering(
         models: models with the target.
         batch: for each sequence, the segment that the first layers process, and the function for the other layers; in
             the order of the KV cache slots.
-        layer: number of layers, the same for all of them, 1 … L.
-        capture_layers: indices of layers to capture; states of layers below `layer` do not contain these probes.
+        layer: number of first layers, the same for all sequences, 1 … L.
+        capture_layers: indices of layers to capture; the captured states of layers below `layer` do not contain these
+            probes.
     """
     target = models.target
     lower_segments = [segment for segment, _ in batch]
@@ -63,9 +64,9 @@ def _below(
 
 
 def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
-    """Whether a target's forward can be split after `layer` layers; it cannot if layers pass on several tensors.
+    """Return whether a target's forward pass can be split after `layer` layers: each layer must output a single tensor.
 
-    Tested once per target, by processing the sequence's last token both ways.
+    The test runs once per target: it processes the sequence's last token with and without a split.
     """
     key, slot, target = ("enters", layer), sequence.cache_slot, models.target
     if key not in models.shared:

@@ -1,8 +1,8 @@
 """Decoder of masked-diffusion language models, after LLaDA.
 
-The answer is a canvas of masked positions. Every round is one forward over prompt and canvas, in both directions; the
-model predicts all masked positions, and a rule selects the positions to fill. Blocks of the canvas are filled from left
-to right. Tokens up to the first masked position are final text; filled positions after it are tentative tokens.
+The answer is a canvas of masked positions. Every round is one forward pass over prompt and canvas, in both directions;
+the model predicts all masked positions, and a rule selects the positions to fill. Blocks of the canvas are filled from
+left to right. Tokens up to the first masked position are final text; filled positions after it are tentative tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MaskedDiffusion(DecoderParams):
     block: int = param(64, ge=1, le=512, doc="positions per block; blocks are filled from left to right")
     per_round: int = param(1, ge=1, le=64, doc="positions that are filled in a round")
     rule: str = param(
-        CONFIDENCE, choices=(CONFIDENCE, RANDOM), doc="which positions are filled: the surest, or random ones"
+        CONFIDENCE, choices=(CONFIDENCE, RANDOM), doc="which positions are filled: the most probable, or random ones"
     )
 
     def decoder(self, context: EngineContext) -> Decoder:
@@ -65,7 +65,7 @@ class Canvas(OnePassState):
 
     Attributes:
         tokens: token at each position, or the mask token.
-        probs: the model's probability of each token when it was filled in; 0 for a masked position.
+        probs: the model's probability of each token when the token was filled in; 0 for a masked position.
         n_rounds: number of rounds so far.
     """
 
@@ -75,17 +75,17 @@ class Canvas(OnePassState):
 
 
 class MaskedDiffusionDecoder(OnePassDecoder):
-    """Decoder with one forward over prompt and canvas per round. The KV cache is empty between rounds."""
+    """Decoder with one forward pass over prompt and canvas per round. The KV cache is empty between rounds."""
 
     @property
     def mask_token(self) -> int:
-        """Id of the token that stands for a masked position."""
+        """Return the id of the token that stands for a masked position."""
         token = self.models.mask_token
         assert token is not None
         return token
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Return True at once: every forward reads the whole prompt, so nothing can be prefilled."""
+        """Return True at once: every forward pass reads the whole prompt, so nothing can be prefilled."""
         return True
 
     def open(self, sequence: Sequence) -> None:
@@ -94,7 +94,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         sequence.state = Canvas(tokens=[self.mask_token] * n, probs=[0.0] * n)
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return prompt and canvas as the input of the forward. Every token attends to every other."""
+        """Return prompt and canvas as the input of the forward pass. Every token attends to every other."""
         slot, device = sequence.cache_slot, self.models.target.device
         slot.scratch = 0
         tokens = to_device([*sequence.committed, *sequence.state.tokens], device)

@@ -1,8 +1,8 @@
 """Decoder that drafts the next round while the target verifies this one, on a second thread.
 
-The phases are those of `DraftVerify`. While `verify` runs, the drafter continues after its own draft, on the assumption
-that all of it is accepted and that the next token is the one it would draft itself. If the assumption holds, the next
-round has its draft already; if not, that draft is discarded and a new one is made.
+The phases are the same as in `DraftVerify`. While `verify` runs, the drafter continues after its own draft, on the
+assumption that all of it is accepted and that the next token is the one it would draft itself. If the assumption holds,
+the next round already has its draft; if not, that draft is discarded and a new one is made.
 
     device   ─ verify round 1 ─┬─ verify round 2 ─┬─ draft ─┬─ verify round 3
     drafter    draft round 2   │    draft round 3 │         │    draft round 4

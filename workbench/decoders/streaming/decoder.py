@@ -88,7 +88,7 @@ class StreamingDecoder(OnePassDecoder):
         return params
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the last token of the text, the only input of the forward."""
+        """Return the last token of the text, the only input of the forward pass."""
         self._set_retention(sequence)  # parameters may have changed, or a change to another decoder was refused
         sequence.cache_slot.scratch = 0
         return Segment(sequence.cache_slot, to_device([sequence.committed[-1]], self.models.target.device))

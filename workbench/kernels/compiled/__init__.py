@@ -1,4 +1,4 @@
-"""Compiled functions for forwards over few tokens on a CPU. numba compiles them for this processor and caches them.
+"""Functions for forward passes over few tokens on a CPU, compiled for this processor by numba and cached.
 
 The cache folder is named by a hash of all files in this package: numba alone checks the file of a function, not the
 files of the functions that it calls.

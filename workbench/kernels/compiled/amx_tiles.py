@@ -4,7 +4,7 @@ Tiles multiply so fast that memory bandwidth is the limit even for 64 tokens. We
 tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
 bfloat16 numbers**, the nearest one and the nearest one to the remainder, with a relative error below 2⁻¹⁷. Sums
 are in float32 and in the same order for any number of tokens: a token's result does not depend on the other tokens in
-the forward.
+the forward pass.
 
 These instructions treat subnormal numbers as 0.
 """
@@ -91,9 +91,9 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
     """Compute 16 or 32 neighbouring outputs of a product (`blocks` 1 or 2) for 1 or 2 groups of `tokens` tokens each.
 
     out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`; added to `out` if `add` is 1. `groups` 0 means the only token of
-    a forward. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` the address of the group
-    in the array that `pack` wrote; `out` an address of float32, `per_row` numbers from one token to the next. Tiles
-    must be configured (`begin`).
+    a forward pass. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` the address of the group in
+    the array that `pack` wrote; `out` an address of float32, `per_row` numbers from one token to the next. Tiles must
+    be configured (`begin`).
     """
 
     def codegen(ctx, b, sig, args):
@@ -233,7 +233,7 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tokens_of(rows):
-    """Return the number of tokens per group, the same for all groups of a forward; the last group may have fewer."""
+    """Return the number of tokens per group. All groups of a forward pass are equal, but the last may be smaller."""
     groups = (rows + TILE - 1) // TILE
     return (rows + groups - 1) // groups
 
@@ -241,7 +241,7 @@ def tokens_of(rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def begin(by_tiles, rows):
-    """Configure tiles for a forward over `rows` tokens if it uses them; return the previous configuration for `end`.
+    """Configure tiles for a forward pass over `rows` tokens if it uses tiles; return the old configuration for `end`.
 
     Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's matrix
     products do not check whether it is still the one that torch loaded.

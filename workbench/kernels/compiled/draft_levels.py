@@ -2,7 +2,7 @@
 
 There are two input products: the input of the residual stream, and the term added to queries, keys and values. A
 drafter may have both, one or neither. Threads share the work within each of the five functions. Calling them from
-compiled code avoids Python between them, which for such a small layer costs as much time as reading its weights.
+compiled code avoids Python code between them, which takes as long as reading the weights of such a small layer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def level(joined, beside, layered, read, weighed):
 def list_seen(sees, before, seen, count):
     """List the KV-cache entries that each of n nodes attends to: the first `before`, then those where `sees` is true.
 
-    `sees` is bool [n, s] over the entries after these. Writes `seen`, int32 [n, before + s], in increasing order, and
-    `count`, int64 [n].
+    `sees` is bool [n, s] and describes the s entries after the first `before` ones. Writes `seen`, int32 [n, before +
+    s], in increasing order, and `count`, int64 [n].
     """
     for t in range(sees.shape[0]):
         for j in range(before):

@@ -5,7 +5,8 @@ attention; its output; gate and up; down). A phase consists of pieces, and each 
 thread that starts late, or loses its core to another program, delays at most one piece, and a single thread can do
 everything. The result does not depend on which thread computes a piece (see `instructions`).
 
-Arrays of a forward over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width F:
+Arrays of a forward pass over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width
+F:
     x: float32 [T, D], the residual stream, changed in place.
     weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs].
     scales: int64 [L, 7], addresses of float32 [outputs, inputs / 64] if weights are int8.
@@ -167,7 +168,7 @@ def run_layers(
 def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     """Apply the final norm and the LM head: write the normed x to `hidden` [T, D] and the logits to `out`.
 
-    `last` is the norm's weight; `kind` is that of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
+    `last` is the norm's weight; `kind` is the kind of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
     `taken` is one phase, int64 [2].
     """
     n_tokens, width = x.shape

@@ -1,4 +1,4 @@
-"""Emit LLVM code for the innermost operations of a forward over few tokens: products, attention, atomic counters.
+"""Emit LLVM code for the innermost operations of a forward pass over few tokens: products, attention, atomic counters.
 
 For a single token, every weight is read once for two operations, so memory bandwidth is the limit. torch's products
 reach about two thirds of that bandwidth: they prefetch too late, and each starts and stops threads. Here a
@@ -7,11 +7,11 @@ instruction that multiplies pairs of bfloat16 (vdpbf16ps) has half the throughpu
 measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). There SmolLM2's 269 MB are read in
 10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
 
-**A token's result does not depend on the other tokens in the forward**: each output is summed in the same order for any
-number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So text
-drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
+**A token's result does not depend on the other tokens in the forward pass**: each output is summed in the same order
+for any number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So
+text drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
 
-All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward.
+All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward pass.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ADDRESS = types.int64
 def block(context, kind, rows, w, x, n, out, per_row, scale, add):
     """Compute `OUTS` neighbouring outputs for up to `ROWS` rows.
 
-    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is that of the weights. `w` is the
+    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is the kind of the weights. `w` is the
     address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order
     (`layer_steps.to_even_odd_order`), n a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the
     next; `scale` of float32 [OUTS, n / GROUP], read only for int8 weights, once for all rows.
@@ -161,7 +161,7 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
     """Compute the weighted sum out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m, m > 0, in the order of j.
 
-    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are those of `scores`.
+    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are as for `scores`.
     """
 
     def codegen(ctx, b, sig, args):

@@ -59,7 +59,7 @@ def every(word: int) -> Any:
 def sums(b: Any, vectors: list[Any]) -> Any:
     """Return a vector whose lane i is the sum over the lanes of vector i, for up to 16 vectors.
 
-    Each sum is added in the same order, whatever its lane.
+    The order of additions is the same in every lane.
     """
     level, half = [*vectors, *[ir.Constant(VECTOR, [0.0] * LANES)] * (LANES - len(vectors))], LANES // 2
     while half:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = 64
-"""Number of rows of the heads' and the target's embedding that are compared."""
+"""Number of rows of the heads' and of the target's embedding that are compared."""
 ALIKE = 0.9
 """Minimum cosine similarity at which two embeddings count as the same weights, stored in different formats."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRequirements:
-    """Properties of a target that trained heads have to match.
+    """Properties of a target that trained heads must match.
 
     Attributes:
         name: name of the target.

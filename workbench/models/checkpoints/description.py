@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 ROPES = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Suffix of the name of a RoPE buffer that older programs stored. The buffer is ignored: it follows from the
-configuration."""
+"""Suffix of the name of a RoPE buffer that older programs stored. The buffer is ignored, because it can be computed
+from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
+        """Return the name of the folder."""
         return self.files.folder.resolve().name
 
     @property
     def n_parameters(self) -> int:
-        """Number of parameters in the tensors that are read."""
+        """Return the number of parameters in the tensors that are read."""
         total = 0
         for name in self.tensor_names.values():
             n = 1

@@ -61,7 +61,7 @@ def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) ->
         Token ids and their order, as in `Checkpoint`.
 
     Raises:
-        ModelError: as for `draft_vocabulary`; or the number of rows is neither of these.
+        ModelError: as for `draft_vocabulary`, or `rows` is neither the length of the list nor `vocab_size`.
     """
     tokens, order = sort_draft_tokens(stored, stored.array(name).tolist(), name, vocab_size)
     if rows == vocab_size and rows != len(tokens):

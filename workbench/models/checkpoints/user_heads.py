@@ -38,26 +38,26 @@ class OwnHeads:
 
     @property
     def kind(self) -> str:
-        """Kind of trained head, such as "medusa"."""
+        """Return the kind of trained head, such as "medusa"."""
         return self.config["workbench_head"]
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
+        """Return the name of the folder."""
         return self.folder.resolve().name
 
 
 log = logging.getLogger(__name__)
 _chosen: list[str] = []
 _preferred: set[str] = set()
-"""Folders that `prefer` added in this process. If one is missing later, a warning is logged instead of an error,
+"""Folders that `prefer` added in this process. If one is missing later, a warning is logged and no error is raised,
 because no user is waiting for the result."""
 _missed: set[str] = set()
 """Preferred folders that cannot be read and for which a warning was already logged."""
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in some folders in this process, with precedence over those that the environment names."""
+    """Use the heads in some folders in this process, with precedence over the folders that the environment names."""
     _chosen[:] = places
 
 
@@ -82,7 +82,7 @@ def own_heads() -> Iterator[OwnHeads]:
     """Yield the heads in the named folders; preferred folders that cannot be read are skipped.
 
     Raises:
-        ModelError: another folder cannot be read.
+        ModelError: a folder that is not preferred cannot be read.
     """
     for folder in head_folders():
         try:

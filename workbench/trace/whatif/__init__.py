@@ -57,7 +57,7 @@ def analyse(
         trace: run to analyse.
         others: other runs of the prompt: plain decoding becomes the baseline, any other run is combined with `trace`.
         measured: measured speed-up over plain decoding, from several pairs of such runs, if available.
-        errors: measured error of each prediction, in words (`workbench.bench.whatif_errors.errors`).
+        errors: text about the measured error of each prediction (`workbench.bench.whatif_errors.errors`).
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
     time_budget, rounds = time_breakdown(trace, plain), trace.rounds

@@ -1,4 +1,4 @@
-"""Compare a run with theory: τ under two models of acceptance, the best draft length, the bound for siblings."""
+"""Compare a run with theory: τ under two models of acceptance, best draft length, acceptance bound for siblings."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, A
         plain: plain decoding of the same prompt by the same target; None: not available.
 
     Returns:
-        `tau`, measured; `rate`, accepted / tested with the siblings of a position counted once; `tau_iid`, equation 1
-        at that rate; `rates` by position; `tau_by_position`; `best`, the best draft length under the run's cost model;
-        and the list of `transport`. `best` is None without a plain step; positions that were never drafted are assumed
-        to have `rate`, and rounds without a draft count as rejections of the first token.
+        `tau`, measured; `rate`, accepted / tested with the siblings of a position counted once; `tau_iid`, τ by
+        equation 1 of Leviathan et al. 2023 at that rate; `rates` by position; `tau_by_position`; `best`, the best draft
+        length under the run's cost model; and `transport`, the output of `compare_with_transport_bound`. `best` is None
+        without a plain step; positions that were never drafted are assumed to have `rate`, and rounds without a draft
+        count as rejections of the first token.
     """
     rounds, time_budget = trace.rounds, time_breakdown(trace, plain)
     predicted = predict_tau(rounds)
@@ -60,7 +61,8 @@ def compare_with_transport_bound(rounds: Sequence[Round]) -> list[dict[str, Any]
     tokens and can only be too high. Siblings with equal tokens mean sampling with replacement.
 
     Returns:
-        For each number of siblings: `siblings`, `places` (tree positions), `accepted` (share of them), `bound` (mean),
+        For each number of siblings: `siblings`, `places` (tree positions), `accepted` (share of these positions),
+            `bound` (mean),
         `exact` (share of the positions at which the recorded tokens hold both distributions completely).
     """
     by_n: dict[int, list[tuple[bool, float, bool]]] = defaultdict(list)

@@ -23,7 +23,8 @@ class Combination:
         tau: τ with the better draft in every round, or with both drafts in one tree: an upper bound for every rule that
             chooses between the two.
         share_first: share of the combined rounds in which the first drafter's draft reached further.
-        share_second: the same for the second drafter; the rest are ties.
+        share_second: share of the combined rounds in which the second drafter's draft reached further; the rest are
+            ties.
     """
 
     first: str
@@ -65,7 +66,7 @@ def combine(first: Trace, second: Trace) -> Combination:
             break
         common += 1
     if not common:
-        raise WorkbenchError("The outputs of the two runs have no common beginning.", "Combine greedy runs.")
+        raise WorkbenchError("The outputs of the two runs have no common prefix.", "Combine greedy runs.")
     starts, reaches = zip(*(_reach(t, common) for t in (first, second)), strict=True)
     at, n, wins = 0, 0, [0, 0]
     while at < common:

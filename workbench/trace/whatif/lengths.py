@@ -43,7 +43,7 @@ class Costs:
 def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
     """Fit the cost model to the rounds of a run that are not stalled.
 
-    The time of a target pass is a line over its number of tokens; other times are means.
+    The time of a target pass is modelled as linear in its number of tokens; other times are means.
 
     Args:
         trace: the run.
@@ -73,7 +73,7 @@ class Alternative:
     """Prediction for a run with another draft length.
 
     Attributes:
-        name: the difference to the recorded run, in words.
+        name: text that describes the difference from the recorded run.
         depth: draft length, or None if it varies.
         tau: tokens per round.
         tokens_per_second: speed by the cost model.
@@ -119,8 +119,8 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
 
     With drafts cut to k levels, a round ends after at most k accepted tokens and the target's own, and the next round
     starts there, inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of a
-    round is that of the levels and nodes up to k of the recorded round in which it starts. A tree keeps its shape up to
-    level k; a tree rebuilt with all its nodes on fewer levels may accept more.
+    round is the cost of the first k levels of the recorded round in which it starts. A tree keeps its shape up to level
+    k; a tree rebuilt with all its nodes on fewer levels may accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
 
@@ -158,5 +158,5 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
 
 
 def _is_whole(r: Round) -> bool:
-    """Return whether the accepted path ends at a leaf, that is, nothing was rejected."""
+    """Return whether the accepted path ends at a leaf, so that nothing was rejected."""
     return bool(r.path) and r.bonus_kind != CORRECTED and r.path[-1] not in r.nodes.parents

@@ -10,7 +10,7 @@ iterates over positions of the text, not over recorded rounds. Assumptions by re
     after a draft that ended early, or without a draft    a new draft ends there, too
 
 For a drafter whose greedy proposals depend only on the text, the first two are exact. The expected number of rounds is
-computed without sampling: each position has one probability that a round starts there.
+computed without sampling, from the probability that a round starts at each position.
 """
 
 from __future__ import annotations

@@ -29,19 +29,20 @@ class TimeBreakdown:
         stalled_s: total time of the stalled rounds.
         plain_stalled: number of stalled rounds of plain decoding.
         measured: speed-up over plain decoding from all rounds, as shown in the run's key figures; None without a
-            baseline. `speedup` is the same without stalled rounds.
+            baseline. `speedup` excludes stalled rounds.
         tau: tokens emitted / target passes.
         drafted: drafted tokens per round.
         depth: drafted levels per round.
         rate: accepted / tested, with the siblings of a position counted once; None if nothing was tested.
-        tau_iid: tokens per round if every test had that acceptance rate, by equation 1 at each round's depth.
+        tau_iid: tokens per round if every test had the acceptance rate `rate`, by equation 1 of Leviathan et al. 2023
+            at each round's depth.
         draft_s: time in forward passes of drafters.
         verify_s: time in the target's forward pass.
         accept_s: host overhead of verification: distributions, acceptance rule, walk.
         other_s: all other host overhead: building trees, moving the KV cache, recording, waiting.
         plain_s: time of a plain step with its overhead; None without a baseline.
         plain_verify_s: time in the target's forward pass of a plain step.
-        plain_from: source of the plain step, in words.
+        plain_from: text that names the source of the plain step.
     """
 
     rounds: int
@@ -64,17 +65,17 @@ class TimeBreakdown:
 
     @property
     def round_s(self) -> float:
-        """Mean time of a round."""
+        """Return the mean time of a round."""
         return self.draft_s + self.verify_s + self.accept_s + self.other_s
 
     @property
     def speedup(self) -> float | None:
-        """Speed-up over plain decoding, without stalled rounds on either side; None without a baseline."""
+        """Return the speed-up over plain decoding, excluding the stalled rounds of both; None without a baseline."""
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
     def predicted_speedup(self) -> float | None:
-        """Speed-up by Leviathan's theorem 3.8 from the measured acceptance rate and drafting time.
+        """Return the speed-up by theorem 3.8 of Leviathan et al. 2023, from measured acceptance rate and drafting time.
 
         The theorem assumes that verification takes as long as a plain step. None without a baseline or tested drafts.
         """
@@ -156,7 +157,7 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """Return the plain rounds that are the baseline of `time_breakdown`, and their source in words."""
+    """Return the plain rounds that are the baseline of `time_breakdown`, and a text that names their source."""
     if plain is not None:
         header, plain_header = trace.header, plain.header
         for field, a, b in (

@@ -21,8 +21,8 @@ class EmittedTokenRanks:
         tested: number of rounds that tested this depth.
         ranks: rank of the emitted token in the drafter's distribution (from 1) → number of rounds, for accepted
             siblings and corrected tokens.
-        beyond: number of rounds in which the emitted token was not among the recorded ones.
-        unknown: number of rounds without a recorded ranking of the drafter.
+        beyond: number of rounds in which the emitted token was not in the recorded ranking.
+        unknown: number of rounds in which the drafter's ranking was not recorded.
         second_for_target: number of rejections in which the draft was the target's second most likely token.
     """
 
@@ -106,7 +106,7 @@ def _rank(r: Round, place: int, wanted: int) -> int | None:
         wanted: token id.
 
     Returns:
-        The rank; 0 if the token is not among the recorded ones; None if no ranking was recorded.
+        The rank; 0 if the token is not in the recorded ranking; None if no ranking was recorded.
     """
     top = r.top_q[place + 1] if place + 1 < len(r.top_q) else None
     if top is not None:

@@ -11,7 +11,7 @@ from workbench.trace.whatif.lengths import LengthPredictions
 from workbench.trace.whatif.timing import TimeBreakdown
 
 TELLING, SMALL = 0.1, 0.02
-"""Relative differences below which a speed is not explained (`TELLING`), or not mentioned (`SMALL`)."""
+"""Relative differences of speed below which a cause is not explained (`TELLING`) or not mentioned (`SMALL`)."""
 
 
 def explain_speed(
