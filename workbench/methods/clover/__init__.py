@@ -11,8 +11,8 @@ from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as a round of plain decoding; on the paper's GPUs "
+    "a pass over a few tokens takes about as long as one over a single token."
 )
 
 METHOD = Method(
@@ -28,9 +28,10 @@ METHOD = Method(
     ),
     summary="One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on depth.",
     idea=(
-        "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
-        "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "
-        "and the target's LM head computes the next distribution from both."
+        "A decoder layer over the target's last hidden states h, the augmenting block, computes a speculation state "
+        "s. Then one step is repeated: a gate A adds the embedding e of the last drafted token x̂ to the state, "
+        "weighted by how well it fits, and the target's LM head computes the next distribution from a combination g "
+        "of both. Q, K and V are linear maps."
     ),
     formula=(
         "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "

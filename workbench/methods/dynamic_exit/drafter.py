@@ -54,7 +54,7 @@ class ExitStatistics:
 
     @property
     def acceptance(self) -> Float[np.ndarray, " m"]:
-        """Estimated acceptance rate α of each exit layer."""
+        """Return the estimated acceptance rate α of each exit layer."""
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:

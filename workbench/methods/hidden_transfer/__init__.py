@@ -26,10 +26,10 @@ METHOD = Method(
         "Hidden states of a middle layer contain enough about the next tokens for the upper layers to predict them."
     ),
     idea=(
-        "After a middle layer, trained matrices turn the hidden state of each drafted token into pseudo states of the "
-        "tokens after it. These go through the layers above together with the draft and come out as predictions, so "
-        "the pass that verifies one draft also makes the next one. Unlike heads on the last hidden state, pseudo "
-        "states attend to the text and to each other."
+        "After a middle layer l of L, trained matrices P(k) turn the hidden state h of each drafted token into pseudo "
+        "states of the tokens after it. These go through the layers above together with the draft and come out as "
+        "predictions, so the pass that verifies one draft also computes the next one. Unlike heads on the last hidden "
+        "state, pseudo states attend to the text and to each other."
     ),
     formula="prediction of x(t + 1 + k): LM head( layers l + 1 … L( P(k) · h(t) ) ), at position t + k",
     differences=(

@@ -74,7 +74,7 @@ class ExitAdapter(AttentionNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
@@ -171,7 +171,7 @@ class Kangaroo(Drafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains for all sequences in lock-step.
 
-        The first forward reads tokens that the adapter has not read yet.
+        The first forward pass reads tokens that the adapter has not read yet.
         """
         models = sequences[0].models
         slots = [row.cache_slot for row in sequences]

@@ -67,7 +67,7 @@ class MedusaHeads(LevelNet):
         return x
 
     def prepare_for_drafting(self) -> MedusaHeads:
-        """Prepare the net for drafting: no gradients, and one matrix product per layer for all stacks."""
+        """Prepare the net for drafting: disable gradients, and use one matrix product per layer for all stacks."""
         super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:

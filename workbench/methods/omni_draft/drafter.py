@@ -35,7 +35,7 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
-"""Maximum number of tokens that one forward reads."""
+"""Maximum number of tokens that one forward pass reads."""
 
 
 @dataclass

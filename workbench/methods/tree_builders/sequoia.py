@@ -77,7 +77,7 @@ class SequoiaState:
     """State of the Sequoia tree builder in one run: costs, acceptance counts and the current tree.
 
     Attributes:
-        costs: costs of forwards on this machine, in this dtype.
+        costs: costs of forward passes on this machine, in this dtype.
         level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
             with a target pass.
         accepted: number of accepted siblings by rank.
@@ -169,7 +169,7 @@ class Sequoia(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
-        """Return a state with the costs of forwards.
+        """Return a state with the costs of forward passes.
 
         The first run of these models on this machine measures the costs.
         """

@@ -85,7 +85,7 @@ class Superposed(TreeBuilder):
     """Draft `width` texts at once: the draft model reads the last tokens of all of them in one position.
 
     The position's embedding is ẽ = Σ λ_d E[y_d], where E[y_d] is the embedding of the last token of draft d, and λ the
-    softmax of the drafts' scores s_d. A level therefore costs one forward over one token, whatever the width. All
+    softmax of the drafts' scores s_d. A level therefore costs one forward pass over one token, whatever the width. All
     drafts share its distribution P, and n-grams distinguish them: token v after draft d gains (1 − α) log P(v) + α log
     P_ng(v | last tokens of d), and the `width` largest sums s_d + gain continue. If some candidates followed the
     draft's last tokens in the text so far, the other candidates are excluded; if none did, the draft's score falls by

@@ -92,7 +92,7 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild the head."""
+        """Return the constructor arguments that rebuild the head."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
