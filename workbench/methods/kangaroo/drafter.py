@@ -97,7 +97,7 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Return predicted LM head inputs for the next exit states, and append them to the adapter's KV cache."""
+        """Append the next exit states to the adapter's KV cache, and return the LM head inputs predicted from them."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]

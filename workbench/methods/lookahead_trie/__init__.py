@@ -25,7 +25,7 @@ METHOD = Method(
         "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
         "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
     ),
-    formula="score = (1 − w) · count in the prompt + w · count in outputs",
+    formula="score = (1 − w) · count in the prompt + w · count in outputs, with w = output_weight",
     differences=(
         "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a small target "
         "relatively more time; τ may be lower where a text offers long copies.",

@@ -53,7 +53,7 @@ class MedusaHeads(LevelNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """Blocks by layer: L layers of K blocks each."""
+        """Return the blocks by layer: L layers of K blocks each."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
@@ -148,7 +148,7 @@ class IndependentLevels(Protocol):
 
     @property
     def net(self) -> Any:
-        """Net of the drafter. Its `accuracy` is the measured accuracy of each rank at each level."""
+        """Return the drafter's net. Its `accuracy` is the measured accuracy of each rank at each level."""
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level over the target's V tokens.

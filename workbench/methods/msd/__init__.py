@@ -29,8 +29,9 @@ METHOD = Method(
     ),
     summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
     idea=(
-        "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
-        "hidden state and without a next token. Training starts on text alone and goes on with images and text."
+        "Words enter as in EAGLE, as hidden state f and embedding e fused by a projection W. A patch v enters as the "
+        "vector e(v) that the projector computed from it, without the target's hidden state and without a next token. "
+        "Training starts on text alone and goes on with images and text."
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
     differences=(

@@ -102,7 +102,7 @@ class OmniDraftState:
 
     @property
     def shared_copy(self) -> WeightSharingCopy | None:
-        """Trained weight-sharing copy that replaces the draft model; None if nothing is trained."""
+        """Return the trained weight-sharing copy that replaces the draft model; None if nothing is trained."""
         return None if self.training.trainable is None else self.training.trainable.shared_copy
 
 

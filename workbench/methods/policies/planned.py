@@ -64,7 +64,7 @@ class RoundEstimates:
 
     @property
     def acceptance(self) -> float:
-        """Acceptance rate over all levels."""
+        """Return the acceptance rate over all levels."""
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:

@@ -91,7 +91,7 @@ class RetrievedTree:
 
     @property
     def shares(self) -> list[float]:
-        """Share of the read occurrences whose continuation begins with the path to each node."""
+        """Return the share of the read occurrences whose continuation begins with the path to each node."""
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:

@@ -70,7 +70,7 @@ class Block:
 
     @property
     def n_processed(self) -> int:
-        """Number of positions that the block has processed."""
+        """Return the number of positions that the block has processed."""
         return self.kv_caches[0].n_used
 
     def truncate(self, n: int) -> None:
@@ -302,7 +302,7 @@ def _net(models: Models) -> S2DNet:
     """Return the net that was trained for the target of `models`. It is loaded once.
 
     Raises:
-        ModelError: the draft model cannot be read, or has another vocabulary than the target.
+        ModelError: the draft model cannot be read, or its vocabulary size differs from the target's.
     """
     net, size = load_fitting(S2DNet, models, "S2D weights", TRAIN_ADVICE), models.target.vocab_size
     if len(net.embed.weight) != size:

@@ -77,7 +77,7 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Layers of each block: those after the previous exit, up to the next one."""
+        """Return the layers of each block: the layers after the previous exit, up to the next one."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 

@@ -26,7 +26,7 @@ METHOD = undrafted(
         "the newest ones, and drops the others. Positions are counted within the cache, so they never exceed it. Until "
         "the window is full the text is the target's own; later it is an approximation."
     ),
-    formula="attend to x(1) … x(S) and x(t − W + 1) … x(t), at positions 1 … S + W",
+    formula="attend to the sinks x(1) … x(S) and the window x(t − W + 1) … x(t), at positions 1 … S + W",
     differences=(
         "Keys are cached with rotary positions, and rotated again when they move; the paper caches keys without "
         "positions.",

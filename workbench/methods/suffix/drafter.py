@@ -51,7 +51,7 @@ class Text:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Stored tokens, int32 [n]."""
+        """Return the stored tokens, int32 [n]."""
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the array in bytes."""
+        """Return the memory of the array in bytes."""
         return self._room.nbytes
 
     def matches(self, context: abc.Sequence[int], longest: int) -> list[np.ndarray]:
@@ -145,7 +145,7 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Expected number of accepted tokens, estimated from counts."""
+        """Return the expected number of accepted tokens, estimated from counts."""
         return sum(self.probs)
 
 

@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """Drafting state of TLT for one text: that of EAGLE, with a net that is trained online.
+    """Drafting state of TLT for one text: EAGLE's state, with a net that is trained online.
 
     Attributes:
         inspectable: net in training, private or shared; None before the state is initialised.

@@ -79,12 +79,12 @@ class ChainModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Device of the model's input tokens."""
+        """Return the device of the model's input tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Number V of logits per position."""
+        """Return the number V of logits per position."""
         ...
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:

@@ -35,8 +35,8 @@ MAX_ITERATIONS = 20
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
     "Planned with its probe positions",
-    "This tree, with probe positions after its nodes, has the most expected tokens per second over this round and the "
-    "following ones, by how often each rank was right on held-out text and by the measured cost of passes.",
+    "This tree, with probe positions after its nodes, has the most expected tokens per second over this and the "
+    "following rounds, by how often each rank was right on held-out text and by the measured cost of passes.",
     "probability that the tokens of these ranks on its path are accepted",
 )
 

@@ -40,7 +40,7 @@ MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC
 PLANNED = TreeBuilderRule(
     "sequoia",
     "Planned for this machine",
-    "This tree has the most expected tokens per second among all of its size, by how often each sibling is the "
+    "Among all trees of its size, this tree has the most expected tokens per second, by how often each sibling is the "
     "accepted one and by the measured cost of passes.",
     "acceptance assumed before the run",
     "measured when the tree was planned",

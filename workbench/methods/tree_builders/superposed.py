@@ -33,8 +33,9 @@ UNKNOWN = 200.0
 SUPERPOSED = TreeBuilderRule(
     "superposed",
     "Superposed draft",
-    "All drafts were read as one token and share one distribution; n-grams of the text so far select the continuation "
-    "of each. The best of each level continue, and λ is the weight of each in the next pass.",
+    "The draft model read the last tokens of all drafts as one mean embedding, so all drafts share one distribution; "
+    "n-grams of the text so far select the continuation of each. The best drafts of each level continue, and λ is the "
+    "weight of each in the next pass.",
     "λ by the drafter's distribution alone",
     "λ with n-grams",
 )

@@ -43,18 +43,18 @@ WRITTEN = Rule(
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but "
-    "writes 60 % of the tokens with low entropy."
+    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but its entropy is low "
+    "and it generates 60 % of the tokens."
 )
 SURE_OFTEN = (
-    f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; the paper's "
-    "small models have billions."
+    f"{WRONG_SCALE}: the draft model has 8M parameters and generates 35 % of the tokens; the paper's small models "
+    "have billions."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """Which model generates a sequence's next token, and the entropies that decide about a switch.
+    """Model that generates a sequence's next token, and the entropies that decide about a switch.
 
     Attributes:
         is_draft_model: whether the small model generates, not the target.
@@ -68,7 +68,7 @@ class GeneratorState:
 
     @property
     def mean(self) -> float:
-        """Mean entropy H̄ in bits of these distributions; 0 before the first token."""
+        """Return the mean entropy H̄ in bits of these distributions; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
     def after_token(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:

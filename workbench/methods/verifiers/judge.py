@@ -30,8 +30,9 @@ GOOD = Rule(
     "Accepted by the judge",
     "j > δ",
     _SEEN,
-    "A linear judge reads the hidden states after this draft; j is its score that the draft changes no answer. Above "
-    "δ the draft is accepted, whatever the target's own token. The output does not follow the target's distribution.",
+    "A linear judge reads the hidden states at this draft; its score j is the estimated probability that the draft "
+    "changes no answer. If j is above δ, the draft is accepted, whatever the target's own token. The output does not "
+    "follow the target's distribution.",
     source=SOURCE,
 )
 

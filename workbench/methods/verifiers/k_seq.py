@@ -47,7 +47,8 @@ class KSeq(EmissionVerifier):
     explanation: ClassVar[Rule] = rule_of(
         "k-seq",
         "K-SEQ",
-        "The first sibling that passes min(1, p / (ρ·q)) is accepted; ρ compensates their number.",
+        "The first sibling that passes min(1, p / (ρ·q)) is accepted; the discount ρ compensates the number of "
+        "siblings.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (

@@ -46,7 +46,7 @@ def unverified_excess(
         p: the target's distributions.
         q: the drafter's distributions.
         logits: the target's logits, −∞ at tokens that a logits processor forbids.
-        threshold: smallest draft probability that is not counted.
+        threshold: tokens with at most this draft probability are not counted.
     """
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
