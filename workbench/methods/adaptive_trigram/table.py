@@ -147,9 +147,9 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     """Run Monte Carlo tree search over the token sequences after a pair.
 
     An iteration descends through expanded nodes to the child with the largest PUCT value Q + (c₁ + ln((N + c₂ + 1) /
-    c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N those of
-    its parent. The iteration expands the node where the descent ends, and samples the rest of the sequence from the
-    table. Then it adds the score, 1 + the sum of the weights on its path, to all nodes that it passed.
+    c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N the
+    visits of its parent. The iteration expands the node where the descent ends, and samples the rest of the sequence
+    from the table. Then it adds the score, 1 + the sum of the weights on its path, to all nodes that it passed.
 
     Args:
         table: table of weights.

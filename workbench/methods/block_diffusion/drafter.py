@@ -64,7 +64,7 @@ class TrainingKV:
     keys_values: Float[Tensor, "two B H n d"]
 
     def append(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the text followed by those of a block, [B, H, n + m, d] each."""
+        """Return keys and values of the text, followed by the block's keys and values, [B, H, n + m, d] each."""
         keys, values = torch.cat([self.keys_values, new], 3).unbind(0)
         return keys, values
 
@@ -84,7 +84,7 @@ class BlockLayer(DecoderLayer):
     def project_text_kv(
         self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of the text, computed with the weights that also compute those of the block.
+        """Return keys and values of the text. The same weights also compute the keys and values of the block.
 
         Args:
             text: fused hidden states of the target.

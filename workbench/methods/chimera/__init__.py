@@ -26,7 +26,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.15758",
         "§3",
     ),
-    summary="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
+    summary="The last three tokens predict much of the next text; the target's own hidden states add the rest.",
     idea=(
         "A small trigram encoder E reads the embeddings e of each new token and the two before it. One decoder layer "
         "then attends to the target's hidden states f of the whole text; its output g replaces the hidden state that "

@@ -209,7 +209,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Drafting state of Clover for one text: that of Hydra++, with an augmenting block that also reads tokens."""
+    """Drafting state of Clover for one text: Hydra++'s state, with an augmenting block that also reads tokens."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]

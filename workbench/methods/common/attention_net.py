@@ -134,7 +134,7 @@ class AttentionNet(TrainedNet):
             x: residual stream.
             positions: positions in the text.
             mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
-            kv_cache: keys and values of earlier positions; those of the inputs are appended.
+            kv_cache: keys and values of earlier positions; the keys and values of the inputs are appended.
             qkv_input: input of the query, key and value projections; None: the normalised residual stream.
         """
         n = x.shape[1]

@@ -21,7 +21,7 @@ from workbench.models.loading import Models
 def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
     """Retain a drafted chain's KV cache entries up to the last accepted token, and drop the others.
 
-    The scratch entries are those of catch-up tokens, then those of drafts.
+    The scratch part contains first the entries of catch-up tokens, then the entries of drafts.
 
     Args:
         sequence: sequence after the round.

@@ -361,7 +361,7 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the drafter's image inputs for the trace. Patches are numbered through all images.
+    """Return the drafter's image inputs for the trace. Patches are numbered consecutively over all images.
 
     Args:
         prompt: features of the prompt.

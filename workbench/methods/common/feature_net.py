@@ -162,7 +162,7 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding that is paired with each position: here that of the next position."""
+        """Return the embedding that is paired with each position: here the embedding of the next position."""
         return prompt.embeds[:, 1:]
 
     def compress_image(

@@ -44,9 +44,10 @@ METHOD = Method(
     differences=(
         "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
         "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
-        "Unlikely tokens stay in the draft, and it may be shorter or longer than theirs.",
-        "verifier=judge is trained on answers that a program corrupted, where the paper annotated some 500 questions "
-        "by hand; it accepts drafts in sampled text too. It may accept mistakes that the paper's judge would reject.",
+        "Unlikely tokens stay in the draft, and it may be shorter or longer than with Hugging Face's rule.",
+        "The judge of verifier=judge is trained on answers that a program corrupted, where the paper (Judge Decoding) "
+        "has some 500 questions annotated by hand; it also accepts drafts in sampled text. It may accept mistakes "
+        "that the paper's judge would reject.",
         "policy=planned uses the measured seconds of this run's rounds instead of the paper's one cost ratio, and one "
         "acceptance rate per level. It may draft nothing, and its draft length may differ from the formula's.",
     ),

@@ -32,9 +32,9 @@ METHOD = Method(
     ),
     summary="The best exit layer and the best draft length depend on each other and on the text.",
     idea=(
-        "Verification yields the hidden states of all layers at every accepted position. The target's LM head "
-        "computes what each exit would have drafted there, and so how often each exit is right. The next draft uses "
-        "the exit and length with the most expected tokens per layer computed."
+        "Verification yields the hidden states of all layers at every accepted position. From them the target's LM "
+        "head computes the token that each exit would have drafted there, which shows how often each exit is right. "
+        "The next draft uses the exit and length with the most expected tokens per layer computed."
     ),
     formula=(
         "TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with acceptance rate α of exit E, d drafts, L "

@@ -59,7 +59,7 @@ class Options(LayerOptions):
     ttt: int = 3
     taps: tuple[int, ...] = ()
     starts_from_eagle: ClassVar[bool] = True
-    """From a finished EAGLE layer, whose weights have similar functions."""
+    """Training may start from a finished EAGLE layer, whose weights have similar functions."""
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
         return choose_capture_layers(self, layers)

@@ -149,7 +149,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Number of guesses in the window: all its positions but that of the last committed token."""
+        """Return the number of guesses in the window: all its positions but the one of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 

@@ -48,7 +48,7 @@ METHOD = Method(
     **layer_skipping(depth=3),
     claims=(
         Claim(
-            "τ relative to early exit after the same layer, with the same lengths",
+            "τ relative to early exit after the same layer, with the same draft lengths",
             "targets of several sizes, MT-Bench: above exits from the plain stream",
             None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is a speed-up)",
             lambda lab: lab.tau_over(

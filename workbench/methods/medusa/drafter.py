@@ -121,7 +121,7 @@ class MedusaState:
     head: SharedHead
 
     def head_logits(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
-        """Return logits of all K heads. Head k (from 1) predicts the token k + 1 positions after that of `hidden`.
+        """Return logits of all K heads. Head k (from 1) predicts the token k + 1 positions after `hidden`.
 
         W is the size of the target's vocabulary, or of a draft vocabulary, which `head.token_ids` maps to target ids.
         """

@@ -60,7 +60,7 @@ METHOD = Method(
             lacks="the paper's datastores; measured with the bundled one",
         ),
         Claim(
-            "τ relative to the datastore alone",
+            "τ relative to drafts from the datastore alone",
             "DocQA, summary, code and in-domain questions: better than retrieval alone",
             None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",

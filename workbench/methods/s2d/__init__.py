@@ -32,7 +32,7 @@ METHOD = Method(
         "A small language model has exits after m_1, m_2, … of its layers, through one norm and one LM head. Each "
         "token of a draft comes from the first exit i whose largest probability reaches a threshold θ_i. If a deeper "
         "layer is needed later, it first processes every position that exited before it, all in one pass, so that its "
-        "keys and values are those of a full run."
+        "keys and values are the same as in a full run."
     ),
     formula=(
         "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"

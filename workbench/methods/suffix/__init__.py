@@ -30,7 +30,7 @@ METHOD = Method(
     formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
     differences=(
         "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
-        "counts are those of the trees, over the newest 256 occurrences.",
+        "counts equal the counts of the trees, over the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
         "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
         "occurrence has probability ½, and its drafts are a little shorter.",

@@ -75,7 +75,8 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
         ),
         Claim(
-            "τ with the set found by the search relative to as many layers skipped evenly", "LLaMA-2-13B, r = 0.45",
+            "τ with the set found by the search relative to τ with as many layers skipped evenly",
+            "LLaMA-2-13B, r = 0.45",
             None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction, recalled)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",

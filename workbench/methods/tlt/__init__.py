@@ -68,7 +68,7 @@ METHOD = Method(
             lacks="reinforcement learning: the board `rollouts` has rollouts and a target that changes",
         ),
         Claim(
-            "τ of the head trained online relative to the frozen one, after changes of target and domain",
+            "τ with the head trained online relative to τ with the frozen head, after changes of target and domain",
             "drafters of targets in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
             lambda lab: (

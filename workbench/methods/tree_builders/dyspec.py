@@ -118,7 +118,7 @@ class DySpec(TreeBuilder):
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the minimum worth of a position, a scalar: that of the last position in the budget, or the threshold.
+        """Return the minimum worth of a position: the worth of the last one in the budget, or the threshold; a scalar.
 
         Args:
             worth: worth of all positions drawn so far [n].

@@ -22,8 +22,8 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 PERTURBED = TreeBuilderRule(
     "rsd-s",
     "Stochastic beam",
-    "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over "
-    "all its paths at once.",
+    "Each path's log-probability gets Gumbel noise, and a level keeps the paths with the largest sums: a draw without "
+    "replacement over all its paths at once.",
     "log q of its path",
     "with noise",
 )

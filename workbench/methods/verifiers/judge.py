@@ -55,7 +55,8 @@ UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL
 class JudgeHead(TrainedNet):
     """Linear judge on the last hidden states at a token: log-odds that the token changes no answer.
 
-    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads those of both models.
+    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads the hidden states of
+    both models.
 
     Args:
         width: the target's hidden size.

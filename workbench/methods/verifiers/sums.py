@@ -60,7 +60,7 @@ def price_of_keeping(
 ) -> Float[Tensor, " k"] | None:
     """Return the deviation of a rule that accepts tokens whose target probability exceeds a threshold.
 
-    The result is that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
+    The result equals `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
 
     Args:
         tree: draft.
