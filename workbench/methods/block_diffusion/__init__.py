@@ -14,8 +14,8 @@ UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as a round of plain decoding; on the paper's GPUs "
-    "a pass over a few tokens takes about as long as one over a single token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 2.2 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(

@@ -10,8 +10,8 @@ from workbench.methods.draft_tree.drafter import TopKTree
 from workbench.methods.tree_builders.best_first import BestFirst
 
 PAID = (
-    f"{WRONG_SCALE}: the tree gives 1.09 tokens per pass where the static tree gives 1, but its rounds take longer by "
-    "the same factor; with a 7B target, choosing nodes costs almost nothing."
+    f"{WRONG_SCALE}: per pass it emits 1.09 times as many tokens, but its rounds take longer by the same factor; with "
+    "a 7B target, choosing nodes costs almost nothing."
 )
 
 METHOD = Method(

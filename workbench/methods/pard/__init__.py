@@ -15,7 +15,7 @@ TRAINED = 6
 
 SMALL = (
     f"{WRONG_SCALE}: a round takes as long as 2.4 rounds of plain decoding and emits 2.2 tokens; on the paper's GPUs "
-    "a pass over a few tokens takes about as long as one over a single token."
+    "several tokens cost about as much as one."
 )
 YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD emits 2.2 tokens per round, multi-token prediction 3.2."
 UNREACHED = (

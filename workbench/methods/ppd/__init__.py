@@ -12,8 +12,8 @@ from workbench.methods.ppd.drafter import PPD, PromptTokens
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as a round of plain decoding; on the paper's GPUs "
-    "a pass over a few tokens takes about as long as one over a single token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 1.9 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
