@@ -21,7 +21,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2205.10350",
         "§3.1",
     ),
-    summary="In an edit the draft is known before the first token: copy the input, and align again after each change.",
+    summary="When a text is edited, the draft is known in advance: copy the input, and align again after each change.",
     idea=(
         "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
         "first token. When the target writes something else, the newest output tokens are looked up in the rest of "

@@ -45,7 +45,8 @@ METHOD = Method(
         "It is trained on the target's distributions, where the released code uses the tokens of the text. The "
         "distance between its states and the target's, which the paper computes, is not part of the loss here.",
         "In training a draft attends to its own earlier steps; the released code's mask, as stored, hides them.",
-        "By default 12 nodes in 4 levels, because each node costs a small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes in 4 levels, because each node costs a small target relatively more time; τ "
+        "may be lower.",
     ),
     order=91,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),

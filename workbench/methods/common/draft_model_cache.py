@@ -121,7 +121,7 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
     inputs = process(models.drafter_processor, prompt, sequence.pil_images)
     if int(inputs["input_ids"][0, -1]) != sequence.committed[sequence.prompt_length - 1]:
         raise MethodUnavailableError(
-            f"{models.drafter_name} and {models.target_name} end a prompt with images by different tokens.",
+            f"{models.drafter_name} and {models.target_name} end prompts that contain images with different tokens.",
             "Choose a draft model of the target's family.",
         )
     return inputs

@@ -39,8 +39,8 @@ METHOD = Method(
     differences=(
         NORMS,
         LOSSES,
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 6, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=100,

@@ -20,7 +20,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.01840",
         "§3",
     ),
-    summary="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
+    summary="Do not train a drafter to predict features: let it read early layers too, and train it on its own drafts.",
     idea=(
         "The target's hidden states h after a low, a middle and a high layer are fused by a projection W into one "
         "state g. One decoder layer reads it with the next token's embedding e, and a small LM head U predicts the "
@@ -42,8 +42,8 @@ METHOD = Method(
         "random weights.",
         "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
-        "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because each "
-        "node costs a small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the 60, 10 and 8 of the released "
+        "code, because each node costs a small target relatively more time; τ may be lower.",
         "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
     order=105,

@@ -46,8 +46,8 @@ METHOD = Method(
         "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
         "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
         "predictions may differ from the paper's by more than their training.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
     ),
     order=150,

@@ -25,7 +25,7 @@ METHOD = Method(
         "§3",
     ),
     summary=(
-        "A drafter that writes two tokens per pass needs half the passes, but the second does not depend on the first."
+        "A drafter of two tokens per pass needs half the passes, but the second token does not depend on the first."
     ),
     idea=(
         "EAGLE's layer, which reads a feature f and the next token's embedding e, is trained to predict the feature k "
@@ -53,9 +53,9 @@ METHOD = Method(
         "code has such positions in the loss, too, and at first gives an answer to nearly every block, but in the "
         "first text of a batch alone.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which depends on the round's distributions; "
-        "the paper has a larger fixed tree for each block length (grower=template is of this kind). Each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 6 levels, which depends on the round's "
+        "distributions; the paper has a larger fixed tree for each block length (grower=template is of this kind). "
+        "Each node costs a small target relatively more time; τ may be lower.",
         "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),

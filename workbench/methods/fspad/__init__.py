@@ -39,8 +39,8 @@ METHOD = Method(
         "the layer's output, which is also fed back; the LM head reads a projection of it.",
         "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because each node costs a small target "
-        "relatively more time; τ may be lower.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, because each node costs a "
+        "small target relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=102,

@@ -36,7 +36,8 @@ METHOD = Method(
         "All pseudo states enter after one layer; the paper may use a different layer for each step.",
         "The number of pseudo states after each node is planned together with the tree, by the measured cost of "
         "passes on this machine, as for parallel prompt decoding's prompt tokens. Each counts as a token of a whole "
-        "pass, although it goes through the upper layers alone. In our measurements this was no slower.",
+        "pass, although it goes through the upper layers alone. In our measurements this was no slower than a more "
+        "exact count.",
     ),
     order=92,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),

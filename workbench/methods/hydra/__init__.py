@@ -35,8 +35,8 @@ METHOD = Method(
         "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
         "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
         "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
-        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
-        "τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
+        "more time; τ may be lower.",
     ),
     order=85,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),

@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    summary="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
+    summary="The pass that verifies can also produce drafts: its guesses at later positions are collected as n-grams.",
     idea=(
         "A window w beside the text contains guesses at the next tokens (row 0) and the target's predictions for them "
         "in earlier passes (rows 1, 2, …). Each pass reads the window along with the draft and adds one row to it, "
@@ -37,8 +37,8 @@ METHOD = Method(
     ),
     formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
     differences=(
-        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a small "
-        "target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
+        "The defaults are W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a "
+        "small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
         "moves it by one position per round, so that its guesses lag.",
         "Tails that share a prefix are verified as branches of a tree and not as separate copies. After a fully "

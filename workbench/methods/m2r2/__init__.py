@@ -19,7 +19,8 @@ METHOD = Method(
         "https://arxiv.org/abs/2502.02040",
     ),
     summary=(
-        "A residual stream that only has to predict can be closer to the final state than one that later layers read."
+        "A residual stream that only has to predict can be closer to the final state than one that also feeds later "
+        "layers."
     ),
     idea=(
         "An accelerated residual stream r goes through the target's first E layers beside the target's own stream h, "

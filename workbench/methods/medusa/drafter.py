@@ -214,7 +214,7 @@ class HeadDistributions(NodeDistributions):
 
 @dataclass(frozen=True)
 class Medusa(DistributionDrafter):
-    """Draft with heads that independently read one hidden state: that of the newest token the target has processed.
+    """Draft with heads that independently read one hidden state, from the newest token that the target has processed.
 
     The newest committed token was predicted from this hidden state, and the target has not processed it yet, so head k
     predicts the k-th token after it. A path (i₁, i₂, …) of the static tree stands for the i₁-th best token of head 1,

@@ -38,8 +38,8 @@ METHOD = Method(
         "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
         "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
         "MSD's gain over EAGLE may differ.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 63, 8 and 5, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
         "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
         "minutes instead of 40 epochs; the first stage may be too short to matter.",

@@ -46,8 +46,8 @@ METHOD = Method(
         "released module was).",
         "A dense layer with the target's attention in place of a mixture of experts and latent attention: no such "
         "target is available here.",
-        "By default EAGLE-2's tree of 12 nodes, 3 children and 5 levels, where the paper drafts one token "
-        "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, where the paper drafts one "
+        "token (grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
         TRIMMED,
     ),
     order=107,

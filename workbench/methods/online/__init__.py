@@ -36,8 +36,8 @@ METHOD = Method(
     ),
     formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
     differences=(
-        "By default it is trained on all positions that the target verified, where the paper uses those at which it "
-        "rejected (places=rejected).",
+        "By default the draft model is trained on all positions that the target verified, where the paper uses those "
+        "at which it rejected (places=rejected).",
         "Training steps follow rounds of one text, where the paper's follow requests; with warm=True they continue "
         "over requests of this backend, as the paper's do.",
         "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "

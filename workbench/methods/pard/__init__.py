@@ -60,7 +60,7 @@ METHOD = Method(
         "among all positions of the text, and wraps around at its end.",
         "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
         "vector: the paper's drafter has many layers and no features.",
-        "By default 5 tokens per draft and 6 in training, where the released code has 12 and 8; τ may be lower, and "
+        "A draft has 5 tokens by default and 6 in training, where the released code has 12 and 8; τ may be lower, and "
         "the target verifies fewer tokens that are rejected.",
         TRIMMED,
     ),

@@ -109,7 +109,7 @@ class S2DState:
     is_unsure: bool = False
 
     def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
-        """Queue tokens before the first block.
+        """Append tokens to the queue before the first block.
 
         Args:
             tokens: the text's next tokens, or the tokens of a level of the draft.

@@ -37,8 +37,8 @@ METHOD = Method(
         "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
         "operation.",
         "The patches left after pruning keep their original positions; the paper does not specify this.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
     ),
     order=170,

@@ -20,7 +20,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2506.04708",
         "§3",
     ),
-    summary="A table that stores distributions instead of tokens drafts sampled text as well as greedy text.",
+    summary="A table of distributions instead of tokens yields drafts for sampled text as well as for greedy text.",
     idea=(
         "For contexts c of the last one to three tokens a table stores the mean q of the m target distributions p "
         "seen after them. A tree is sampled from these distributions without replacement, in a shape that depends on "

@@ -21,7 +21,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    summary="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
+    summary="Draft many tokens after a long match with agreeing counts, and almost none elsewhere.",
     idea=(
         "The newest tokens are matched against all tokens read and written. The continuations of each match are "
         "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
@@ -34,7 +34,7 @@ METHOD = Method(
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
         "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
         "occurrence has probability ½, and its drafts are a little shorter.",
-        "By default at most 16 nodes, because each node costs a small target relatively more time.",
+        "The default tree has at most 16 nodes, because each node costs a small target relatively more time.",
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),

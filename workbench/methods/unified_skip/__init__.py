@@ -20,7 +20,9 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.06954",
         "§3",
     ),
-    summary="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
+    summary=(
+        "Evenly spread layers, including the first and the last, approximate the whole target well enough to draft."
+    ),
     idea=(
         "A chosen speed-up s sets how many of the target's L layers run, L / s; they are spread evenly, whatever the "
         "token. These layers draft over the target's own KV cache, and the whole target verifies."
