@@ -31,11 +31,11 @@ METHOD = Method(
     ),
     summary="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
     idea=(
-        "After DFlash: masked positions follow the newest token. They enter a small drafter as a mask vector m, the "
-        "newest token as its embedding e. The drafter reads the target's hidden states h of a low, a middle and a "
-        "high layer as keys and values, and predicts a distribution for all masked positions in one pass; each "
-        "position attends to the whole block. Further passes fill in the tokens with the highest confidence and "
-        "predict the remaining positions again."
+        "The method follows DFlash: masked positions come after the newest token. They enter a small drafter as a "
+        "mask vector m, the newest token as its embedding e. The drafter reads the target's hidden states h of a low, "
+        "a middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
+        "pass; each position attends to the whole block. Further passes fill in the tokens with the highest "
+        "confidence and predict the remaining positions again."
     ),
     formula=(
         "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "

@@ -36,9 +36,9 @@ METHOD = Method(
     ),
     summary="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
     idea=(
-        "A small model drafts K tokens, one after the other. The target reads all of them in one pass and accepts a "
-        "prefix. A rejected token is replaced by a draw from the residual distribution, which makes the output follow "
-        "exactly the target's distribution."
+        "A small model with distribution q drafts K tokens, one after the other. The target reads all of them in one "
+        "pass and accepts a prefix. A rejected token is replaced by a draw from the residual distribution, which "
+        "makes the output follow exactly the target's distribution p."
     ),
     formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
     differences=(

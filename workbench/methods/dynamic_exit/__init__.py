@@ -38,7 +38,7 @@ METHOD = Method(
     ),
     formula=(
         "TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with acceptance rate α of exit E, d drafts, L "
-        "layers; d = 0 is plain decoding"
+        "layers, and an LM head that costs h layers"
     ),
     differences=(
         "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "

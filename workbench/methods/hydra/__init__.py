@@ -25,8 +25,8 @@ METHOD = Method(
     idea=(
         "Like Medusa's heads, these read the target's last hidden state h, and head k predicts the k-th token after "
         "the newest one. But each also reads the projected embeddings u of the tokens between: the newest token, "
-        "which the hidden state does not contain yet, and the path drafted so far. A, B and W are learned matrices, b "
-        "is a bias. So each node of the tree gets its own predictions."
+        "which the hidden state does not contain yet, and the path drafted so far. So each node of the tree gets its "
+        "own predictions. A, B and W are learned matrices, b is a bias."
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differences=(

@@ -23,11 +23,11 @@ METHOD = Method(
     ),
     summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
     idea=(
-        "Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the target's last "
-        "hidden states h of the whole text and gives each head its newest state g, beside embeddings e; the heads are "
-        "stacks of four layers with weights R, W and V; and they are trained on the target's distributions, not on "
-        "the text. The prefix layer runs once per round, over true states only, so its cache never has to be rolled "
-        "back."
+        "These are Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the "
+        "target's last hidden states h of the whole text and gives each head its newest state g, beside embeddings e; "
+        "the heads are stacks of four layers with weights R, W and V; and they are trained on the target's "
+        "distributions, not on the text. The prefix layer runs once per round, over true states only, so its cache "
+        "never has to be rolled back."
     ),
     formula=(
         "g(t) = layer( h(≤ t) ),  u = g(t), e(x(t+1)), …, e(x(t+k)),  y = R(k) u + SiLU(W(k) u),  "

@@ -21,9 +21,9 @@ METHOD = Method(
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§3.2, §3.3"),
     summary="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
     idea=(
-        "EagleVLM's drafter, but the image is compressed first: some patches are dropped, or blocks of them averaged "
-        "or convolved, or two learned queries attend to all of them, or nothing is left. A gate with weights G reads "
-        "the mean feature f of the question and chooses one of these."
+        "The drafter is EagleVLM's, but the image is compressed first: some patches are dropped, or blocks of them "
+        "averaged or convolved, or two learned queries attend to all of them, or nothing is left. A gate with weights "
+        "G reads the mean feature f of the question and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
     differences=(

@@ -34,8 +34,8 @@ METHOD = Method(
     summary="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
         "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
-        "more set z of skipped parts is tried on tokens already written; the set that predicts these tokens best "
-        "drafts, and the draft stops when its largest probability is below η."
+        "more set z of skipped parts is tried on tokens already written; the set that predicts these tokens best is "
+        "used for drafting, and the draft stops when its largest probability is below η."
     ),
     formula=(
         "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
