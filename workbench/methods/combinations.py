@@ -28,13 +28,13 @@ class Offer:
         title: display name.
         verifier: value of the parameter `verifier`; empty if the method has one verifier only.
         promise: guarantee about the output, a value of `Promise`.
-        reason: why these drafts would not follow the target's distribution under this verifier, and the deviation;
-            empty if they do.
+        reason: why the output would not follow the target's distribution with this verifier, and the deviation; empty
+            if it does.
         ways: names of the policies ("policy") and tree builders ("grower") in these combinations. A kind of which the
             method has only one is left out.
         standing: status on the exactness board. If the combinations include the method's default policy and tree
-            builder, their status. Otherwise the status that all combinations with at most one non-default part have in
-            common; if they differ, "broken" if one of them is broken, else "unproven".
+            builder, the status of these defaults. Otherwise the status that all combinations with at most one
+            non-default part have in common; if they differ, "broken" if one of them is broken, else "unproven".
         policies: status on the exactness board of each policy, with this verifier and the default tree builder.
         only: name of the policy ("policy") or tree builder ("grower") if the method has only one of that kind.
         greyed: whether the pages show the combinations in grey, because the verifier is exact only for other kinds of

@@ -2,9 +2,9 @@
 
 The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
 one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
-drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that earlier
-siblings leave. Then the second draft may depend on the first: in the example it exists if the first has at most half of
-q.
+drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that remains after
+earlier siblings. Then the second draft may depend on the first: in the example it exists if the first has at most half
+of q.
 """
 
 from __future__ import annotations

@@ -135,17 +135,17 @@ class MethodInfo:
 
     @property
     def reads_images(self) -> bool:
-        """Whether the method is made for prompts with images."""
+        """Return whether the method is made for prompts with images."""
         return "pictures" in self.needs
 
     @property
     def drafts(self) -> bool:
-        """Whether the method is neither plain decoding nor a simulation."""
+        """Return whether the method is neither plain decoding nor a simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
     def is_training_free(self) -> bool:
-        """Whether the method drafts with the target alone: no draft model, no head."""
+        """Return whether the method drafts with the target alone: no draft model, no head."""
         return self.drafts and not set(self.needs) - {"trees"}
 
     def check_params(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from workbench.methods.adaptive_trigram.drafter import AdaptiveTrigram
 from workbench.methods.common.presets import copying
 
 BEST_FIRST = (
-    f"{WRONG_SETTING}: in one table the search converges to best-first order (methods/test_trigram),"
-    " so it can at best equal it; the paper has other drafters."
+    f"{WRONG_SETTING}: with one table the search converges to best-first order (test_trigram.py), so can at best "
+    "equal it; the paper compares with other drafters."
 )
 
 METHOD = Method(
@@ -25,11 +25,13 @@ METHOD = Method(
     ),
     summary="A table updated at each verification drafts more like the target than a table that is only read.",
     idea=(
-        "A table holds one weight per tri-gram. A weight grows when its tri-gram is written, and moves towards the "
-        "target's distribution at every verified node. A tree search in the table tries continuations of the newest "
-        "two tokens; the nodes that it visits most often are the draft."
+        "A table holds one weight w per tri-gram. A weight grows when its tri-gram is written, and moves by a step η "
+        "towards the target's distribution p at every verified node. A tree search in the table tries continuations "
+        "of the newest two tokens; the nodes that it visits most often are the draft."
     ),
-    formula="w(x | u, v) ← (1 − η) · w + η · p(x | … u, v), and + 0.04 where u v x is written; draft = most visited",
+    formula=(
+        "w(x | u, v) ← (1 − η) · w(x | u, v) + η · p(x | … u, v) at verified nodes; + 0.04 where the text gains u v x"
+    ),
     differences=(
         "The table begins with the prompt instead of a corpus, because no corpus at hand suits every target: early "
         "drafts have fewer tokens. It is empty at the start of every run, so that a seeded run does not depend on "
@@ -37,10 +39,10 @@ METHOD = Method(
         "The weights move towards the target's distribution at every verified node (rate=0.2), as the paper says. The "
         "released code only raises the weights of written tri-grams (rate=0), and does so again in each round while "
         "they are among the last 16 tokens; here each position counts once.",
-        "By default 30 searches instead of 150 and 12 nodes instead of 24 sentences, because both cost a small target "
-        "more than they gain. The sentence's last token is searched like the others. search=best-first is the limit "
-        "of the search: the tree with the largest products of weights.",
-        "Verification draws one token at each node, however many sentences share it.",
+        "The defaults are 30 searches instead of 150 and 12 nodes instead of 24 token sequences, because both cost a "
+        "small target more than they gain. The last token of a sequence is searched like the others. "
+        "search=best-first is the limit of the search: the tree with the largest products of weights.",
+        "Verification draws one token at each node, however many of the searched token sequences contain the node.",
     ),
     order=58,
     testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="It drafts without a model."),

@@ -57,7 +57,7 @@ class AdaptiveTrigram(Drafter):
     iterations: int = param(
         30, ge=1, le=150, doc="number of search iterations; each tries one sequence", when="search = mcts"
     )
-    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight added to a trigram each time it is generated")
+    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight added to a tri-gram each time it is generated")
     rate: float = param(
         0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
     )

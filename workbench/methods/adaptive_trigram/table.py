@@ -124,7 +124,7 @@ class SearchNode:
         weight: weight of the last tri-gram in the table.
         visits: number of search iterations that passed the node.
         total: sum of the scores of these iterations.
-        below: node of each next token; None before the node is expanded.
+        below: child node of each next token; None before the node is expanded.
     """
 
     prior: float = 1.0
@@ -147,9 +147,9 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     """Run Monte Carlo tree search over the token sequences after a pair.
 
     An iteration descends through expanded nodes to the child with the largest PUCT value Q + (c₁ + ln((N + c₂ + 1) /
-    c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N those of
-    its parent. The iteration expands the node where the descent ends, and continues by samples from the table. Then it
-    adds the score, 1 + the sum of the weights on its path, to all nodes that it passed.
+    c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N the
+    visits of its parent. The iteration expands the node where the descent ends, and samples the rest of the sequence
+    from the table. Then it adds the score, 1 + the sum of the weights on its path, to all nodes that it passed.
 
     Args:
         table: table of weights.
@@ -189,7 +189,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: SearchNode) -> int:
-    """Return the next token with the largest PUCT value. Unvisited tokens come first, the most likely before others."""
+    """Return the next token with the largest PUCT value. Unvisited tokens come first, likelier ones earlier."""
     assert at.below is not None
     exploration = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, choice = -math.inf, -1

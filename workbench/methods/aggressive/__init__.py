@@ -21,21 +21,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2205.10350",
         "§3.1",
     ),
-    summary="In an edit the draft is known before the first token: copy the input, and align again after each change.",
+    summary="When a text is edited, the draft is known in advance: copy the input, and align again after each change.",
     idea=(
         "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
         "first token. When the target writes something else, the newest output tokens are looked up in the rest of "
         "the input, and copying continues after the match."
     ),
-    formula="draft = s(j) … s(j+K−1); after a change j is where the shortest unique suffix of the output ends in s",
+    formula=(
+        "draft = s(j) … s(j+K−1), with the input s; after a change j follows the shortest output suffix that s "
+        "contains once"
+    ),
     differences=(
         "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
         "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
         "pointer.",
         "At most 16 tokens per round, where the paper proposes the whole rest of the input, because each token costs "
         "a small target time.",
-        "A suffix that does not occur in the rest of the input is looked for in all of the input, so that a passage "
-        "may be copied twice.",
+        "A suffix that does not occur in the rest of the input is searched in the whole input, so that a passage may "
+        "be copied twice.",
     ),
     order=42,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),

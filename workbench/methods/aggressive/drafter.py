@@ -34,7 +34,7 @@ class Alignment:
     realigned: int = 0
 
     def follow(self, output: abc.Sequence[int], longest: int) -> None:
-        """Advance by the output's newest token if the source has it next; otherwise search the source for new tokens.
+        """Advance by the output's newest token if the source has it next; otherwise align again.
 
         Args:
             output: at least the last `longest` tokens of the output.

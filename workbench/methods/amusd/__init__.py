@@ -1,4 +1,4 @@
-"""AMUSD: the draft model works on the next round while the target verifies this one."""
+"""AMUSD: the draft model drafts the next round while the target verifies the current one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.17375",
         "§III",
     ),
-    summary="The draft model drafts the next round while the target verifies this one, on a second thread.",
+    summary="The draft model drafts the next round on a second thread while the target verifies the current one.",
     idea=(
         "In the usual schedule one model waits for the other. Here the draft model continues after its own draft while "
         "the target verifies it. If the whole draft is accepted and the target's next token is the one that the draft "
         "model expected, the next round has its draft at once; otherwise that work is discarded, and the draft model "
         "starts again after the corrected token. The verification rule is unchanged, so the output is too."
     ),
-    formula="round n + 1 drafts after x(1) … x(t), d(1) … d(K), d(K + 1) while round n verifies d(1) … d(K)",
+    formula="round n + 1 drafts after text and drafts x(1) … x(t), d(1) … d(K + 1) while round n verifies d(1) … d(K)",
     differences=(
         "Both models run on one device and take time from each other, where the paper has a device for each; the trace "
         "shows the overlap, but a gain in speed needs a second device.",

@@ -22,11 +22,14 @@ METHOD = undrafted(
     summary="Several candidate texts grow in one token tree; the most probable complete one is the output.",
     idea=(
         "Greedy decoding commits to the most probable token at once. Beam search extends the best few candidate texts "
-        "by one token per round, keeps the best of all extensions, and returns the candidate with the best score. The "
-        "candidates are the branches of one tree over the KV cache, so one forward extends all of them. Tokens that "
-        "all candidates share are final; the rest of the best candidate may still change."
+        "by one token per round, keeps the best of all extensions, and returns the candidate with the best score; λ "
+        "sets how strongly the score favours long texts. The candidates are the branches of one tree over the KV "
+        "cache, so one forward pass extends all of them. Tokens that all candidates share are final; the rest of the "
+        "best candidate may still change."
     ),
-    formula="score(x) = Σ log p(x(t) | x(1) … x(t − 1)) / length(x)^λ; keep the best B extensions in each round",
+    formula=(
+        "score(x) = Σ log p(x(t) | x(1) … x(t − 1)) / length(x)^λ; keep the best B extensions per round (B: beam width)"
+    ),
     differences=(
         "When the KV cache is full, candidates that do not begin with the best one's first token are dropped.",
         "Sampling settings have no effect: the search is deterministic.",

@@ -14,8 +14,8 @@ UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 2.2 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
@@ -31,8 +31,9 @@ METHOD = Method(
     ),
     summary="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
     idea=(
-        "After DFlash: masks follow the newest token. A small drafter reads the target's hidden states of a low, a "
-        "middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
+        "The method follows DFlash: masked positions come after the newest token. They enter a small drafter as a "
+        "mask vector m, the newest token as its embedding e. The drafter reads the target's hidden states h of a low, "
+        "a middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
         "pass; each position attends to the whole block. Further passes fill in the tokens with the highest "
         "confidence and predict the remaining positions again."
     ),
@@ -45,8 +46,8 @@ METHOD = Method(
         "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
         "Blocks of 8 positions, where the released ones have 16 or 10, and by default 5 of them are drafted; τ may be "
         "lower, and the target verifies fewer tokens that are rejected.",
-        "It is trained on the target's distributions at the positions of its answers, where the paper trains on their "
-        "tokens.",
+        "The drafter is trained on the target's distributions at the positions of its answers, where the paper trains "
+        "on the tokens of the answers.",
         "A quarter of the blocks in training have some of their tokens unmasked, to prepare for more than one step; "
         "the paper's drafter has one step.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "

@@ -50,12 +50,12 @@ from workbench.models.runner import SCRATCH
 
 LONGEST = 8
 """Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
-TRAIN_ADVICE = "Train it for this target: workbench train block-diffusion --target …"
+TRAIN_ADVICE = "Train them for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingKV:
-    """Keys and values of whole texts in one layer, for training. It has `DraftKVCache`'s `append`, but does not store.
+    """Keys and values of whole texts in one layer, for training. `append` returns longer ones, but stores nothing.
 
     Attributes:
         keys_values: keys and values of n positions.
@@ -64,7 +64,7 @@ class TrainingKV:
     keys_values: Float[Tensor, "two B H n d"]
 
     def append(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the text followed by those of a block, [B, H, n + m, d] each."""
+        """Return keys and values of the text, followed by the block's keys and values, [B, H, n + m, d] each."""
         keys, values = torch.cat([self.keys_values, new], 3).unbind(0)
         return keys, values
 
@@ -84,7 +84,7 @@ class BlockLayer(DecoderLayer):
     def project_text_kv(
         self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of the text, computed with the weights that also compute those of the block.
+        """Return keys and values of the text. The same weights also compute the keys and values of the block.
 
         Args:
             text: fused hidden states of the target.
@@ -165,7 +165,7 @@ class BlockNet(TrainedNet):
 
     @property
     def decoder_layers(self) -> list[BlockLayer]:
-        """Layers of the drafter, as `BlockLayer` objects."""
+        """Return the drafter's layers."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def project_text_kv(
@@ -210,7 +210,7 @@ class BlockNet(TrainedNet):
         anchors: Int[Tensor, "B A"],
         is_known: Bool[Tensor, "B A m"],
     ) -> Float[Tensor, "B A m D"]:
-        """Return the LM head inputs of A blocks per text in one forward, for training.
+        """Return the LM head inputs of A blocks per text in one forward pass, for training.
 
         A block attends to the text before it and to itself, but to no other block.
 
@@ -235,7 +235,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare the net for drafting: no gradients, and the layers' weights packed for inputs of few positions."""
+        """Prepare the net for drafting: disable gradients, and pack the layers' weights for inputs of few positions."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()
@@ -243,7 +243,7 @@ class BlockNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         layer = self.decoder_layers[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),

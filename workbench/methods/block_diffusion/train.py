@@ -72,7 +72,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     arXiv:2503.09573, §3).
 
     Raises:
-        ParameterError: the readings hold no hidden states of a layer that is to be fused.
+        ParameterError: the training data has no hidden states of a layer that is to be fused.
     """
     options, teacher = setup.options, setup.teacher
     taps, table = check_capture_layers(setup), setup.lm_head_rows
@@ -112,7 +112,7 @@ def sample_anchors(
     Blocks begin at positions whose feature predicts a token of the answer.
 
     Args:
-        answer: whether a position is such a position.
+        answer: mask of these positions.
         generator: random generator; None: always the same positions, for measuring.
     """
     limit = EVAL_ANCHORS if generator is None else ANCHORS
@@ -133,5 +133,5 @@ def sample_visible(shape: Any, block: int, generator: torch.Generator | None) ->
 
 
 def predicting_positions(flat_index: Int[Tensor, "B n"], positions: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
-    """Return, for the tokens at these positions, the numbers of the positions that predict them: one earlier."""
+    """Return the indices of the positions that predict the tokens at these positions: one position earlier each."""
     return flat_index.gather(1, (positions - 1).clamp_max(flat_index.shape[1] - 1))

@@ -11,8 +11,8 @@ from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 2.9 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
@@ -26,12 +26,12 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.15758",
         "§3",
     ),
-    summary="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
+    summary="The last three tokens predict much of the next text; the target's own hidden states add the rest.",
     idea=(
-        "A small trigram encoder reads each new token and the two before it. One decoder layer then attends to the "
-        "target's hidden states of the whole text; its output replaces the hidden state that the target has not "
-        "computed yet. One head per level reads this output together with the newest true hidden state. Deeper levels "
-        "of the draft attend to the shallower ones as to text."
+        "A small trigram encoder E reads the embeddings e of each new token and the two before it. One decoder layer "
+        "then attends to the target's hidden states f of the whole text; its output g replaces the hidden state that "
+        "the target has not computed yet. One head H(k) per level reads this output together with the newest true "
+        "hidden state. Deeper levels of the draft attend to the shallower ones as to text."
     ),
     formula=(
         "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
@@ -44,9 +44,9 @@ METHOD = Method(
         "the released code has an LM head per level.",
         "It is trained on the target's distributions, where the released code uses the tokens of the text. The "
         "distance between its states and the target's, which the paper computes, is not part of the loss here.",
-        "In training a column attends to itself; the released code's mask, as stored, hides each column's own earlier "
-        "steps.",
-        "By default 12 nodes in 4 levels, because each node costs a small target relatively more time; τ may be lower.",
+        "In training a draft attends to its own earlier steps; the released code's mask, as stored, hides them.",
+        "The default tree has 12 nodes in 4 levels, because each node costs a small target relatively more time; τ "
+        "may be lower.",
     ),
     order=91,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),

@@ -108,7 +108,7 @@ class ChimeraHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
@@ -116,7 +116,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare the net for drafting: no gradients, and the fusion layer's weights packed."""
+        """Prepare the net for drafting: disable gradients, and pack the fusion layer's weights."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self

@@ -46,7 +46,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def guesses(
     net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
+    """Yield per level the predicted and the true features. The arguments are those of `hydra.train.guesses`."""
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)

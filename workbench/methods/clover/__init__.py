@@ -11,8 +11,8 @@ from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 3.1 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
@@ -28,9 +28,10 @@ METHOD = Method(
     ),
     summary="One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on depth.",
     idea=(
-        "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
-        "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "
-        "and the target's LM head computes the next distribution from both."
+        "A decoder layer over the target's last hidden states h, the augmenting block, computes a speculation state "
+        "s. Then one step is repeated: a gate A adds the embedding e of the last drafted token x̂ to the state, "
+        "weighted by how well it fits, and the target's LM head computes the next distribution from a combination g "
+        "of both. Q, K and V are linear maps."
     ),
     formula=(
         "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "
@@ -43,8 +44,8 @@ METHOD = Method(
         "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
         "The block reads the target's hidden states after the final norm instead of before it, as all heads here do; "
         "it does not see their magnitude.",
-        "By default 12 nodes in 4 levels instead of 25 in 5, because each node costs a small target relatively more "
-        "time; τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 25 in 5, because each node costs a small target "
+        "relatively more time; τ may be lower.",
     ),
     order=89,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_clover.py."),

@@ -85,7 +85,7 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """Layers of the block, as `DecoderLayer` objects."""
+        """Return the layers of the block."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
@@ -191,7 +191,7 @@ class CloverHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
@@ -200,7 +200,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare the net for drafting: no gradients, and the weights of the block's layers packed."""
+        """Prepare the net for drafting: disable gradients, and pack the weights of the block's layers."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()
@@ -209,7 +209,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Drafting state of Clover for one text: that of Hydra++, with an augmenting block that also reads tokens."""
+    """Drafting state of Clover for one text: Hydra++'s state, with an augmenting block that also reads tokens."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]

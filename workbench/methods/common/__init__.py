@@ -1,1 +1,1 @@
-"""Drafters, which propose tokens to the target, one idea per file."""
+"""Code that several methods share: nets, drafting states, KV caches, presets and texts."""

@@ -65,7 +65,7 @@ class DraftKVCache:
 
     @property
     def bytes_each(self) -> int:
-        """Size of one entry in bytes, keys and values together."""
+        """Return the size of one entry in bytes, keys and values together."""
         return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
 
 
@@ -89,7 +89,7 @@ class AttentionNet(TrainedNet):
         head_size: size of a head; 0: the width divided by the number of heads.
 
     Raises:
-        ValueError: the heads do not divide the width into heads of an even size, or have an odd size.
+        ValueError: `heads` does not divide the width into heads of an even size, or `head_size` is odd or negative.
     """
 
     packed_layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
@@ -133,8 +133,8 @@ class AttentionNet(TrainedNet):
         Args:
             x: residual stream.
             positions: positions in the text.
-            mask: KV cache entries that each input attends to; None: those of all earlier positions, and its own.
-            kv_cache: keys and values of earlier positions; those of the inputs are appended.
+            mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
+            kv_cache: keys and values of earlier positions; the keys and values of the inputs are appended.
             qkv_input: input of the query, key and value projections; None: the normalised residual stream.
         """
         n = x.shape[1]
@@ -180,7 +180,7 @@ class AttentionNet(TrainedNet):
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def prepare_for_drafting(self: _Net) -> _Net:
-        """Prepare the net for drafting: no gradients, and on a CPU weights packed for inputs of few positions."""
+        """Prepare the net for drafting: disable gradients, and on a CPU pack weights for inputs of few positions."""
         super().prepare_for_drafting()
         if is_small_on_cpu(self):
             self._matrices = {name: Matrix.from_linears(getattr(self, name)) for name in self.packed_layers}

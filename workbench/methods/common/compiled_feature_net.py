@@ -4,7 +4,7 @@ The layer, its last norm and the LM head rows of the draft vocabulary form a Lla
 is not an embedding but a feature fused with an embedding (see `feature_net`). In EAGLE-3 the embedding is not fused
 into the residual stream; its projection is added to queries, keys and values, as a bias per token. `FusedDecoder` can
 therefore run the layer: a dozen small operations per level become one, and bfloat16 weights are read at memory
-bandwidth. Drafts may differ by rounding from those of the net's own code. This changes only how many are accepted,
+bandwidth. Drafts may differ by rounding from drafts of the net's own code. This changes only how many are accepted,
 because the target verifies them either way.
 
 """

@@ -133,7 +133,7 @@ class Resampler(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
         """Compress an image to one input per query, a weighted sum of its tokens.
 
-        The returned weights are those of the first prompt.
+        The returned weights are for the first prompt of the batch.
         """
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]

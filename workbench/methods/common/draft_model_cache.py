@@ -21,7 +21,7 @@ from workbench.models.loading import Models
 def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
     """Retain a drafted chain's KV cache entries up to the last accepted token, and drop the others.
 
-    The scratch entries are those of catch-up tokens, then those of drafts.
+    The scratch part contains first the entries of catch-up tokens, then the entries of drafts.
 
     Args:
         sequence: sequence after the round.
@@ -121,7 +121,7 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
     inputs = process(models.drafter_processor, prompt, sequence.pil_images)
     if int(inputs["input_ids"][0, -1]) != sequence.committed[sequence.prompt_length - 1]:
         raise MethodUnavailableError(
-            f"{models.drafter_name} and {models.target_name} end a prompt with images by different tokens.",
+            f"{models.drafter_name} and {models.target_name} end prompts that contain images with different tokens.",
             "Choose a draft model of the target's family.",
         )
     return inputs

@@ -43,8 +43,8 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted at the newest stable pair, [1, D], or as many as the drafter predicts at once, [k, D];
-            None before the first pair.
+        guess: feature predicted at the newest stable pair, [1, D]; k features if the drafter predicts k at once, [k,
+            D]; None before the first pair.
         features: features of accepted positions, [m, D] each, that the drafter has not read yet.
         tokens: tokens that follow these positions.
         compiled_net: compiled version of the net's layer and the LM head, if available.
@@ -165,7 +165,7 @@ class FeatureState:
             x: inputs.
             positions: positions in the text [n].
             tree_mask: see `speculate`.
-            since: start of the input fusion, whose time counts as part of the forward.
+            since: start of the input fusion, whose time counts as part of the forward pass.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
@@ -361,7 +361,7 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the drafter's image inputs for the trace. Patches are numbered through all images.
+    """Return the drafter's image inputs for the trace. Patches are numbered consecutively over all images.
 
     Args:
         prompt: features of the prompt.

@@ -162,7 +162,7 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding that is paired with each position: here that of the next position."""
+        """Return the embedding that is paired with each position: here the embedding of the next position."""
         return prompt.embeds[:, 1:]
 
     def compress_image(
@@ -235,7 +235,7 @@ class FeatureNet(DecoderLayer):
         Args:
             x: inputs.
             positions: their positions in the text.
-            mask: KV cache entries that each input attends to; None: those of all earlier positions, and its own.
+            mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
             kv_cache: KV cache of earlier positions; the entries of the inputs are appended.
         """
         stream, attention_input = self.attention_inputs(x)
@@ -268,7 +268,7 @@ class FeatureNet(DecoderLayer):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         names = {name for name, _ in self.named_parameters()}
         options: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),

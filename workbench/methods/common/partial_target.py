@@ -11,16 +11,16 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartialTarget:
-    """Base class with the properties of the target that `draft_chain` needs in addition to a forward."""
+    """Base class with the properties of the target that `draft_chain` needs in addition to a forward pass."""
 
     target: Runner
 
     @property
     def device(self) -> torch.device:
-        """Device of the target."""
+        """Return the device of the target."""
         return self.target.device
 
     @property
     def vocab_size(self) -> int:
-        """Size of the target's vocabulary."""
+        """Return the size of the target's vocabulary."""
         return self.target.vocab_size

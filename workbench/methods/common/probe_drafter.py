@@ -1,8 +1,8 @@
-"""Draft from the target's predictions at probe positions of the forward that verifies the previous draft.
+"""Draft from the target's predictions at probe positions of the forward pass that verifies the previous draft.
 
 Probes s(1), s(2), … are extra positions that follow nodes of the draft, each at the position of an unknown token. The
-target's prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next
-one:
+target's prediction at a probe is a guess at the token after it. So one forward pass verifies a draft and guesses the
+next one:
 
     positions     t        t + 1    t + 2    t + 3    …
     verified      x(t)     draft
@@ -64,8 +64,8 @@ class ProbeState:
         net: net that computes the inputs of probes.
         guesses: logits at the s probes after the position where the last round ended; None: there are none.
         end: text length in tokens for which `guesses` are valid.
-        probe_counts: number of probes after the root and each node in the current forward.
-        probing: probes of the current forward.
+        probe_counts: number of probes after the root and each node in the current forward pass.
+        probing: probes of the current forward pass.
     """
 
     net: Any
@@ -89,10 +89,10 @@ class ProbeState:
 
 
 class ProbeDrafter(DistributionDrafter):
-    """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
+    """Draft from the target's predictions at probes, computed in the forward pass that verified the previous draft.
 
-    The first forward of a text has no draft: it processes the root and its probes. The same holds if the last round
-    ended at a position without probes. Subclasses create a `ProbeState` for each sequence.
+    The first forward pass of a text has no draft: it processes the root and its probes. The same holds if the last
+    round ended at a position without probes. Subclasses create a `ProbeState` for each sequence.
     """
 
     reads_target: ClassVar[bool] = True
@@ -188,7 +188,7 @@ def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCo
 
 @dataclass(frozen=True, slots=True)
 class ProbeLayout:
-    """Layout of the P probes of a forward, ordered by position, then by step.
+    """Layout of the P probes of a forward pass, ordered by position, then by step.
 
     Attributes:
         anchor: position that each probe follows: 0 is the root, i + 1 is node i.

@@ -12,7 +12,7 @@ def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
     Args:
         sequence: the sequence. The draw depends on its seed and on the length of its text.
         n: number of tokens.
-        level: index of the draw among those at the same text length.
+        level: index of the draw among the draws at the same text length.
     """
     text = sequence.committed
     return [text[int(u * len(text))] for u in sequence.random_stream.uniform(len(text), Purpose.GUESS, n, level)]

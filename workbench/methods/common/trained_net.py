@@ -36,7 +36,7 @@ class TrainedNet(nn.Module):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class TrainedNet(nn.Module):
         )
 
     def prepare_for_drafting(self: _Net) -> _Net:
-        """Prepare the net for drafting: evaluation mode, no gradients."""
+        """Prepare the net for drafting: set evaluation mode, and disable gradients."""
         return self.eval().requires_grad_(False)
 
 
@@ -138,7 +138,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
         advice: advice in the error message if the net was trained for another target.
 
     Raises:
-        ModelError: the folder cannot be read, or was trained for another target.
+        ModelError: the folder cannot be read, or its net was trained for another target.
     """
     net = load_trained(kind, models, label, "Train or fetch them again.")
     if net.width != models.target.hidden_size:

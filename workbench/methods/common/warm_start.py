@@ -1,4 +1,4 @@
-"""The parameter `warm` of drafters whose state persists over runs."""
+"""Parameter `warm`, with which a drafter keeps its state for later runs."""
 
 from __future__ import annotations
 

@@ -36,19 +36,20 @@ METHOD = Method(
     ),
     summary="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
     idea=(
-        "A small model drafts K tokens, one after the other. The target reads all of them in one pass and accepts a "
-        "prefix. A rejected token is replaced by a draw from the residual distribution, which makes the output follow "
-        "exactly the target's distribution."
+        "A small model with distribution q drafts K tokens, one after the other. The target reads all of them in one "
+        "pass and accepts a prefix. A rejected token is replaced by a draw from the residual distribution, which "
+        "makes the output follow exactly the target's distribution p."
     ),
     formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
     differences=(
         "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
         "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
-        "Unlikely tokens stay in the draft, and it may be shorter or longer than theirs.",
-        "verifier=judge is trained on answers that a program corrupted, where the paper annotated some 500 questions "
-        "by hand; it accepts drafts in sampled text too. It may accept mistakes that the paper's judge would reject.",
-        "policy=planned uses the seconds that this run's own rounds took instead of the paper's one cost ratio, and "
-        "acceptance per level. It may draft nothing, and its draft length may differ from the formula's.",
+        "Unlikely tokens stay in the draft, and it may be shorter or longer than with Hugging Face's rule.",
+        "The judge of verifier=judge is trained on answers that a program corrupted, where the paper (Judge Decoding) "
+        "has some 500 questions annotated by hand; it also accepts drafts in sampled text. It may accept mistakes "
+        "that the paper's judge would reject.",
+        "policy=planned uses the measured seconds of this run's rounds instead of the paper's one cost ratio, and one "
+        "acceptance rate per level. It may draft nothing, and its draft length may differ from the formula's.",
     ),
     order=10,
     testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),
@@ -65,7 +66,7 @@ METHOD = Method(
             "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "τ relative to E[τ] of equation 1 at the measured acceptance rate",
+            "τ relative to E[τ] by equation 1 of Leviathan et al. at the measured acceptance rate",
             "any pair whose acceptance rate is constant", 1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1", lambda lab: lab.tau_over_closed_form(),
             key="equation-1", tolerance=0.1,

@@ -18,8 +18,8 @@ from workbench.methods.tree_builders.chain import Chain, draft_chain
 class DraftModel(TreeFromModel):
     """Run a separate draft model ahead of the target, one token or one level of a tree at a time.
 
-    The draft model has its own KV cache, which retains the entries of accepted tokens. The first forward of the next
-    round reads the other new tokens: the one that the target added, and the last draft if it was accepted.
+    The draft model has its own KV cache, which retains the entries of accepted tokens. The first forward pass of the
+    next round reads the other new tokens: the one that the target added, and the last draft if it was accepted.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, §2.1; Chen et al. 2023, arXiv:2302.01318, Algorithm 2.
     """

@@ -10,8 +10,8 @@ from workbench.methods.draft_tree.drafter import TopKTree
 from workbench.methods.tree_builders.best_first import BestFirst
 
 PAID = (
-    f"{WRONG_SCALE}: 1.09 tokens per pass to the static tree's 1, but its rounds take longer by as much; "
-    "with a 7B target, choosing nodes costs almost nothing."
+    f"{WRONG_SCALE}: per pass it emits 1.09 times as many tokens, but its rounds take longer by the same factor; with "
+    "a 7B target, choosing nodes costs almost nothing."
 )
 
 METHOD = Method(
@@ -35,8 +35,8 @@ METHOD = Method(
     differences=(
         "The tree comes from a separate draft model instead of an EAGLE head, so that it works with any pair of "
         "models; every level costs a whole pass of that model.",
-        "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because each node costs a "
-        "small target relatively more time than a large one; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 4 levels instead of the paper's 60, 10 and 6, because "
+        "each node costs a small target relatively more time than a large one; τ may be lower.",
     ),
     order=20,
     testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),

@@ -1,4 +1,4 @@
-"""Trees drafted by a draft model: one forward per level, and a KV cache that retains entries of accepted nodes."""
+"""Trees drafted by a draft model: one forward pass per level, and a KV cache that retains entries of accepted nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DraftModelState:
 class ModelGrowth(PartialTree):
     """Tree built in one slot of a draft model's KV cache.
 
-    The first forward reads committed tokens that are not cached.
+    The first forward pass reads committed tokens that are not cached.
     """
 
     def __init__(self, row: Sequence, source: str) -> None:
@@ -122,7 +122,8 @@ def distributions_of(
 class TreeFromModel(DistributionDrafter):
     """Run a separate draft model ahead of the target, all nodes of a level at a time.
 
-    Its KV cache retains the entries of accepted nodes. The first forward of the next round reads the other new tokens.
+    Its KV cache retains the entries of accepted nodes. The first forward pass of the next round reads the other new
+    tokens.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")

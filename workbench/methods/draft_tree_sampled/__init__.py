@@ -24,8 +24,9 @@ METHOD = Method(
     ),
     idea=(
         "Siblings are drawn from the draft model without replacement, so no two of them have the same token. A "
-        "stochastic beam search chooses the nodes of each level. They are tested one after the other, each against the "
-        "residual distribution that its earlier siblings left."
+        "stochastic beam search chooses the nodes of each level. Siblings are tested one after the other, each "
+        "against the residual distribution pᵢ that its earlier siblings left; qᵢ is the drafter's distribution "
+        "without their tokens."
     ),
     formula="accept sibling i with probability min(1, pᵢ(x) / qᵢ(x)); else pᵢ₊₁ ∝ (pᵢ − qᵢ)₊, qᵢ₊₁ ∝ qᵢ without x",
     differences=(

@@ -25,7 +25,10 @@ METHOD = Method(
         "Every layer has a small MLP beside its big one, and one attention for both. The path through all small MLPs "
         "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
     ),
-    formula="small = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt",
+    formula=(
+        "small MLP = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt "
+        "(a: activations, w: down projection)"
+    ),
     differences=(
         "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
         "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
@@ -42,7 +45,7 @@ METHOD = Method(
     **layer_skipping(AsDrafted(), depth=3),
     claims=(
         Claim(
-            "loss per token on its best route with one big layer relative to all layers big",
+            "loss per token on its best route with one big MLP relative to the loss with all MLPs big",
             "models trained with random routes: one well-placed big layer is better than all", None, None,
             "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction)", None,
             lacks=(

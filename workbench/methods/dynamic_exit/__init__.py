@@ -32,19 +32,22 @@ METHOD = Method(
     ),
     summary="The best exit layer and the best draft length depend on each other and on the text.",
     idea=(
-        "Verification yields the hidden states of all layers at every accepted position. The target's LM head "
-        "computes what each exit would have drafted there, and so how often each exit is right. The next draft uses "
-        "the exit and length with the most expected tokens per layer computed."
+        "Verification yields the hidden states of all layers at every accepted position. From them the target's LM "
+        "head computes the token that each exit would have drafted there, which shows how often each exit is right. "
+        "The next draft uses the exit and length with the most expected tokens per layer computed."
     ),
-    formula="TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h);  d = 0 is plain decoding",
+    formula=(
+        "TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with acceptance rate α of exit E, d drafts, L "
+        "layers, and an LM head that costs h layers"
+    ),
     differences=(
         "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
         "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
         "Only a few exits are tried, spread evenly, because the LM head reads every one of them at every accepted "
         "position.",
         "A draft stops before the token at which the exit's confidence is too low. The test does not depend on a "
-        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of right and "
-        "of wrong shadow tokens; the authors' code was not read.",
+        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of the exit's "
+        "right and of its wrong predictions; the authors' code was not read.",
         "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
     order=71,
@@ -65,7 +68,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
-            "tokens per layer computed relative to the same with a fixed exit after a quarter of the layers, 4 drafts",
+            "tokens per computed layer relative to a fixed exit after a quarter of the layers, 4 drafts",
             "LayerSkip models, seven tasks: faster than the best fixed exit, by 0.19 to 0.27 of plain decoding's speed",
             None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction)",
             lambda lab: lab.tokens_per_layer_over(

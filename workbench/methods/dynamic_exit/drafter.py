@@ -36,7 +36,7 @@ class ExitStatistics:
     Attributes:
         layers: m candidate exit layers, counted from 1, ascending.
         n_layers: number of layers of the target.
-        head_cost: cost of the LM head relative to that of a layer.
+        head_cost: cost of the LM head relative to the cost of a layer.
         hits: decayed number of shadow tokens that were right, by exit layer.
         trials: decayed number of shadow tokens, by exit layer.
         confidence_sums: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1),
@@ -54,7 +54,7 @@ class ExitStatistics:
 
     @property
     def acceptance(self) -> Float[np.ndarray, " m"]:
-        """Estimated acceptance rate α of each exit layer."""
+        """Return the estimated acceptance rate α of each exit layer."""
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
@@ -95,7 +95,8 @@ def tokens_per_layer(
 ) -> Float[np.ndarray, "m depth_plus_1"]:
     """Return TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head) for each exit layer E and d = 0 … `depth`.
 
-    TPL is the expected tokens per computed layer, E the number of layers that draft, and L that of the target.
+    TPL is the expected number of tokens per computed layer, E the number of layers that draft, and L the number of the
+    target's layers.
 
     Args:
         acceptance: acceptance rate α of each exit layer.
@@ -172,6 +173,6 @@ class DynamicExit(EarlyExitDrafter):
 
 
 def head_in_layers(target: Runner) -> float:
-    """Return the cost of the LM head relative to that of a layer, by their numbers of weights."""
+    """Return the cost of the LM head relative to the cost of a layer, by their numbers of weights."""
     layer = sum(p.numel() for p in decoder_layers(target.model)[1][0].parameters())
     return target.lm_head.get_parameter("weight").numel() / max(1, layer)

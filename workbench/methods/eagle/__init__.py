@@ -29,13 +29,14 @@ METHOD = Method(
         "§4",
     ),
     summary=(
-        "A feature does not contain the token drawn from it; with that token as input, the next one is easy to "
+        "A feature does not contain the token drawn from it; with that token as input, the next feature is easy to "
         "predict."
     ),
     idea=(
-        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
-        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens, and the "
-        "prediction is fed back. The tree's shape is fixed beforehand by the ranks of the candidates."
+        "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
+        "next token. One decoder layer predicts the next hidden state f̂(t+1) from it; the target's own LM head "
+        "computes the distribution q from the prediction, which is also the layer's next input. The tree's shape is "
+        "fixed beforehand by the ranks of the candidates."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differences=(
@@ -44,8 +45,8 @@ METHOD = Method(
         "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
         "them one after the other and corrects the distribution after each. This is as exact, and the tree is the "
         "same in every round.",
-        "By default the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because each node costs a "
-        "small target relatively more time (shape=eagle-25 is the published one); τ may be lower.",
+        "The default is the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because each node costs "
+        "a small target relatively more time (shape=eagle-25 is the published one); τ may be lower.",
         TRIMMED,
     ),
     order=95,

@@ -78,7 +78,7 @@ class TargetParts(nn.Module):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer.
+    """Train EAGLE's layer.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """

@@ -27,9 +27,10 @@ METHOD = Method(
         "predictions."
     ),
     idea=(
-        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
-        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens. The tree is "
-        "expanded below its nodes with the highest scores, and the best of all nodes are verified."
+        "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
+        "next token. One decoder layer predicts the next hidden state f̂(t+1) from it; the target's own LM head "
+        "computes the distribution q from that. The tree is expanded below its nodes with the highest scores, and the "
+        "best of all nodes are verified."
     ),
     formula=(
         "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  score of a node = "
@@ -38,8 +39,8 @@ METHOD = Method(
     differences=(
         NORMS,
         LOSSES,
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 6, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=100,

@@ -20,20 +20,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.01840",
         "§3",
     ),
-    summary="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
+    summary="Do not train a drafter to predict features: let it read early layers too, and train it on its own drafts.",
     idea=(
-        "The target's hidden states after a low, a middle and a high layer are fused into one. One decoder layer "
-        "reads it with the next token's embedding, and a small LM head predicts the next token; deeper in a draft the "
-        "layer reads its own last state. It was trained on drafts unrolled that way, without a loss on features; the "
-        "tree is EAGLE-2's."
+        "The target's hidden states h after a low, a middle and a high layer are fused by a projection W into one "
+        "state g. One decoder layer reads it with the next token's embedding e, and a small LM head U predicts the "
+        "next token; deeper in a draft the layer reads its own last state. It was trained on drafts unrolled that "
+        "way, without a loss on features; the tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
         "q = softmax( U norm s(t+1) ),  then g(t+1) = s(t+1)"
     ),
     differences=(
-        "Three draft steps in training instead of seven, some minutes of it, and the loss is the mean over the "
-        "supervised positions, where the released code divides by all: τ is lower than after a long training.",
+        "Training takes minutes and has three draft steps instead of seven. Its loss is the mean over the supervised "
+        "positions, where the released code divides by the number of all positions. τ is lower than after a long "
+        "training.",
         "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
         "training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
         "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
@@ -41,8 +42,8 @@ METHOD = Method(
         "random weights.",
         "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
-        "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because each "
-        "node costs a small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the 60, 10 and 8 of the released "
+        "code, because each node costs a small target relatively more time; τ may be lower.",
         "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
     order=105,
@@ -62,8 +63,8 @@ METHOD = Method(
             explanation_by_column={
                 "smollm2": (
                     "2026-11-27 23:01 UTC",
-                    f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers; EAGLE-2's layer"
-                    " on 485,710; 14 prompts.",
+                    f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers, EAGLE-2's layer on 485,710; "
+                    "measured on 14 prompts.",
                 )
             },
         ),

@@ -81,12 +81,12 @@ class Eagle3Net(FeatureNet):
 
     @property
     def has_lm_head(self) -> bool:
-        """Whether the net has its own LM head."""
+        """Return whether the net has its own LM head."""
         return hasattr(self, "lm_head")
 
     @property
     def draft_token_ids(self) -> Int[Tensor, " W"]:
-        """Target ids of the draft vocabulary, ascending."""
+        """Return the target's ids of the draft vocabulary, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
@@ -111,7 +111,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.has_lm_head else 0}
 
 
@@ -119,7 +119,7 @@ def default_capture_layers(layers: int) -> tuple[int, ...]:
     """Return a low, a middle and a high layer of L: 2, L/2 and L − 3, as released; distinct layers also for small L.
 
     Raises:
-        ValueError: the target has fewer than three layers, so no two below the last.
+        ValueError: the target has fewer than three layers.
 
     Example:
         >>> default_capture_layers(32), default_capture_layers(12), default_capture_layers(5), default_capture_layers(3)
@@ -148,7 +148,8 @@ class DraftLMHead(SharedHead):
         ids = net.draft_token_ids
         if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
-                f"`d2t` of these EAGLE-3 weights does not map {len(ids)} tokens to as many of the target's {size:,}.",
+                f"The table `d2t` of these EAGLE-3 weights does not map its {len(ids)} tokens to distinct tokens of "
+                f"the target's {size:,}.",
                 "Train them again for this target, or fetch them again.",
             )
         self.token_ids, self._size = ids, size
@@ -157,7 +158,7 @@ class DraftLMHead(SharedHead):
 
     @property
     def rows(self) -> Float[Tensor, "W D"]:
-        """Weights of the LM head for the W tokens of the draft vocabulary."""
+        """Return the weights of the LM head for the W tokens of the draft vocabulary."""
         return self._weight
 
 

@@ -59,7 +59,7 @@ class Options(LayerOptions):
     ttt: int = 3
     taps: tuple[int, ...] = ()
     starts_from_eagle: ClassVar[bool] = True
-    """From a finished EAGLE layer, whose weights have similar functions."""
+    """Training may start from a finished EAGLE layer, whose weights have similar functions."""
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
         return choose_capture_layers(self, layers)
@@ -80,8 +80,8 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
 
     Raises:
-        ParameterError: the readings lack the hidden states of a fused layer; or the finished layer to start from has
-            another shape.
+        ParameterError: the training data lacks the hidden states of a fused layer, or the finished layer to start from
+            has a different shape.
     """
     options, teacher, taps = setup.options, setup.teacher, check_capture_layers(setup)
     net = build_seeded(options.seed, lambda: build_net(options, setup, taps))

@@ -13,8 +13,8 @@ from workbench.models.bundle import VISION_TARGET
 
 LOSSES = (
     "The losses on features and on distributions have weights 1 and 1 instead of 1 and 0.1 (workbench train "
-    "vision-heads --set loss=smooth_l1:1+ce_soft:0.1 uses the paper's), which suits a training of minutes; for a "
-    "longer one the paper's may be better."
+    "vision-heads --set loss=smooth_l1:1+ce_soft:0.1 uses the paper's), which suits training runs of minutes; for "
+    "longer runs the paper's weights may be better."
 )
 
 PAPER = Source(
@@ -36,9 +36,9 @@ METHOD = Method(
         "reads."
     ),
     idea=(
-        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
-        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens. Words and "
-        "image patches are treated alike."
+        "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
+        "next token. One decoder layer predicts the next hidden state f̂(t+1) from it; the target's own LM head "
+        "computes the distribution q from that. Words and image patches are treated alike."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differences=(
@@ -46,8 +46,8 @@ METHOD = Method(
         "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
         "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
         "predictions may differ from the paper's by more than their training.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
     ),
     order=150,

@@ -25,18 +25,19 @@ METHOD = Method(
         "§3",
     ),
     summary=(
-        "A drafter that writes two tokens per pass needs half the passes, but the second does not depend on the first."
+        "A drafter of two tokens per pass needs half the passes, but the second token does not depend on the first."
     ),
     idea=(
-        "EAGLE's layer is trained to predict the feature two positions ahead instead of the next one. The two newest "
-        "positions, which attend to each other, predict the next two features in one forward; these two predict the "
-        "two after them. In training some positions, chosen at random, are replaced by their true features: more of "
-        "them where more predictions are wrong, and fewer over time. So the other half of a block learns to depend on "
-        "them."
+        "EAGLE's layer, which reads a feature f and the next token's embedding e, is trained to predict the feature k "
+        "= 2 positions ahead instead of the next one. An LSTM carries information within a block; W and R are "
+        "projections. The two newest positions, which attend to each other, predict the next two features in one "
+        "forward pass; these two predict the two after them. In training some positions, chosen at random, are "
+        "replaced by their true features: more of them where more predictions are wrong, and fewer over time. So the "
+        "other half of a block learns to depend on them."
     ),
     formula=(
-        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
-        "+ R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
+        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] + R "
+        "LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
     ),
     differences=(
         "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
@@ -44,17 +45,17 @@ METHOD = Method(
         "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
         "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
         "dropout: in a short training few texts are repeated.",
-        "The distillation is a proper KL divergence at temperature 1; the released code weights log-probabilities at "
-        "temperature 0.95 by probabilities at 1. Its hard label is drawn from the target's distribution; here it is "
-        "the likeliest token.",
+        "The distillation loss is a KL divergence at temperature 1; the released code weights log-probabilities at "
+        "temperature 0.95 by probabilities at temperature 1. Its hard label is drawn from the target's distribution; "
+        "here the label is the likeliest token.",
         "A position that was given its answer is not in the loss, as in glancing for translation, where the idea "
         "comes from (Qian et al. 2021, arXiv:2008.07905), and at most a share λ of the blocks get one. The released "
         "code has such positions in the loss, too, and at first gives an answer to nearly every block, but in the "
         "first text of a batch alone.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which depends on the round's distributions; "
-        "the paper has a larger fixed tree for each block length (grower=template is of this kind). Each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 6 levels, which depends on the round's "
+        "distributions; the paper has a larger fixed tree for each block length (grower=template is of this kind). "
+        "Each node costs a small target relatively more time; τ may be lower.",
         "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),
@@ -68,12 +69,12 @@ METHOD = Method(
             "Gao et al. 2024, arXiv:2412.12639, abstract", lambda lab: lab.speed(), timed=True,
             explanation=(
                 "2026-11-27 09:27 UTC",
-                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as one plain token, and "
-                "writes 2.5 tokens.",
+                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as a round of plain decoding, and emits "
+                "2.5 tokens.",
             ),
         ),
         Claim(
-            "τ relative to EAGLE, chains of six tokens, with half as many forwards of the drafter",
+            "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
             "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
@@ -92,7 +93,8 @@ METHOD = Method(
     head=Head(
         FalconNet,
         "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): positions attend to each other in blocks of {block}; an "
-        "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward.",
+        "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward "
+        "pass.",
     ),
     suites={
         "on-policy": (

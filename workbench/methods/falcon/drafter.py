@@ -1,4 +1,4 @@
-"""Falcon: draft blocks whose positions attend to each other, with one forward per few tokens.
+"""Falcon: draft blocks whose positions attend to each other, with one forward pass per block of tokens.
 
 EAGLE's layer predicts one position ahead. Falcon's predicts k positions ahead, so the last k positions of a text
 predict the next k. f is a feature of the target, f̂ a predicted one, e an embedding, x a token:
@@ -8,9 +8,9 @@ predict the next k. f is a feature of the target, f̂ a predicted one, e an embe
     attends to      all positions up to the end of its own block: s + k − 1
     predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
-The k predictions and the tokens drawn from them form the next block, so a draft of d levels costs ⌈d / k⌉ forwards. In
-return, a block's later tokens do not depend on its earlier ones: the distributions of a block are computed before any
-of its tokens is drawn. The tokens are drawn from exactly these distributions, so verification is exact.
+The k predictions and the tokens drawn from them form the next block, so a draft of d levels costs ⌈d / k⌉ forward
+passes. In return, a block's later tokens do not depend on its earlier ones: the distributions of a block are computed
+before any of its tokens is drawn. The tokens are drawn from exactly these distributions, so verification is exact.
 
 Within a block an LSTM carries information from earlier positions to later ones.
 
@@ -162,7 +162,7 @@ class FalconNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return super().sizes | {"block": self.block, "cond": self.cond}
 
 
@@ -253,7 +253,7 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Draft blocks of levels, with one forward per block, in a tree by the plan's tree builder, by default EAGLE-2's.
+    """Draft blocks of levels, with one forward pass per block. The default tree builder is EAGLE-2's.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """

@@ -54,7 +54,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer and its LSTM on texts that are cut into blocks, at other positions in every step.
+    """Train the layer and its LSTM on texts that are cut into blocks, at different positions in every step.
 
     Noise is added to the input features, as in EAGLE: from the second block of a draft on, they are predictions.
 

@@ -40,11 +40,11 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.12728",
         "§3",
     ),
-    summary="One forward can draft a block: cheaper than one token per forward, and best for formulaic text.",
+    summary="One forward pass can draft a block: cheaper than one token per forward pass, and best for formulaic text.",
     idea=(
-        "Learned queries combine the image's features into a few latent vectors. From one hidden state of the layer "
-        "an MLP predicts several future features at once; the LM head turns them into a block of tokens that do not "
-        "depend on each other."
+        "Learned queries A combine the image's features F into a few latent vectors. From one hidden state s of the "
+        "layer an MLP predicts several future features at once; the LM head turns them into a block of tokens that do "
+        "not depend on each other."
     ),
     formula="image: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
     differences=(
@@ -59,8 +59,8 @@ METHOD = Method(
         "path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published one of that size). At the "
         "same size more may be accepted.",
         "The first future feature comes from the layer itself, normalised as EagleVLM's is here. Attention has as "
-        "many key heads as query heads, where the paper groups four: the bundled target is too narrow to gain from "
-        "groups.",
+        "many key heads as query heads, where in the paper four query heads share a key head: the bundled target is "
+        "too narrow to gain from that.",
         LOSSES,
     ),
     order=180,
@@ -76,7 +76,8 @@ METHOD = Method(
             home=VISION_TARGET,
         ),
         Claim(
-            "acceptance of a block's first token over that of its third", "semi-autoregressive head, k = 5", None, None,
+            "acceptance rate of a block's first token relative to that of its third",
+            "semi-autoregressive head, k = 5", None, None,
             "Wang et al. 2025, arXiv:2505.12728, §3.2 (direction)", per_offset, key="offset", home=VISION_TARGET,
         ),
     ),

@@ -83,7 +83,7 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward. Further forwards continue at the end of the most likely path.
+    """Draft k levels with one forward pass. Further forward passes continue at the end of the most likely path.
 
     The levels of a block do not depend on each other, so their predictions are combined as in Medusa: a path's score is
     the product of the probabilities of its tokens at their levels. Each block has the shape that the plan's template
@@ -107,7 +107,7 @@ class Flash(FeatureDrafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft blocks of k levels with one forward per block, and return the tree of the best nodes.
+        """Draft blocks of k levels with one forward pass per block, and return the tree of the best nodes.
 
         While it is built, the key of a node is the tuple of the ranks of its path's tokens.
         """

@@ -10,7 +10,7 @@ from workbench.methods.common.presets import tree_head
 from workbench.methods.fspad.drafter import FSPAD, FSPADNet
 from workbench.methods.tree_builders.best_first import BestFirst
 
-UNDECIDED = f"{WRONG_SCALE}: above 1, but with 25 prompts the interval is ±7 %."
+UNDECIDED = f"{WRONG_SCALE}: the ratio is above 1, but with 25 prompts the interval is ±7 %."
 
 METHOD = Method(
     "fspad",
@@ -25,9 +25,10 @@ METHOD = Method(
     ),
     summary="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
     idea=(
-        "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by "
-        "one projection. EAGLE's layer predicts the next feature from that. The target's LM head reads a learned "
-        "projection of the prediction, so that the losses on features and on tokens do not conflict."
+        "The embedding e of the drawn token gates the target's feature f in a wider space, where EAGLE fuses the two "
+        "by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head reads "
+        "the prediction plus a learned projection of it, so that the losses on features and on tokens do not "
+        "conflict. S, O, W and V are learned matrices."
     ),
     formula=(
         "g(t) = W ( silu( S norm e(x(t+1)) ) ⊙ ( O norm f(t) ) ),  f̂(t+1) = layer( g(t), … ),  "
@@ -38,8 +39,8 @@ METHOD = Method(
         "the layer's output, which is also fed back; the LM head reads a projection of it.",
         "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because each node costs a small target "
-        "relatively more time; τ may be lower.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, because each node costs a "
+        "small target relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=102,

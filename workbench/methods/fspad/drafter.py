@@ -76,7 +76,7 @@ class FSPADNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return super().sizes | {"wide": self.wide, "apart": self.voice is not None}
 
 

@@ -26,17 +26,18 @@ METHOD = Method(
         "Hidden states of a middle layer contain enough about the next tokens for the upper layers to predict them."
     ),
     idea=(
-        "After a middle layer, trained matrices turn the hidden state of each drafted token into pseudo states of the "
-        "tokens after it. These go through the layers above together with the draft and come out as predictions, so "
-        "the pass that verifies one draft also makes the next one. Unlike heads on the last hidden state, pseudo "
-        "states attend to the text and to each other."
+        "After a middle layer l of L, trained matrices P(k) turn the hidden state h of each drafted token into pseudo "
+        "states of the tokens after it. These go through the layers above together with the draft and come out as "
+        "predictions, so the pass that verifies one draft also computes the next one. Unlike heads on the last hidden "
+        "state, pseudo states attend to the text and to each other."
     ),
     formula="prediction of x(t + 1 + k): LM head( layers l + 1 … L( P(k) · h(t) ) ), at position t + k",
     differences=(
         "All pseudo states enter after one layer; the paper may use a different layer for each step.",
         "The number of pseudo states after each node is planned together with the tree, by the measured cost of "
         "passes on this machine, as for parallel prompt decoding's prompt tokens. Each counts as a token of a whole "
-        "pass, although it goes through the upper layers alone. In our measurements this was no slower.",
+        "pass, although it goes through the upper layers alone. In our measurements this was no slower than a more "
+        "exact count.",
     ),
     order=92,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),

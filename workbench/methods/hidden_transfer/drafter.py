@@ -8,7 +8,7 @@ refine them:
     between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
     layers l + 1 … L   attend to the text, the draft up to their node, and the pseudo states before them → predictions
 
-Their positions in the forward are probes. `ProbeDrafter` defines the positions and uses the predictions.
+Their positions in the forward pass are probes. `ProbeDrafter` defines the positions and uses the predictions.
 
 """
 
@@ -31,7 +31,7 @@ from workbench.methods.common.probe_drafter import ProbeDrafter, ProbeLayout, Pr
 from workbench.methods.common.trained_net import load_fitting
 from workbench.models.loading import Models
 
-TRAIN_ADVICE = "Train it for this target: workbench train hidden-transfer --target …"
+TRAIN_ADVICE = "Train them for this target: workbench train hidden-transfer --target …"
 
 
 class Transfers(ProbeNet):
@@ -68,7 +68,7 @@ class Transfers(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "transfers": self.levels, "transfer_layer": self.transfer_layer}
 
 
@@ -86,8 +86,8 @@ class HiddenTransfer(ProbeDrafter):
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
-            ModelError: the matrices cannot be read or were trained for another target, or the target's forward cannot
-                be split at their layer.
+            ModelError: the matrices cannot be read or were trained for another target, or the target's forward pass
+                cannot be split at their layer.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", TRAIN_ADVICE), models.target
         if net.transfer_layer > target.n_layers:

@@ -23,9 +23,10 @@ METHOD = Method(
     ),
     summary="A head that reads the tokens drafted before its own position predicts better than one that does not.",
     idea=(
-        "Like Medusa's heads, these read the target's last hidden state, and head k predicts the k-th token after the "
-        "newest one. But each also reads the tokens between: the newest one, which the hidden state does not contain "
-        "yet, and the path drafted so far. So each node of the tree gets its own predictions."
+        "Like Medusa's heads, these read the target's last hidden state h, and head k predicts the k-th token after "
+        "the newest one. But each also reads the projected embeddings u of the tokens between: the newest token, "
+        "which the hidden state does not contain yet, and the path drafted so far. So each node of the tree gets its "
+        "own predictions. A, B and W are learned matrices, b is a bias."
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differences=(
@@ -34,8 +35,8 @@ METHOD = Method(
         "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
         "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
         "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
-        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
-        "τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
+        "more time; τ may be lower.",
     ),
     order=85,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),

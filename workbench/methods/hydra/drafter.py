@@ -1,8 +1,8 @@
 """Hydra: Medusa's heads, each of which also reads the tokens drafted before the one it predicts.
 
 The newest committed token x(t + 1) was predicted from the target's last hidden state f(t), and the target has not
-processed it yet. Head k predicts x(t + 1 + k). It reads f(t), the embedding e(t + 1) of x(t + 1), and those of the path
-drafted after it:
+processed it yet. Head k predicts x(t + 1 + k). It reads f(t), the embedding e(t + 1) of x(t + 1), and the embeddings of
+the path drafted after it:
 
     head 1      f(t), e(t + 1)                          →  distribution of x(t + 2)
     head k      f(t), e(t + 1), …, e(t + k)             →  distribution of x(t + 1 + k)
@@ -58,7 +58,7 @@ class SequentialHeads(LevelNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
 
@@ -135,7 +135,7 @@ class HydraDistributions(NodeDistributions):
         return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the K tokens of the draft vocabulary. The time counts as part of the head's forward."""
+        """Return logits over the K tokens of the draft vocabulary. The time counts as the head's."""
         models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)

@@ -41,7 +41,7 @@ class Options(ChatHeadOptions):
 
 
 Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
-"""Function like `guesses`, for heads that get tokens as input."""
+"""Type of functions like `guesses`, for heads that get tokens as input."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -23,24 +23,25 @@ METHOD = Method(
     ),
     summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
     idea=(
-        "Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the target's last "
-        "hidden states of the whole text and gives each head its newest state; the heads are four layers deep; and "
-        "they are trained on the target's distributions, not on the text. The prefix layer runs once per round, over "
-        "true states only, so its cache never has to be rolled back."
+        "These are Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the "
+        "target's last hidden states h of the whole text and gives each head its newest state g, beside embeddings e; "
+        "the heads are stacks of four layers with weights R, W and V; and they are trained on the target's "
+        "distributions, not on the text. The prefix layer runs once per round, over true states only, so its cache "
+        "never has to be rolled back."
     ),
     formula=(
         "g(t) = layer( h(≤ t) ),  u = g(t), e(x(t+1)), …, e(x(t+k)),  y = R(k) u + SiLU(W(k) u),  "
         "y ← y + SiLU(V(k,j) y) for j = 2 … n,  head k: softmax( LM head( a(k) · h(t) + O y ) )"
     ),
     differences=(
-        "All inner states are 64 numbers wide, and the projection back to a hidden state is shared by all heads, as "
-        "the target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large "
-        "as the bundled target. The hidden state itself is added to the result with a learned weight per dimension, "
-        "so that an untrained head predicts what the target predicted. Heads may be less accurate.",
+        "All inner states are 64 numbers wide, and all heads share the projection O back to a hidden state and the "
+        "target's LM head: at the paper's width, with LM heads of their own, they would be two thirds as large as the "
+        "bundled target. The hidden state itself is added to the result with a learned weight a(k) per dimension, so "
+        "that an untrained head predicts the same token as the target. Heads may be less accurate.",
         "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
         "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
-        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
-        "τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
+        "more time; τ may be lower.",
     ),
     order=87,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),

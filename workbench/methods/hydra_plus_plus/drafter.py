@@ -130,7 +130,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
@@ -139,7 +139,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare the net for drafting: no gradients, and the prefix layer's weights packed."""
+        """Prepare the net for drafting: disable gradients, and pack the prefix layer's weights."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self
@@ -220,7 +220,7 @@ class HydraPlusPlus(Hydra):
         clock = sequence.models.target.clock
         start = clock.mark()
         hidden = sequence.state.drafter.catch_up(sequence)
-        sequence.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
+        sequence.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward pass
         return None if hidden is None else self.growth(sequence, hidden)
 
     def growth(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> PartialTree:

@@ -19,8 +19,8 @@ from workbench.models.loading import Models
 ITERATED = TreeBuilderRule(
     "jacobi",
     "Guess of the last iteration",
-    "The target's token at this position in the last round, after guesses that may have been wrong; or a token of the "
-    "text, before the target has predicted one.",
+    "The target's token at this position in the last round, after guesses that may have been wrong. If the target has "
+    "not predicted one yet: a random token of the text.",
     "iterations in which this guess did not change",
 )
 

@@ -15,7 +15,10 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
-SHALLOW = f"{WRONG_SCALE}: τ 1.78 with 1.9 drafts per round, but a round takes as long as 1.7 plain tokens; 14 prompts."
+SHALLOW = (
+    f"{WRONG_SCALE}: τ 1.78 with 1.9 drafts per round, but a round takes as long as 1.7 rounds of plain decoding; 14 "
+    "prompts."
+)
 
 METHOD = Method(
     "kangaroo",
@@ -30,9 +33,9 @@ METHOD = Method(
     ),
     summary="Early layers do not predict the next token well, but a small trained adapter after them can.",
     idea=(
-        "The first E layers of the target run over its own KV cache, and one trained attention layer after them "
-        "predicts the hidden state that the LM head reads. Drafting stops when the drafter's confidence is low: the "
-        "second of the two early exits."
+        "The first E layers of the target run over its own KV cache, and one trained attention layer A after them "
+        "predicts the hidden state that the LM head reads. Drafting stops when the drafter's largest probability is "
+        "below a threshold η: the second of the two early exits."
     ),
     formula="q = softmax( LM head( A( h(E) ) ) ),  continue while max q ≥ η",
     differences=(
@@ -40,8 +43,8 @@ METHOD = Method(
         "computed, as early-exit does here; a round costs these E layers over the drafted tokens in addition.",
         "Drafting stops before the token at which the confidence is too low, where the paper still verifies it. The "
         "test does not depend on a drawn token, so sampling stays exact.",
-        "By default it stops when the likeliest token has less than η = 0.4, or after 4 tokens; the released code has "
-        "0.6 and 6, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
+        "By default drafting stops when the likeliest token has a probability below η = 0.4, or after 4 tokens; the "
+        "released code has 0.6 and 6, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
         "Chains only: the paper's variant with siblings is not built here.",
         TRIMMED,
     ),

@@ -74,7 +74,7 @@ class ExitAdapter(AttentionNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
@@ -97,7 +97,7 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Return predicted LM head inputs for the next exit states, and append them to the adapter's KV cache."""
+        """Append the next exit states to the adapter's KV cache, and return the LM head inputs predicted from them."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]
@@ -171,7 +171,7 @@ class Kangaroo(Drafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains for all sequences in lock-step.
 
-        The first forward reads tokens that the adapter has not read yet.
+        The first forward pass reads tokens that the adapter has not read yet.
         """
         models = sequences[0].models
         slots = [row.cache_slot for row in sequences]

@@ -49,7 +49,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the adapter.
+    """Train Kangaroo's adapter.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
 

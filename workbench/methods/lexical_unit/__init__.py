@@ -28,10 +28,11 @@ METHOD = Method(
     summary="A model can predict later tokens at placeholders after its text if it was trained to.",
     idea=(
         "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
-        "at those after the position where it does end are the next draft, so drafting needs no pass of its own. The "
-        "paper accepts a prediction without verifying it if the target was confident: a lexical unit."
+        "at the placeholders after the position where the round does end are the next draft, so drafting needs no "
+        "pass of its own. The paper accepts a prediction without verifying it if the target was confident: a lexical "
+        "unit."
     ),
-    formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: continue while max p > β",
+    formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders _; unit: continue while max p > β",
     differences=(
         "The paper fine-tunes the target with placeholders in place of tokens that it predicts confidently, so that "
         "it learns to predict several at once. No such target is bundled: the placeholder is an ordinary token (_), "
@@ -39,7 +40,7 @@ METHOD = Method(
         "The paper accepts confident predictions without verifying them: that is verifier=as-drafted with β = 0.9, "
         "approximate. By default the next pass verifies them, and the text follows the target's distribution.",
         "Either way the target reads every draft, as in the paper: the pass that reads a unit also predicts the next "
-        "one. Its predictions for the drafts themselves are recorded, too, and shown as the deviation.",
+        "one. The deviation shown is computed from its predictions for the drafts themselves.",
         "When sampling, a draft is drawn from the distribution predicted at each position instead of taking the "
         "likeliest token.",
         "The paper's control of repetitions, which its text hardly describes, is not built.",

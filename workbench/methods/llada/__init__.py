@@ -20,8 +20,8 @@ METHOD = undrafted(
     idea=(
         "The answer starts as a canvas of masked positions. In every round the model reads prompt and canvas in both "
         "directions and predicts all masked positions. The predictions of highest probability are filled in, and the "
-        "other positions stay masked for the next round. With several positions per round there are fewer forwards "
-        "than tokens, but the tokens of one round are predicted independently."
+        "other positions stay masked for the next round. With several positions per round there are fewer forward "
+        "passes than tokens, but the tokens of one round are predicted independently."
     ),
     formula="fill the n masked positions i with the largest max p(x(i) | prompt, canvas)",
     differences=(

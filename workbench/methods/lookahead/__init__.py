@@ -13,8 +13,8 @@ PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Fu et al.'s parameters for models of 7B."""
 
 NOT_FREE = (
-    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost "
-    "almost nothing on the paper's A100; 4 prompts."
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which cost almost nothing "
+    "on the paper's A100; 4 prompts."
 )
 
 METHOD = Method(
@@ -28,20 +28,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    summary="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
+    summary="The pass that verifies can also produce drafts: its guesses at later positions are collected as n-grams.",
     idea=(
-        "A window beside the text contains guesses at the next tokens and the target's predictions for them in "
-        "earlier passes. Each pass reads it along with the draft and adds one row to it, and each of its columns "
-        "yields an n-gram. The n-grams go into a pool, and those that begin with the newest token are the next draft."
+        "A window w beside the text contains guesses at the next tokens (row 0) and the target's predictions for them "
+        "in earlier passes (rows 1, 2, …). Each pass reads the window along with the draft and adds one row to it, "
+        "and each of its columns c yields an n-gram. The n-grams go into a pool, and those that begin with the newest "
+        "token are the next draft."
     ),
     formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
     differences=(
-        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a small "
-        "target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
+        "The defaults are W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a "
+        "small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
         "moves it by one position per round, so that its guesses lag.",
-        "Tails that share a prefix are verified as branches of a tree and not as separate copies; and after a fully "
-        "accepted tail the round also has the target's own next token, which the released code discards.",
+        "Tails that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
+        "accepted tail the round also emits the target's own next token, which the released code discards.",
         "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
         "token.",
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",

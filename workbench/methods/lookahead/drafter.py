@@ -110,7 +110,7 @@ class LookaheadState(InspectableState):
         now: number of rounds so far.
         drafted: number of nodes drafted in the current round.
         n_pool_hits: number of drafted tokens that were accepted so far.
-        probing: probes that contain the window in the current round's forward; None: there are none.
+        probing: probes that contain the window in the current round's forward pass; None: there are none.
     """
 
     title = "Pool of n-grams"
@@ -149,7 +149,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Number of guesses in the window: all its positions but that of the last committed token."""
+        """Return the number of guesses in the window: all its positions but the one of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
@@ -158,15 +158,15 @@ class Lookahead(Drafter):
     """Guess ahead in a window of `window` columns, and draft the n-grams collected from these columns.
 
     The window's rows are the last N − 1 steps of Jacobi iteration on the next tokens: each row contains the target's
-    predictions for the row before it. The forward processes the whole window as probes, extra positions that are never
-    accepted, in addition to the draft. Row 0 is a chain after the last committed token. A guess in a later row attends
-    to row 0 up to its own column, and to the guesses above it in its column. The target's predictions after the last
-    row are the next row. Each column with the prediction after it is an n-gram, which goes into the pool. The draft
-    consists of the pool's n-grams that begin with the newest token: up to `guesses` tails of N − 1 tokens.
+    predictions for the row before it. The forward pass processes the whole window as probes, extra positions that are
+    never accepted, in addition to the draft. Row 0 is a chain after the last committed token. A guess in a later row
+    attends to row 0 up to its own column, and to the guesses above it in its column. The target's predictions after the
+    last row are the next row. Each column with the prediction after it is an n-gram, which goes into the pool. The
+    draft consists of the pool's n-grams that begin with the newest token: up to `guesses` tails of N − 1 tokens.
 
     The guesses are the most likely tokens at every temperature, and no draft attends to a probe. So drafts depend on
-    committed text alone, and the output follows the target's distribution. A forward processes W · (N − 1) − 1 tokens
-    in addition to the draft.
+    committed text alone, and the output follows the target's distribution. A forward pass processes W · (N − 1) − 1
+    tokens in addition to the draft.
 
     Attributes:
         window: number W of columns. 0: there is no window, so the pool contains only n-grams added by `from_text`.

@@ -19,12 +19,13 @@ METHOD = Method(
         "https://arxiv.org/abs/2502.02040",
     ),
     summary=(
-        "A residual stream that only has to predict can be closer to the final state than one that later layers read."
+        "A residual stream that only has to predict can be closer to the final state than one that also feeds later "
+        "layers."
     ),
     idea=(
-        "An accelerated residual stream goes through the target's first E layers beside the target's own, with "
-        "low-rank adapters around attention and MLP. It attends to the target's keys and values, so it needs no "
-        "cache. The final norm and the LM head read it after layer E to draft; the other layers verify from the "
+        "An accelerated residual stream r goes through the target's first E layers beside the target's own stream h, "
+        "with low-rank adapters A around attention and MLP. It attends to the target's keys and values, so it needs "
+        "no cache. The final norm and the LM head read it after layer E to draft; the other layers verify from the "
         "hidden states that the target's own stream has there."
     ),
     formula=(
@@ -48,9 +49,9 @@ METHOD = Method(
     **layer_skipping(depth=3),
     claims=(
         Claim(
-            "τ relative to early exit after the same layer, with the same lengths",
+            "τ relative to early exit after the same layer, with the same draft lengths",
             "targets of several sizes, MT-Bench: above exits from the plain stream",
-            None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is of speed)",
+            None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is a speed-up)",
             lambda lab: lab.tau_over(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
             ),

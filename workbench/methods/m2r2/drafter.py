@@ -171,7 +171,7 @@ class Accelerators(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "exit_layer": self.exit_layer, "rank": self.rank}
 
 
@@ -208,8 +208,8 @@ class FastTruncatedTarget(TruncatedTarget):
 def fast_stream_segment(segment: Segment) -> Segment:
     """Return a segment that processes the same tokens a second time, at the same positions with the same mask.
 
-    Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward overwrites
-    them.
+    Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward pass
+    overwrites them.
     """
     slot, n = segment.slot, len(segment.tokens)
     sees = torch.ones(n, slot.scratch, dtype=torch.bool, device=segment.tokens.device).tril(slot.scratch - n)

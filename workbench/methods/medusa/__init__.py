@@ -18,8 +18,8 @@ DIFFERS = (
     "own LM head: four of them would be more than a third as large as the bundled target. Heads may be less accurate.",
     "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
     "count more in training.",
-    "By default 12 nodes in 4 levels instead of about 60, because each node costs a small target relatively more "
-    "time; τ may be lower. Medusa-2, which also trains the target, is not built.",
+    "The default tree has 12 nodes in 4 levels instead of about 60, because each node costs a small target relatively "
+    "more time; τ may be lower. Medusa-2, which also trains the target, is not built.",
 )
 
 PAPER = Source(
@@ -37,8 +37,8 @@ HEAD = Head(
 )
 
 WIDE = (
-    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes as long as 1.8 plain"
-    " tokens; on the paper's GPU about one."
+    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as a round of plain "
+    "decoding; on the paper's GPU about as long."
 )
 
 METHOD = Method(
@@ -50,9 +50,9 @@ METHOD = Method(
         "Heads predict several positions at once from one hidden state: almost free, but independent of each other."
     ),
     idea=(
-        "Extra heads read the target's last hidden state once, and head k predicts the k-th token after the newest "
-        "one, independently of the other heads. A fixed tree combines their best candidates, shaped by how often each "
-        "head was right on held-out text, and one pass of the target verifies it."
+        "Extra heads with weights W and b read the target's last hidden state h once, and head k predicts the k-th "
+        "token after the newest one, independently of the other heads. A fixed tree combines their best candidates, "
+        "shaped by how often each head was right on held-out text, and one pass of the target verifies it."
     ),
     formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
     differences=DIFFERS,

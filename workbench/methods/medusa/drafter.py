@@ -53,7 +53,7 @@ class MedusaHeads(LevelNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """Blocks by layer: L layers of K blocks each."""
+        """Return the blocks by layer: L layers of K blocks each."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
@@ -67,7 +67,7 @@ class MedusaHeads(LevelNet):
         return x
 
     def prepare_for_drafting(self) -> MedusaHeads:
-        """Prepare the net for drafting: no gradients, and one matrix product per layer for all stacks."""
+        """Prepare the net for drafting: disable gradients, and use one matrix product per layer for all stacks."""
         super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:
@@ -121,7 +121,7 @@ class MedusaState:
     head: SharedHead
 
     def head_logits(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
-        """Return logits of all K heads. Head k (from 1) predicts the token k + 1 positions after that of `hidden`.
+        """Return logits of all K heads. Head k (from 1) predicts the token k + 1 positions after `hidden`.
 
         W is the size of the target's vocabulary, or of a draft vocabulary, which `head.token_ids` maps to target ids.
         """
@@ -148,7 +148,7 @@ class IndependentLevels(Protocol):
 
     @property
     def net(self) -> Any:
-        """Net of the drafter. Its `accuracy` is the measured accuracy of each rank at each level."""
+        """Return the drafter's net. Its `accuracy` is the measured accuracy of each rank at each level."""
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level over the target's V tokens.
@@ -214,7 +214,7 @@ class HeadDistributions(NodeDistributions):
 
 @dataclass(frozen=True)
 class Medusa(DistributionDrafter):
-    """Draft with heads that independently read one hidden state: that of the newest token the target has processed.
+    """Draft with heads that independently read one hidden state, from the newest token that the target has processed.
 
     The newest committed token was predicted from this hidden state, and the target has not processed it yet, so head k
     predicts the k-th token after it. A path (i₁, i₂, …) of the static tree stands for the i₁-th best token of head 1,

@@ -23,8 +23,8 @@ METHOD = Method(
     summary="Accepting plausible tokens instead of exact sampling raises acceptance and changes the distribution.",
     idea=(
         "Heads and tree are Medusa's, but a token is accepted if its target probability exceeds a threshold that "
-        "depends on the target's entropy. The output no longer follows the target's distribution: ε and δ set how far "
-        "it may deviate."
+        "depends on the entropy H of the target's distribution p. The output no longer follows the target's "
+        "distribution: ε and δ set how far it may deviate."
     ),
     formula="accept x if p(x) > min( ε, δ · exp(−H(p)) )",
     differences=DIFFERS,

@@ -29,16 +29,17 @@ METHOD = Method(
     ),
     summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
     idea=(
-        "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
-        "hidden state and without a next token. Training starts on text alone and goes on with images and text."
+        "Words enter as in EAGLE, as hidden state f and embedding e fused by a projection W. A patch v enters as the "
+        "vector e(v) that the projector computed from it, without the target's hidden state and without a next token. "
+        "Training starts on text alone and goes on with images and text."
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
     differences=(
         "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
         "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
         "MSD's gain over EAGLE may differ.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 63, 8 and 5, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
         "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
         "minutes instead of 40 epochs; the first stage may be too short to matter.",

@@ -11,8 +11,8 @@ from workbench.methods.mtp.drafter import MTP, MTPNet
 from workbench.methods.tree_builders.best_first import BestFirst
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 1.9 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
@@ -28,9 +28,10 @@ METHOD = Method(
     ),
     summary="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
     idea=(
-        "The target's last hidden state and the embedding of the next token are each normalised, fused by one "
-        "projection and passed through one transformer layer; the target's own LM head then predicts one token more. "
-        "For later tokens, the module reads its own hidden state with the token that it drafted."
+        "The target's last hidden state h and the embedding e of the next token are each normalised, fused by one "
+        "projection M and passed through one transformer layer, whose output is h'. The target's own LM head then "
+        "predicts one token more. For later tokens, the module reads its own hidden state with the token that it "
+        "drafted."
     ),
     formula=(
         "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
@@ -41,12 +42,12 @@ METHOD = Method(
         "the target is already trained, and the module is trained in minutes on the target's distributions at its own "
         "answers: τ is lower.",
         "One module serves all depths, as engines use the released one, where the paper's formula has one per depth. "
-        "So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 in training is the "
-        "released one's way).",
+        "So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 trains it as the "
+        "released module was).",
         "A dense layer with the target's attention in place of a mixture of experts and latent attention: no such "
         "target is available here.",
-        "By default EAGLE-2's tree of 12 nodes, 3 children and 5 levels, where the paper drafts one token "
-        "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, where the paper drafts one "
+        "token (grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
         TRIMMED,
     ),
     order=107,

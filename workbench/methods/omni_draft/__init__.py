@@ -24,16 +24,15 @@ FREQUENT = (
 )
 
 DEAR = (
-    f"{WRONG_SCALE}: SmolLM2's drafter is hardly smaller than the bundled target: a round takes as "
-    "long as 3.7 plain tokens and writes 1.8."
+    f"{WRONG_SCALE}: SmolLM2's drafter is hardly smaller than the bundled target: a round takes as long as 3.7 rounds "
+    "of plain decoding and emits 1.8 tokens."
 )
 STORIES = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories: a round writes 1.3 tokens and "
-    "takes as long as 1.4 plain tokens."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories: a round emits 1.3 tokens and takes as long as "
+    "1.4 rounds of plain decoding."
 )
 UNTAUGHT = (
-    f"{WRONG_SETTING}: the head starts untrained, where the paper's is trained beforehand, and reads"
-    " 25 prompts of seven kinds."
+    f"{WRONG_SETTING}: the head starts untrained and sees 25 prompts of seven kinds; the paper's is trained beforehand."
 )
 
 METHOD = Method(
@@ -53,7 +52,7 @@ METHOD = Method(
         "drafted text, so that several drafter tokens that together spell one target token are merged and not "
         "rejected one by one."
     ),
-    formula="draft = tokens of text( d(1) … d(n) ) by the target's tokenizer",
+    formula="draft = tokens of text( d(1) … d(n) ) by the target's tokenizer, with d the drafter's tokens",
     differences=(
         "The target's own tokenizer splits the draft. The paper has a bounded n-gram cache that learns, as they "
         "occur, which sequences of the drafter's tokens form one of the target's.",
@@ -86,7 +85,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
-            "τ with sequences of tokens merged relative to tokens of identical text alone",
+            "τ with merged token sequences relative to τ with tokens of identical text alone",
             "the n-gram cache against the direct mapping",
             None,
             None,
@@ -99,7 +98,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
         ),
         Claim(
-            "τ with training that continues across prompts, relative to that without, on requests of one kind",
+            "τ with training that continues across prompts relative to τ without training, on requests of one kind",
             "online distillation together with the n-gram cache",
             None,
             None,
@@ -117,7 +116,7 @@ METHOD = Method(
             key="learns",
         ),
         Claim(
-            "accepted tokens per pass of the drafter, with the stopping head, relative to that without",
+            "accepted tokens per pass of the drafter with the stopping head, relative to the same ratio without it",
             "fewer drafted tokens at an equal speed-up",
             None,
             None,

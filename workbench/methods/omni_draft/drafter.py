@@ -35,7 +35,7 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
-"""Maximum number of tokens that one forward reads."""
+"""Maximum number of tokens that one forward pass reads."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class OmniDraftState:
 
     @property
     def shared_copy(self) -> WeightSharingCopy | None:
-        """Trained weight-sharing copy that replaces the draft model; None if nothing is trained."""
+        """Return the trained weight-sharing copy that replaces the draft model; None if nothing is trained."""
         return None if self.training.trainable is None else self.training.trainable.shared_copy
 
 

@@ -81,7 +81,7 @@ class VocabularyMap:
 
     @cached_property
     def shared(self) -> SharedTokens:
-        """Tokens with the same text in both vocabularies (the first if several match), and the end-of-text token."""
+        """Return the tokens with equal text in both vocabularies (the first of several), and the end-of-text token."""
         drafter_id_of: dict[int, int] = {}
         for drafter_id, text in enumerate(self.drafter_texts):
             if text in self.token_of:

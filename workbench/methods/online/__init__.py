@@ -30,14 +30,14 @@ METHOD = Method(
     summary="The target's distribution at a rejected draft is training data that costs no extra pass of the target.",
     idea=(
         "A draft model drafts. The positions that the target verified, or only those at which it rejected, are stored "
-        "together with the target's distribution there. Every few rounds a copy of the draft model's layers takes one "
-        "training step towards these distributions, so that acceptance rises within a text of a new kind. The "
-        "verifier never changes, so the output stays the target's."
+        "together with the target's distribution there. Every I rounds a copy of the draft model's layers, with "
+        "weights θ, takes one training step towards these distributions p, so that acceptance rises within a text of "
+        "a new kind. The verifier never changes, so the output stays the target's."
     ),
     formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
     differences=(
-        "By default it is trained on all positions that the target verified, where the paper uses those at which it "
-        "rejected (places=rejected).",
+        "By default the draft model is trained on all positions that the target verified, where the paper uses those "
+        "at which it rejected (places=rejected).",
         "Training steps follow rounds of one text, where the paper's follow requests; with warm=True they continue "
         "over requests of this backend, as the paper's do.",
         "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "
@@ -62,7 +62,7 @@ METHOD = Method(
             timed=True,
         ),
         Claim(
-            "τ with training that continues while the domain of the requests shifts, relative to that without",
+            "τ with training that continues while the domain of the requests shifts, relative to τ without training",
             "acceptance rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
             lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(

@@ -21,7 +21,8 @@ METHOD = Method(
         "§3.1, equation 1: the closed forms it reproduces",
     ),
     summary=(
-        "Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It runs the target to draft, so it is never faster."
+        "Set the acceptance rate a; with K drafts τ is (1 − aᴷ⁺¹)/(1 − a). The target itself drafts, so it is never "
+        "faster."
     ),
     idea=(
         "The drafter samples from the target's own distribution mixed with its least likely token, so that every "

@@ -14,14 +14,16 @@ TRAINED = 6
 """Number of tokens per draft in training."""
 
 SMALL = (
-    f"{WRONG_SCALE}: a round takes as long as 2.4 plain tokens and writes 2.2; on the paper's GPUs a "
-    "pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: a round takes as long as 2.4 rounds of plain decoding and emits 2.2 tokens; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
-YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD writes 2.2 tokens per round, multi-token prediction 3.2."
-UNREACHED = f"{WRONG_SCALE}: 80, 42, 19 and 61 % of its positions are accepted, so few rounds reach the fourth."
+YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD emits 2.2 tokens per round, multi-token prediction 3.2."
+UNREACHED = (
+    f"{WRONG_SCALE}: at its four positions 80, 42, 19 and 61 % of drafts are accepted, so few rounds reach the last."
+)
 WIDE = (
-    f"{WRONG_SCALE}: without bfloat16 units a pass over 17 tokens takes 5.2 times as long as over "
-    "one, and a tree of 16 writes 2.0 tokens."
+    f"{WRONG_SCALE}: without bfloat16 units a pass over 17 tokens takes 5.2 times as long as over one, and a tree of "
+    "16 nodes emits 2.0 tokens."
 )
 METHOD = Method(
     "pard",
@@ -38,10 +40,11 @@ METHOD = Method(
         "A drafter can predict all its tokens in one pass: it reads mask tokens after the text, one per draft token."
     ),
     idea=(
-        "One pass of the drafter reads the accepted tokens and then a mask for each further token of the draft. The "
-        "hidden state at the newest token predicts the first draft token, the one at each mask one more. A mask "
-        "attends to the text and the masks before it, but to no drafted token, so a longer draft costs no further "
-        "pass but is more likely to be rejected."
+        "One pass of the drafter reads the accepted tokens, with embeddings e and the target's hidden states h, and "
+        "then a mask m for each further token of the draft. A projection M fuses each pair. The hidden state at the "
+        "newest token predicts the first draft token, the one at each mask one more. A mask attends to the text and "
+        "the masks before it, but to no drafted token, so a longer draft costs no further pass but is more likely to "
+        "be rejected."
     ),
     formula=(
         "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "
@@ -57,7 +60,7 @@ METHOD = Method(
         "among all positions of the text, and wraps around at its end.",
         "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
         "vector: the paper's drafter has many layers and no features.",
-        "By default 5 tokens per draft and 6 in training, where the released code has 12 and 8; τ may be lower, and "
+        "A draft has 5 tokens by default and 6 in training, where the released code has 12 and 8; τ may be lower, and "
         "the target verifies fewer tokens that are rejected.",
         TRIMMED,
     ),
@@ -100,7 +103,7 @@ METHOD = Method(
             by_construction="the head writes all 12 tokens in one pass; texts that end earlier need fewer",
         ),
         Claim(
-            "τ with 12 tokens per draft relative to 6, as many as in training",
+            "τ with 12 tokens per draft relative to τ with 6, as many as in training",
             "one mask for all positions allows drafts longer than in training",
             None,
             None,

@@ -1,7 +1,7 @@
-"""PARD: draft all tokens in one forward of the drafter, with masks at the positions of unknown tokens.
+"""PARD: draft all tokens in one forward pass of the drafter, with masks at the positions of unknown tokens.
 
-A drafter that drafts one token after the other runs once per token. Here one forward reads the accepted tokens and one
-mask m for each further token of the draft, and every position predicts its own next token. f is a feature of the
+A drafter that drafts one token after the other runs once per token. Here one forward pass reads the accepted tokens and
+one mask m for each further token of the draft, and every position predicts its own next token. f is a feature of the
 target, e an embedding:
 
     position          t                     t + 1          t + 2
@@ -61,7 +61,7 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: abc.Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """Return the states after all pairs of a text, and in the drafts after them, in one forward, for training.
+        """Return the states after all pairs of a text, and in the drafts after them, in one forward pass, for training.
 
         In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. A mask attends to the
         pairs up to s, and to the masks of its own draft up to itself.
@@ -90,7 +90,7 @@ class PARDState(FeatureState):
     """Drafting state of PARD for one text. The prediction at a position does not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Return logits at the newest pair and at k masks after it, from one forward that also reads accepted pairs.
+        """Return logits at the newest pair and at k masks after it. The same forward pass reads the accepted pairs.
 
         The KV cache entries of masks are dropped afterwards.
         """
@@ -123,11 +123,11 @@ class PARDState(FeatureState):
 
 @dataclass(frozen=True)
 class PARD(FeatureDrafter):
-    """Draft all levels of the plan with one forward of the layer and one product with the target's LM head.
+    """Draft all levels of the plan with one forward pass of the layer and one product with the target's LM head.
 
     A tree is built as in Medusa: all nodes of a level have the same distribution for their children.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the forward). The paper's drafter is a separate language
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the forward pass). The paper's drafter is a separate language
     model; this one reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
     """
 

@@ -46,7 +46,7 @@ class Options(LayerOptions):
     loss: str = "ce_soft:1"
     ahead: int = 6
     starts_from_eagle: ClassVar[bool] = True
-    """From a layer of the same shape, with only the mask added, as PARD adapts an existing draft model."""
+    """Training may start from a layer of the same shape. Only the mask is new: PARD adapts an existing draft model."""
 
 
 RETENTION, MIN_RETENTION = 0.7, 0.2

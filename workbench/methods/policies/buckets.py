@@ -1,7 +1,7 @@
 """TLT's policy: fewer verified tokens per sequence in larger batches; ε-greedy choice among draft lengths.
 
-Sequences of a batch share a forward, so verified tokens of one sequence delay the others. Near the end of a batch, the
-few remaining sequences may draft more.
+Sequences of a batch share a forward pass, so verified tokens of one sequence delay the others. Near the end of a batch,
+the few remaining sequences may draft more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.methods.policies.round_stats import RoundStatsReader, parts_of
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
 """Pairs (smallest number of sequences in a batch, maximum number of verified tokens per sequence)."""
 MOST = 32
-"""Number of sequences in a batch above which nothing is drafted, because forwards are full without drafts."""
+"""Number of sequences in a batch above which nothing is drafted, because such a batch uses the whole device."""
 
 
 def budget(batch_size: int) -> int:

@@ -14,7 +14,7 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
 FIRST = 2
-"""Number of levels of the first draft. Its cost and that of a plain round predict the cost of longer drafts."""
+"""Number of levels of the first draft. Its cost and the cost of a plain round predict the cost of longer drafts."""
 SHARE = 0.02
 """Maximum share of the run's time spent on trying options that are estimated to be slower."""
 WINDOW = 5
@@ -64,7 +64,7 @@ class RoundEstimates:
 
     @property
     def acceptance(self) -> float:
-        """Acceptance rate over all levels."""
+        """Return the acceptance rate over all levels."""
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:

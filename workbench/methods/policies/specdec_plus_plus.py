@@ -58,7 +58,7 @@ class AcceptanceHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild the head."""
+        """Return the constructor arguments that rebuild the head."""
         return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
 
 

@@ -12,8 +12,8 @@ from workbench.methods.ppd.drafter import PPD, PromptTokens
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
-    "paper's GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: on two CPU cores a round takes 1.9 times as long as one of plain decoding; on the paper's GPUs "
+    "several tokens cost about as much as one."
 )
 
 METHOD = Method(
@@ -28,19 +28,20 @@ METHOD = Method(
         "§3 and §4",
     ),
     summary=(
-        "Trained embeddings make the target predict later tokens: a drafter of three vectors and no pass of its own."
+        "Trained embeddings make the target predict later tokens: the drafter is three vectors and needs no pass of "
+        "its own."
     ),
     idea=(
-        "Trained prompt tokens, embeddings of no word, follow nodes of the draft. The target's prediction at the j-th "
-        "of them is a guess at the token j + 1 positions ahead, so the pass that verifies one draft also makes the "
-        "next one. Prompt tokens take positions in that pass, so trees and prompt tokens are planned together, by the "
-        "measured cost of passes on this machine."
+        "Trained prompt tokens s(j), embeddings of no word, follow nodes of the draft. The target's prediction at the "
+        "j-th of them is a guess at the token j + 1 positions ahead, so the pass that verifies one draft also makes "
+        "the next one. Prompt tokens take positions in that pass, so trees and prompt tokens are planned together, by "
+        "the measured cost of passes on this machine."
     ),
     formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  only s(1) … s(m) are trained",
     differences=(
         "For each number of levels that can be drafted, the size of the pass is chosen by its measured cost, and all "
-        "sizes are optimised together; the paper gives all the same size, and sweeps it. In our measurements this was "
-        "no slower.",
+        "sizes are optimised together; the paper gives all passes the same size, and tries several. In our "
+        "measurements our choice was no slower.",
         "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
         "position of each: the same loss, from fewer texts.",
     ),
@@ -64,8 +65,8 @@ METHOD = Method(
             key="medusa",
             explanation=(
                 "2026-11-27 23:13 UTC",
-                f"{WRONG_SCALE}: 864 parameters; their first two guesses are the target's token at 42"
-                " and 20 % of held-out positions, Medusa's at 49 and 42 %.",
+                f"{WRONG_SCALE}: the drafter has 864 parameters; its first two guesses are the target's tokens at 42 "
+                "and 20 % of held-out positions, Medusa's at 49 and 42 %.",
             ),
         ),
     ),

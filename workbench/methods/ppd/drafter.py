@@ -45,7 +45,7 @@ class PromptTokens(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         return {"width": self.width, "prompts": self.levels, "ensemble": self.ensemble}
 
 

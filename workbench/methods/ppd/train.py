@@ -37,7 +37,7 @@ class Options(ProbeOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the prompt tokens' embeddings; they are initialised with those of some of the target's tokens.
+    """Train only the prompt tokens' embeddings; they are initialised with the embeddings of some target tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
     target's distribution, 0.8 to the power of the distance); here at many positions of a text, not only its end.

@@ -36,7 +36,8 @@ METHOD = Method(
     differences=(
         "The tree comes from a separate draft model instead of an EAGLE head.",
         "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
-        "By default 12 nodes from the model and 8 from the datastore, because each node costs a small target time.",
+        "The default tree has 12 nodes from the model and 8 from the datastore, because each node costs a small "
+        "target time.",
         "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
         "files.",
     ),
@@ -60,7 +61,7 @@ METHOD = Method(
             lacks="the paper's datastores; measured with the bundled one",
         ),
         Claim(
-            "τ relative to the datastore alone",
+            "τ relative to drafts from the datastore alone",
             "DocQA, summary, code and in-domain questions: better than retrieval alone",
             None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",

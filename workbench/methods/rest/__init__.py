@@ -29,13 +29,13 @@ METHOD = Method(
         "longest n with c(t−n+1 … t) > 0; the nodes with the largest c(t−n+1 … t, x₁ … x_d), c: count in the datastore"
     ),
     differences=(
-        "By default at most 16 nodes instead of 64, because each node costs a small target relatively more time; "
-        "nodes=64 is the paper's tree.",
+        "The default tree has at most 16 nodes instead of 64, because each node costs a small target relatively more "
+        "time; nodes=64 is the paper's tree.",
         "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
         "0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, WORKBENCH_DATASTORE "
         "names it.",
-        "Each node's token is drawn once. The released code draws for every path of the tree, which favours drafted "
-        "tokens when sampling.",
+        "Verification draws one token at each node. The released code draws one for every path of the tree, which "
+        "favours drafted tokens when sampling.",
         "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
         "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
     ),

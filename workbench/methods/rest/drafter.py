@@ -32,7 +32,8 @@ DEEPEST = ORDERED - LONGEST
 RETRIEVED = TreeBuilderRule(
     "rest",
     "Found in the datastore",
-    "It follows an occurrence of the newest tokens in the datastore, and is among the most frequent continuations.",
+    "This token follows an occurrence of the newest tokens in the datastore, and is among the most frequent "
+    "continuations.",
     "occurrences with this continuation",
     "their share",
 )
@@ -91,7 +92,7 @@ class RetrievedTree:
 
     @property
     def shares(self) -> list[float]:
-        """Share of the read occurrences whose continuation begins with the path to each node."""
+        """Return the share of the read occurrences whose continuation begins with the path to each node."""
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:
@@ -121,8 +122,8 @@ def retrieve(
         shortest: minimum number of tokens of a match.
         nodes: maximum number of nodes of the tree.
         depth: maximum number of levels of the tree.
-        vocabulary: size of the target's vocabulary, if it may be smaller than that of the datastore's tokenizer; None:
-            it is not.
+        vocabulary: size of the target's vocabulary, if it may be smaller than the vocabulary of the datastore's
+            tokenizer; None: it is not smaller.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:

@@ -29,16 +29,16 @@ METHOD = Method(
         "A draft model can have several sizes: easy tokens exit early, if skipped keys and values are filled in later."
     ),
     idea=(
-        "A small language model has exits after some of its layers, through one norm and one LM head, and each token "
-        "of a draft comes from the first exit whose largest probability reaches a threshold. If a deeper layer is "
-        "needed later, it first processes every position that exited before it, all in one pass, so that its keys and "
-        "values are those of a full run."
+        "A small language model has exits after m_1, m_2, … of its layers, through one norm and one LM head. Each "
+        "token of a draft comes from the first exit i whose largest probability reaches a threshold θ_i. If a deeper "
+        "layer is needed later, it first processes every position that exited before it, all in one pass, so that its "
+        "keys and values are the same as in a full run."
     ),
     formula=(
         "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"
     ),
     differences=(
-        "One target, where the paper is about one drafter for several: no claim about averages over targets is "
+        "The drafter serves one target, where the paper has one drafter for several: no average over targets is "
         "measured.",
         "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
         "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
@@ -61,8 +61,8 @@ METHOD = Method(
             timed=True,
             explanation=(
                 "2026-11-27 09:29 UTC",
-                f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a tree "
-                "round takes as long as 3.3 plain tokens and writes 2.5.",
+                f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a round with a tree "
+                "takes as long as 3.3 rounds of plain decoding and emits 2.5 tokens.",
             ),
         ),
         Claim(
@@ -82,8 +82,8 @@ METHOD = Method(
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(
                 "2026-11-27 23:08 UTC",
-                f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2);"
-                " with least=0 it is 1.01 (0.97–1.05): the sizes are too similar.",
+                f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2); with least=0 the "
+                "ratio is 1.01 (0.97–1.05): the sizes are too similar.",
             ),
         ),
     ),

@@ -51,7 +51,7 @@ from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Maximum number of positions that run through a block at a time, because a long prompt would need a large mask."""
-TRAIN_ADVICE = "Train it for this target: workbench train s2d --target …"
+TRAIN_ADVICE = "Train them for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Block:
 
     @property
     def n_processed(self) -> int:
-        """Number of positions that the block has processed."""
+        """Return the number of positions that the block has processed."""
         return self.kv_caches[0].n_used
 
     def truncate(self, n: int) -> None:
@@ -109,7 +109,7 @@ class S2DState:
     is_unsure: bool = False
 
     def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
-        """Queue tokens before the first block.
+        """Append tokens to the queue before the first block.
 
         Args:
             tokens: the text's next tokens, or the tokens of a level of the draft.
@@ -302,7 +302,7 @@ def _net(models: Models) -> S2DNet:
     """Return the net that was trained for the target of `models`. It is loaded once.
 
     Raises:
-        ModelError: the draft model cannot be read, or has another vocabulary than the target.
+        ModelError: the draft model cannot be read, or its vocabulary size differs from the target's.
     """
     net, size = load_fitting(S2DNet, models, "S2D weights", TRAIN_ADVICE), models.target.vocab_size
     if len(net.embed.weight) != size:

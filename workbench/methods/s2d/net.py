@@ -77,7 +77,7 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Layers of each block: those after the previous exit, up to the next one."""
+        """Return the layers of each block: the layers after the previous exit, up to the next one."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
@@ -99,7 +99,7 @@ class S2DNet(TrainedNet):
         return outputs
 
     def prepare_for_drafting(self) -> S2DNet:
-        """Prepare the net for drafting: no gradients, and weights packed for inputs of few positions."""
+        """Prepare the net for drafting: disable gradients, and pack weights for inputs of few positions."""
         super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.prepare_for_drafting()
@@ -108,7 +108,7 @@ class S2DNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this net."""
         layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,

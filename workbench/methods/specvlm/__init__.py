@@ -21,9 +21,9 @@ METHOD = Method(
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§3.2, §3.3"),
     summary="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
     idea=(
-        "EagleVLM's drafter, but the image is compressed first: some patches are dropped, or blocks of them averaged "
-        "or convolved, or two learned queries attend to all of them, or nothing is left. A gate reads the question "
-        "and chooses one of these."
+        "The drafter is EagleVLM's, but the image is compressed first: some patches are dropped, or blocks of them "
+        "averaged or convolved, or two learned queries attend to all of them, or nothing is left. A gate with weights "
+        "G reads the mean feature f of the question and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
     differences=(
@@ -37,8 +37,8 @@ METHOD = Method(
         "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
         "operation.",
         "The patches left after pruning keep their original positions; the paper does not specify this.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
-        "small target relatively more time; τ may be lower.",
+        "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
+        "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
     ),
     order=170,
@@ -47,7 +47,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
-            "τ over EagleVLM's", "LLaVA-1.5-7B, greedy, one epoch: 3.67 against 3.59", 1.02, 1.02,
+            "τ relative to EagleVLM", "LLaVA-1.5-7B, greedy, one epoch: 3.67 against 3.59", 1.02, 1.02,
             f"{CITED}, main table", lambda lab: lab.tau_over("EagleVLM", "SpecVLM, gate"), home=VISION_TARGET,
             explanation=(
                 "2026-11-22 12:14 UTC",
@@ -56,13 +56,14 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ with 1 of 16 vision tokens over τ with all, pruned at random",
+            "τ with 1 of 16 vision tokens relative to τ with all, pruned at random",
             "ablation: pruning and pooling work up to 20×", 1.0, 1.0, f"{CITED}, ablation of ratios",
             lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, prune 16×"), key="prune", home=VISION_TARGET,
             by_construction=IGNORES,
         ),
         Claim(
-            "τ with 1 of 16 vision tokens over τ with all, pooled", "ablation: pruning, pooling up to 20×", 1.0, 1.0,
+            "τ with 1 of 16 vision tokens relative to τ with all, pooled",
+            "ablation: pruning, pooling up to 20×", 1.0, 1.0,
             f"{CITED}, ablation of ratios", lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, pool 16×"), key="pool",
             home=VISION_TARGET, by_construction=IGNORES,
         ),

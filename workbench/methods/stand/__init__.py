@@ -20,11 +20,11 @@ METHOD = Method(
         "https://arxiv.org/abs/2506.04708",
         "§3",
     ),
-    summary="A table that stores distributions instead of tokens drafts sampled text as well as greedy text.",
+    summary="A table of distributions instead of tokens yields drafts for sampled text as well as for greedy text.",
     idea=(
-        "For contexts of the last one to three tokens a table stores the mean of the target's distributions after "
-        "them. A tree is sampled from these distributions without replacement, in a shape that depends on past "
-        "acceptance, and verified like the draft of a model."
+        "For contexts c of the last one to three tokens a table stores the mean q of the m target distributions p "
+        "seen after them. A tree is sampled from these distributions without replacement, in a shape that depends on "
+        "past acceptance, and verified like the draft of a model."
     ),
     formula=(
         "q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = the largest log q + Gumbel noise, in descending order"
@@ -36,8 +36,8 @@ METHOD = Method(
         "paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because "
         "each node costs a small target relatively more time.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). It holds 16,384 "
-        "contexts.",
+        "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). The table holds "
+        "16,384 contexts.",
         "Distributions after rejected drafts also go into the table (everywhere=True): they were computed anyway, and "
         "a short text has few others.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",

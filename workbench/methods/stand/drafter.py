@@ -170,7 +170,7 @@ class SparseDistributions(NodeDistributions):
 
 
 class TableGrowth(PartialTree):
-    """Tree built from a table. A node's distribution is that of the longest known context that ends with the node."""
+    """Tree built from a table. A node's distribution is the entry of the longest known context at its end."""
 
     def __init__(self, row: Sequence, table: Table) -> None:
         assert row.models is not None

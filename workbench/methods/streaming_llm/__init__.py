@@ -23,10 +23,10 @@ METHOD = undrafted(
     idea=(
         "The KV cache grows with every token, and a model fails beyond the length that it was trained for. This cache "
         "keeps the entries of the first few tokens, which take much of the attention (attention sinks), and those of "
-        "the newest ones, and drops the others. Positions are counted within the cache, so they never exceed it. Until "
-        "the window is full the text is the target's own; later it is an approximation."
+        "the newest ones, and drops the others. Positions are counted within the cache, so they never exceed its "
+        "size. Until the window is full the text is the target's own; later it is an approximation."
     ),
-    formula="attend to x(1) … x(S) and x(t − W + 1) … x(t), at positions 1 … S + W",
+    formula="attend to the sinks x(1) … x(S) and the window x(t − W + 1) … x(t), at positions 1 … S + W",
     differences=(
         "Keys are cached with rotary positions, and rotated again when they move; the paper caches keys without "
         "positions.",

@@ -21,7 +21,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    summary="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
+    summary="Draft many tokens after a long match with agreeing counts, and almost none elsewhere.",
     idea=(
         "The newest tokens are matched against all tokens read and written. The continuations of each match are "
         "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
@@ -30,11 +30,11 @@ METHOD = Method(
     formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
     differences=(
         "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
-        "counts are those of the trees, over the newest 256 occurrences.",
+        "counts equal the counts of the trees, over the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
         "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
-        "occurrence has ½, and its drafts are a little shorter.",
-        "By default at most 16 nodes, because each node costs a small target relatively more time.",
+        "occurrence has probability ½, and its drafts are a little shorter.",
+        "The default tree has at most 16 nodes, because each node costs a small target relatively more time.",
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),

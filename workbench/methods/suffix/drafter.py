@@ -51,7 +51,7 @@ class Text:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Stored tokens, int32 [n]."""
+        """Return the stored tokens, int32 [n]."""
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the array in bytes."""
+        """Return the memory of the array in bytes."""
         return self._room.nbytes
 
     def matches(self, context: abc.Sequence[int], longest: int) -> list[np.ndarray]:
@@ -145,7 +145,7 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Expected number of accepted tokens, estimated from counts."""
+        """Return the expected number of accepted tokens, estimated from counts."""
         return sum(self.probs)
 
 
@@ -211,14 +211,14 @@ class Suffix(Drafter):
     round.
 
     Source: Oliaro et al. 2025, SuffixDecoding, arXiv:2411.04975, §3. The paper has two suffix trees; the counts here
-    equal those of such trees.
+    equal the counts in such trees.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, **NODES)
     longest: int = param(64, ge=1, le=64, doc="longest suffix to match, in tokens")
     factor: float = param(1.0, ge=0.1, le=8.0, doc="draft nodes per matched token")
-    offset: float = param(0.0, ge=0.0, le=16.0, doc="number of draft nodes added to that")
+    offset: float = param(0.0, ge=0.0, le=16.0, doc="number of draft nodes in addition to factor · matched tokens")
     least: float = param(0.1, ge=0.0, le=1.0, doc="minimum probability of a draft node, estimated from suffix counts")
     branches: bool = param(True, doc="draft all continuations as a tree; otherwise a chain of the most frequent tokens")
     warm: bool = warm_param("outputs")

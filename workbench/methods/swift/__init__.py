@@ -16,8 +16,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
-    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} plain tokens, for {{}} drafts and "
-    "the search, which does not pay off within 64 tokens."
+    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} rounds of plain decoding, for {{}} drafts and the "
+    "search, which does not pay off within 64 tokens."
 )
 
 METHOD = Method(
@@ -34,8 +34,8 @@ METHOD = Method(
     summary="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
         "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
-        "more set of them is tried on tokens already written; the set that predicts these best drafts, and the draft "
-        "stops at low confidence."
+        "more set z of skipped parts is tried on tokens already written; the set that predicts these tokens best is "
+        "used for drafting, and the draft stops when its largest probability is below η."
     ),
     formula=(
         "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
@@ -48,7 +48,8 @@ METHOD = Method(
         "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text; the paper's "
         "every 25th of up to 1,000 needs longer texts than those written here.",
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
-        "skipped from then on: a small model can spare fewer of them than the paper's, from which r is taken.",
+        "skipped from then on: a small model can spare fewer of them than the paper's, from which the default ratio r "
+        "is taken.",
         "A draft stops before the token at which the confidence is too low, where the paper still verifies it. The "
         "test does not depend on a drawn token, so sampling stays exact.",
         "Chains only: the released code also drafts siblings at each position of the chain; that is not built.",
@@ -74,7 +75,8 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
         ),
         Claim(
-            "τ with the set found by the search relative to as many layers skipped evenly", "LLaMA-2-13B, r = 0.45",
+            "τ with the set found by the search relative to τ with as many layers skipped evenly",
+            "LLaMA-2-13B, r = 0.45",
             None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction, recalled)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",

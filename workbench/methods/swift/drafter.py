@@ -59,11 +59,12 @@ class Search:
 class Swift(LayerSkippingDrafter):
     """Draft with the target minus a set of attention blocks and MLPs, and search for a better set before each round.
 
-    One set is tried per round: the reduced target processes a window of committed tokens again, in one forward. The
-    score of the set, the *matchness*, is the share of positions at which the reduced target's most likely token is the
-    text's token. A set with a better score is used for drafting from then on. Every few steps, the set with the highest
-    upper bound (μ + κ σ) of a Gaussian process over the scored sets is tried, in other steps a random set. The first
-    and the last layer always run. If all tried sets score low, half as many attention blocks and MLPs are skipped.
+    One set is tried per round: the reduced target processes a window of committed tokens again, in one forward pass.
+    The score of the set, the *matchness*, is the share of positions at which the reduced target's most likely token is
+    the text's token. A set with a better score is used for drafting from then on. Every few steps, the set with the
+    highest upper bound (μ + κ σ) of a Gaussian process over the scored sets is tried, in other steps a random set. The
+    first and the last layer always run. If all tried sets score low, half as many attention blocks and MLPs are
+    skipped.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """

@@ -32,8 +32,9 @@ METHOD = Method(
     ),
     idea=(
         "EAGLE's head drafts, and the features that verification computes are stored with the training step of the "
-        "target's weights that produced them. While only the last long sequences of a batch still run, the head is "
-        "trained on texts of the last two steps. The verifier never changes, so the output stays the target's."
+        "target's weights that produced them. While only the last long sequences of a batch still run, the head, with "
+        "weights θ, is trained on texts of the last two steps. Its losses compare predicted features f̂ with the "
+        "target's f, and distributions q with p. The verifier never changes, so the output stays the target's."
     ),
     formula=(
         "while few sequences run:  θ ← AdamW( θ, ∇ mean of  smooth L1( f̂_θ(t+1), f(t+1) ) + 0.1 CE( p(t+1), q_θ(t+1) "
@@ -49,9 +50,9 @@ METHOD = Method(
         "between two rounds.",
         "Cache entries that an older head computed for a text stay as they are, where the paper rebuilds them; "
         "again=True recomputes them after each training step, which costs a pass of the layer over the text.",
-        "Any policy may set the draft length; `buckets` is the paper's: the more sequences run, the fewer tokens each "
-        "of them has verified, and lengths are chosen by ε-greedy. Each sequence uses its own rounds, and a strategy "
-        "is a length: the tree builder sets the branches.",
+        "Any policy may set the draft length; `buckets` is the paper's policy: the more sequences run, the fewer "
+        "tokens are verified for each of them, and lengths are chosen by ε-greedy. Each sequence uses its own rounds, "
+        "and a strategy is a length: the tree builder sets the branches.",
         NORMS,
         LOSSES,
         TRIMMED,
@@ -67,7 +68,7 @@ METHOD = Method(
             lacks="reinforcement learning: the board `rollouts` has rollouts and a target that changes",
         ),
         Claim(
-            "τ of the head trained online relative to the frozen one, after changes of target and domain",
+            "τ with the head trained online relative to τ with the frozen head, after changes of target and domain",
             "drafters of targets in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
             lambda lab: (

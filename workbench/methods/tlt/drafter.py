@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """Drafting state of TLT for one text: that of EAGLE, with a net that is trained online.
+    """Drafting state of TLT for one text: EAGLE's state, with a net that is trained online.
 
     Attributes:
         inspectable: net in training, private or shared; None before the state is initialised.
@@ -87,9 +87,9 @@ class TLTState(FeatureState):
 class TLT(Eagle):
     """Draft a tree with EAGLE's head, and train the head on the generated texts while part of a batch is idle.
 
-    Verification computes the features of every token, so training needs no target forward. Training steps run when few
-    sequences of a batch remain and the machine is partly idle; for a single sequence, they run every few rounds. The
-    verifier is exact whatever the head's weights are, so the output follows the target's distribution.
+    Verification computes the features of every token, so training needs no target forward pass. Training steps run when
+    few sequences of a batch remain and the machine is partly idle; for a single sequence, they run every few rounds.
+    The verifier is exact whatever the head's weights are, so the output follows the target's distribution.
 
     Source: Hu et al. 2025, Taming the long tail (TLT), arXiv:2511.16665 (the adaptive drafter and its spot training).
     """

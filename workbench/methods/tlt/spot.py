@@ -272,7 +272,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the initial net's weights, 64 hexadecimal digits."""
+        """Return the SHA-256 of the initial net's weights, 64 hexadecimal digits."""
         digest = hashlib.sha256()
         for weight in self.origin.parameters():
             digest.update(weight.detach().float().cpu().numpy().tobytes())
@@ -300,7 +300,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Memory in bytes: the net in training, its two moments, the drafting net in two layouts, and the texts."""
+        """Return the bytes of the net in training, its two moments, the drafting net in two layouts, and the texts."""
         trained_bytes, draft_bytes = (
             sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net)
         )
@@ -308,7 +308,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def most_bytes(self) -> int:
-        """Memory in bytes with a full pool."""
+        """Return the memory in bytes with a full pool."""
         return self.n_bytes + self._bytes_of(max(0, self.pool.most - len(self.pool)))
 
     def _bytes_of(self, places: int) -> int:

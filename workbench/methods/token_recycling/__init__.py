@@ -27,9 +27,10 @@ METHOD = Method(
     ),
     summary="Candidates rejected in one round are good drafts later: a table of 8 successors per token is enough.",
     idea=(
-        "A table holds, for every token, the 8 tokens that the target last found likeliest after it; following the "
-        "table from the newest token gives a tree, which is the draft. Every verified node writes the target's new "
-        "ranking into the table, accepted or not, so that a candidate rejected in this round can be accepted later."
+        "A table M holds, for every token x, the 8 tokens that the target last found likeliest after it; following "
+        "the table from the newest token gives a tree, which is the draft. Every verified node writes the target's "
+        "new ranking into the table, accepted or not, so that a candidate rejected in this round can be accepted "
+        "later."
     ),
     formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
     differences=(

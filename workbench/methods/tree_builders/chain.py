@@ -79,12 +79,12 @@ class ChainModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Device of the model's input tokens."""
+        """Return the device of the model's input tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Number V of logits per position."""
+        """Return the number V of logits per position."""
         ...
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
@@ -132,7 +132,7 @@ def draft_chain(
     layers: abc.Sequence[int] | None = None,
     draft_probs: DraftProbs | None = None,
 ) -> list[DraftTree]:
-    """Draft chains for several sequences in lock-step, one forward per level.
+    """Draft chains for several sequences in lock-step, one forward pass per level.
 
     Greedy sequences draft the likeliest token, which needs no distribution. Sampled sequences draw from the drafter's
     distribution with temperature and filters, which the tree stores for the acceptance test.
@@ -143,14 +143,14 @@ def draft_chain(
         runner: model that drafts.
         slots: slot of `runner`'s cache for each sequence.
         first: for each sequence, the tokens [n_i] that the KV cache lacks, including the last committed token. The
-            first forward reads them.
+            first forward pass reads them.
         source: name of the drafter in the trace.
         layers: run only these layers of the model.
         draft_probs: function from logits to the drafter's distribution. If given, drafts are sampled even when decoding
             is greedy.
 
     Returns:
-        One tree per sequence. The keys and values of the forwards stay in the KV cache's scratch positions.
+        One tree per sequence. The keys and values of the forward passes stay in the KV cache's scratch positions.
     """
     size = sequences[0].models.target.vocab_size
     depth = max(row.state.plan.depth for row in sequences)

@@ -1,6 +1,6 @@
 """Parallel prompt decoding's tree builder: choose the nodes of a tree, and the number of probes after each node.
 
-A probe (in the paper, a prompt token) is an extra position in the target's forward. It is never accepted, and its
+A probe (in the paper, a prompt token) is an extra position in the target's forward pass. It is never accepted, and its
 output drafts a token of the next round. The next round can draft as many levels as there were probes after the position
 where this round ended. So rounds form a Markov chain over states s = 0 … m, where s is the number of levels that can be
 drafted. Each state has its own tree.
@@ -35,8 +35,8 @@ MAX_ITERATIONS = 20
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
     "Planned with its probe positions",
-    "This tree, with probe positions after its nodes, has the most expected tokens per second over this round and the "
-    "following ones, by how often each rank was right on held-out text and by the measured cost of passes.",
+    "This tree, with probe positions after its nodes, has the most expected tokens per second over this and the "
+    "following rounds, by how often each rank was right on held-out text and by the measured cost of passes.",
     "probability that the tokens of these ranks on its path are accepted",
 )
 
@@ -50,7 +50,7 @@ class Sparse:
         probe_counts: number of probes after the root and after each node.
         tokens: expected tokens per round, including the target's own.
         next: probability of each state in the next round.
-        size: number of tokens in the target's forward: root, nodes and probes.
+        size: number of tokens in the target's forward pass: root, nodes and probes.
     """
 
     paths: tuple[Path, ...]
@@ -85,7 +85,7 @@ class Sizing:
     """State of the dynamic-sparse tree builder for one sequence.
 
     Attributes:
-        costs: costs of forwards on this machine, in this dtype.
+        costs: costs of forward passes on this machine, in this dtype.
         now: tree that was drafted last; None before the first round.
     """
 
@@ -121,7 +121,7 @@ class DynamicSparse(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> Sizing:
-        """Return a state with the costs of forwards.
+        """Return a state with the costs of forward passes.
 
         The first run of these models on this machine measures the costs.
         """

@@ -40,7 +40,7 @@ class DySpec(TreeBuilder):
 
     The paper takes the positions with the largest worth one after the other from a heap. Here the positions of a level
     are computed together, and those that cannot be among the best are not expanded. The tree is the same, with one
-    forward of the drafter per level.
+    forward pass of the drafter per level.
 
     Attributes:
         nodes: maximum number of nodes.
@@ -118,7 +118,7 @@ class DySpec(TreeBuilder):
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the minimum worth of a position, a scalar: that of the last position in the budget, or the threshold.
+        """Return the minimum worth of a position: the worth of the last one in the budget, or the threshold; a scalar.
 
         Args:
             worth: worth of all positions drawn so far [n].

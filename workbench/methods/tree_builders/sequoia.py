@@ -40,7 +40,7 @@ MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC
 PLANNED = TreeBuilderRule(
     "sequoia",
     "Planned for this machine",
-    "This tree has the most expected tokens per second among all of its size, by how often each sibling is the "
+    "Among all trees of its size, this tree has the most expected tokens per second, by how often each sibling is the "
     "accepted one and by the measured cost of passes.",
     "acceptance assumed before the run",
     "measured when the tree was planned",
@@ -77,7 +77,7 @@ class SequoiaState:
     """State of the Sequoia tree builder in one run: costs, acceptance counts and the current tree.
 
     Attributes:
-        costs: costs of forwards on this machine, in this dtype.
+        costs: costs of forward passes on this machine, in this dtype.
         level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
             with a target pass.
         accepted: number of accepted siblings by rank.
@@ -169,7 +169,7 @@ class Sequoia(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
-        """Return a state with the costs of forwards.
+        """Return a state with the costs of forward passes.
 
         The first run of these models on this machine measures the costs.
         """

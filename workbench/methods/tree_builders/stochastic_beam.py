@@ -22,8 +22,8 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 PERTURBED = TreeBuilderRule(
     "rsd-s",
     "Stochastic beam",
-    "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over "
-    "all its paths at once.",
+    "Each path's log-probability gets Gumbel noise, and a level keeps the paths with the largest sums: a draw without "
+    "replacement over all its paths at once.",
     "log q of its path",
     "with noise",
 )
@@ -31,7 +31,7 @@ PERTURBED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class StochasticBeam(TreeBuilder):
-    """Add Gumbel noise to the log-probability of every path, and keep the `width` paths of the largest sums per level.
+    """Add Gumbel noise to the log-probability of every path, and keep the `width` largest sums per level.
 
     φ is a path's log-probability and G its perturbed value. A child's G is its φ + Gumbel noise, conditioned so that
     the maximum over its siblings equals the parent's G. The level keeps the largest G over all parents. Siblings in

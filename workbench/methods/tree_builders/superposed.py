@@ -33,8 +33,9 @@ UNKNOWN = 200.0
 SUPERPOSED = TreeBuilderRule(
     "superposed",
     "Superposed draft",
-    "All drafts were read as one token and share one distribution; n-grams of the text so far select the continuation "
-    "of each. The best of each level continue, and λ is the weight of each in the next pass.",
+    "The draft model read the last tokens of all drafts as one mean embedding, so all drafts share one distribution; "
+    "n-grams of the text so far select the continuation of each. The best drafts of each level continue, and λ is the "
+    "weight of each in the next pass.",
     "λ by the drafter's distribution alone",
     "λ with n-grams",
 )
@@ -85,7 +86,7 @@ class Superposed(TreeBuilder):
     """Draft `width` texts at once: the draft model reads the last tokens of all of them in one position.
 
     The position's embedding is ẽ = Σ λ_d E[y_d], where E[y_d] is the embedding of the last token of draft d, and λ the
-    softmax of the drafts' scores s_d. A level therefore costs one forward over one token, whatever the width. All
+    softmax of the drafts' scores s_d. A level therefore costs one forward pass over one token, whatever the width. All
     drafts share its distribution P, and n-grams distinguish them: token v after draft d gains (1 − α) log P(v) + α log
     P_ng(v | last tokens of d), and the `width` largest sums s_d + gain continue. If some candidates followed the
     draft's last tokens in the text so far, the other candidates are excluded; if none did, the draft's score falls by

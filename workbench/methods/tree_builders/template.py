@@ -52,8 +52,8 @@ FIXED = TreeBuilderRule(
 BEST = replace(
     FIXED,
     says=(
-        "This tree is the likeliest to be accepted among all of its size, by how often each rank is right, measured "
-        "on held-out text or assumed."
+        "Among all trees of its size, this tree has the most expected accepted tokens, by how often each rank is "
+        "right, measured on held-out text or assumed."
     ),
     before="probability that the tokens of these ranks on its path are accepted",
 )

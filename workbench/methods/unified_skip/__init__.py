@@ -20,10 +20,12 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.06954",
         "§3",
     ),
-    summary="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
+    summary=(
+        "Evenly spread layers, including the first and the last, approximate the whole target well enough to draft."
+    ),
     idea=(
-        "A chosen speed-up s sets how many layers run, L / s; they are spread evenly, whatever the token. The "
-        "remaining layers draft over the target's own KV cache, and the whole target verifies."
+        "A chosen speed-up s sets how many of the target's L layers run, L / s; they are spread evenly, whatever the "
+        "token. These layers draft over the target's own KV cache, and the whole target verifies."
     ),
     formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
     differences=(
@@ -45,7 +47,7 @@ METHOD = Method(
             lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
         ),
         Claim(
-            "τ with half of the layers, evenly spread relative to the first half of them",
+            "τ with half of the layers, evenly spread, relative to τ with the first half of them",
             "BLOOMZ-7B and LLaMA-2, fine-tuned: better than other ways of skipping at an equal ratio", None, None,
             "Liu et al. 2024, arXiv:2404.06954, abstract (direction)",
             lambda lab: lab.tau_over(

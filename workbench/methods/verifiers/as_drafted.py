@@ -32,15 +32,15 @@ AS_DRAFTED = Rule(
     "Accepted as drafted",
     "d > β",
     {"d": "own_chance", "β": "sure"},
-    "The drafter gives its own draft the probability d, more than β, so it is accepted whatever the target's "
+    "The drafter's probability d of its own draft is above β, so the draft is accepted whatever the target's "
     "probability. The output does not follow the target's distribution.",
     leaves=ALL,
     source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",
 )
 
 STILL_READ = (
-    "With verifier=as-drafted, an approximation, the target still reads every draft: it writes the last token of the "
-    "round, its keys and values of the text stay its own, and its probabilities for the drafts show the deviation. A "
+    "verifier=as-drafted is an approximation. The target still reads every draft: it generates the last token of the "
+    "round, the keys and values of the text are its own, and its probabilities for the drafts show the deviation. A "
     "decoder without this target pass would be faster than measured here."
 )
 """Difference from papers that decode with a part of the target alone; here the whole target runs in every round."""

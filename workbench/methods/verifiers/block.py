@@ -25,8 +25,8 @@ BLOCK = Rule(
     "The block so far",
     "k / k′",
     {"k": "kept", "k′": "kept_before"},
-    "k is the probability that the block is accepted at least up to this draft, k′ the same for the draft before it. "
-    "All drafts are known, so the length is decided at once, by the joint ratio of p and q.",
+    "k is the probability that the block is accepted at least up to this draft, k′ that probability for the draft "
+    "before it. All drafts are known, so the length is decided at once, by the joint ratio of p and q.",
     source="Sun et al. 2025, Block verification, arXiv:2403.10444, Algorithm 2",
 )
 

@@ -37,24 +37,24 @@ WRITTEN = Rule(
     "w = 1",
     {"w": "small_writes"},
     "The small model generates: the mean entropy of the last distributions was low enough at the last switch, and it "
-    "generates a minimum number of tokens. They are accepted whatever the target's probability.",
+    "generates a minimum number of tokens. Its tokens are accepted whatever the target's probability.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but "
-    "writes 60 % of the tokens with low entropy."
+    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but its entropy is low "
+    "and it generates 60 % of the tokens."
 )
 SURE_OFTEN = (
-    f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; the paper's "
-    "small models have billions."
+    f"{WRONG_SCALE}: the draft model has 8M parameters and generates 35 % of the tokens; the paper's small models "
+    "have billions."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """Which model generates a sequence's next token, and the entropies that decide about a switch.
+    """Model that generates a sequence's next token, and the entropies that decide about a switch.
 
     Attributes:
         is_draft_model: whether the small model generates, not the target.
@@ -68,7 +68,7 @@ class GeneratorState:
 
     @property
     def mean(self) -> float:
-        """Mean entropy H̄ in bits of these distributions; 0 before the first token."""
+        """Return the mean entropy H̄ in bits of these distributions; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
     def after_token(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:
@@ -107,12 +107,12 @@ class EntropyState:
 class EntropyAdaptive(Verifier):
     """Accept the drafter's tokens while the mean entropy H̄ of the last w distributions stays below a threshold τ.
 
-    The entropy of a token's position is that of the model that generated it: the small model (the drafter) or the
-    target. If H̄ ≥ τ the target generates next, if H̄ < τ the small model, but a switch needs d tokens since the last
-    one. While the target generates, drafts are verified exactly, so these tokens follow its distribution and still cost
-    less than a pass per token. τ = 0 is exact: the target begins and always generates. The deviation of a round is the
-    total variation between the small model's distribution and the target's, summed over the small model's tokens (at
-    temperature 0: the number of these tokens that are not the target's).
+    The entropy at a token's position belongs to the distribution of the model that generated the token: the small model
+    (the drafter) or the target. If H̄ ≥ τ the target generates next, if H̄ < τ the small model, but a switch needs d
+    tokens since the last one. While the target generates, drafts are verified exactly, so these tokens follow its
+    distribution and still cost less than a pass per token. τ = 0 is exact: the target begins and always generates. The
+    deviation of a round is the total variation between the small model's distribution and the target's, summed over the
+    small model's tokens (at temperature 0: the number of these tokens that are not the target's).
 
     The small model's tokens are accepted unverified only in chains with their drafter's distributions; all other drafts
     are verified exactly. The rule runs on the host, which costs a second synchronisation per round on a GPU.

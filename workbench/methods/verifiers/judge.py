@@ -30,8 +30,9 @@ GOOD = Rule(
     "Accepted by the judge",
     "j > δ",
     _SEEN,
-    "A linear judge reads the hidden states after this draft; j is its score that the draft changes no answer. Above "
-    "δ the draft is accepted, whatever the target's own token. The output does not follow the target's distribution.",
+    "A linear judge reads the hidden states at this draft; its score j is the estimated probability that the draft "
+    "changes no answer. If j is above δ, the draft is accepted, whatever the target's own token. The output does not "
+    "follow the target's distribution.",
     source=SOURCE,
 )
 
@@ -54,7 +55,8 @@ UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL
 class JudgeHead(TrainedNet):
     """Linear judge on the last hidden states at a token: log-odds that the token changes no answer.
 
-    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads those of both models.
+    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads the hidden states of
+    both models.
 
     Args:
         width: the target's hidden size.
@@ -92,7 +94,7 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild the head."""
+        """Return the constructor arguments that rebuild the head."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 

@@ -25,7 +25,7 @@ from workbench.models.loading import Models
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
-"""Maximum number of search steps for ρ, which is exact to k / 2³⁰. A larger ρ does not bias the output."""
+"""Maximum number of search steps for ρ; they find ρ to within k / 2³⁰. A larger ρ does not bias the output."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class KSeq(EmissionVerifier):
     explanation: ClassVar[Rule] = rule_of(
         "k-seq",
         "K-SEQ",
-        "The first sibling that passes min(1, p / (ρ·q)) is accepted; ρ compensates their number.",
+        "The first sibling that passes min(1, p / (ρ·q)) is accepted; the discount ρ compensates the number of "
+        "siblings.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (

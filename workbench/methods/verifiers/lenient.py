@@ -20,8 +20,8 @@ LENIENT = Rule(
     "p over λ · q",
     "min(1, r / (λ · q′))",
     {"r": "residual", "q′": "q_left", "λ": "lenience"},
-    "The draft probability q′ is scaled by λ and compared with r, the residual of p after earlier drafts: more is "
-    "accepted, and no token is emitted with more than 1/λ times its probability. A rejection leaves (r − λ · q′)₊.",
+    "The draft probability q′ is scaled by λ and compared with r, the residual of p after earlier drafts: more drafts "
+    "are accepted, and no token is emitted with more than 1/λ times its probability. A rejection leaves (r − λ · q′)₊.",
     leaves=EXCESS,
     share="lenience",
     source=SOURCE,

@@ -1,4 +1,4 @@
-"""LANTERN's relaxed acceptance: a draft token is tested with its own probability plus that of its nearest tokens."""
+"""LANTERN's relaxed acceptance: a draft token is tested with the probability of itself and its nearest tokens."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ NEAREST = Rule(
     "p of the draft and its neighbours",
     "min(1, (r + s) / q′)",
     {"r": "residual", "s": "near", "q′": "q_left"},
-    "s is the probability of the tokens with the nearest embeddings, as far as it stays within δ; r is the draft's "
-    "own, q′ its draft probability (1 if it was deterministic). A rejection removes it and those neighbours.",
+    "s is the probability of the tokens with the nearest embeddings, as far as it stays within the bound; r is the "
+    "draft's own probability, q′ its draft probability (1 if it was deterministic). A rejection removes the draft and "
+    "these neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )
 NEAREST_GREEDY = Rule(
@@ -36,7 +37,7 @@ NEAREST_GREEDY = Rule(
     "Likeliest token, neighbours included",
     "p̃ > p*",
     {"p̃": "lifted", "p*": "best"},
-    "At temperature 0 a draft is accepted if p̃, its own probability plus that of its neighbours within the bound, "
+    "At temperature 0 a draft is accepted if p̃, the probability of the draft and of its neighbours within the bound, "
     "exceeds p*, the probability of the target's likeliest token. The target's own token is accepted too.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, and its released code: argmax of the lifted distribution",
 )
@@ -93,7 +94,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Nearest(Verifier):
-    """Accept x with min(1, p̃ₓ(x) / q(x)), where p̃ₓ(x) is the probability of x plus that of its neighbours.
+    """Accept x with min(1, p̃ₓ(x) / q(x)), where p̃ₓ(x) is the probability of x and its neighbours.
 
     p and q are the target's and the drafter's distribution. p̃ₓ(x) = p(x) + p(b₁) + … + p(bₘ), where b₁, b₂, … are the
     tokens nearest to x by the cosine of the target's input embeddings, and m ≤ k is the largest number for which the

@@ -196,7 +196,7 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """Return the group, by p / q in half octaves, of each token without an individual weight: 0 … `GROUPS` − 1.
 
     Tokens with similar p / q need similar weights. The group is computed from the bits of both floats, whose difference
-    approximates that of the logarithms (linear between powers of two).
+    approximates the difference of the logarithms (linear between powers of two).
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
     p, q = (probs if kind is torch.int32 else probs.double() for probs in (p, q))

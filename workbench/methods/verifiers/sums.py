@@ -46,7 +46,7 @@ def unverified_excess(
         p: the target's distributions.
         q: the drafter's distributions.
         logits: the target's logits, −∞ at tokens that a logits processor forbids.
-        threshold: smallest draft probability that is not counted.
+        threshold: tokens with at most this draft probability are not counted.
     """
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
@@ -60,7 +60,7 @@ def price_of_keeping(
 ) -> Float[Tensor, " k"] | None:
     """Return the deviation of a rule that accepts tokens whose target probability exceeds a threshold.
 
-    The result is that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
+    The result equals `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
 
     Args:
         tree: draft.

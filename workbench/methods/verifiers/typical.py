@@ -30,8 +30,8 @@ TYPICAL = Rule(
     "p > θ",
     {"p": "p", "θ": "threshold", "ε": "epsilon", "δ": "delta", "H": "entropy"},
     "Accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) is high. Among "
-    "the paths that pass, the longest is taken, and among equals the likeliest. Nothing is drawn, and the output does "
-    "not follow the target's distribution.",
+    "the paths that pass, the longest is taken, and among paths of equal length the likeliest. The test is not "
+    "random, and the output does not follow the target's distribution.",
     because={"θ": "min(ε, δ · exp(−H))"},
     source="Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1",
 )
@@ -48,8 +48,8 @@ class TypicalAcceptance(Verifier):
     The deviation of a round is, for a chain, `workbench.core.relaxed.threshold_rule_error`. In a tree the drafts
     determine the path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For
     deterministic drafts this sum is exact. For sampled drafts it is an upper bound on average: the output distribution
-    is that of the path, averaged over drafts, and the distance of an average of distributions from p is at most their
-    average distance. The exact deviation would depend on the subtrees of tokens that were not drawn.
+    is an average over drafts, and the distance of an average of distributions from p is at most the average of their
+    distances. The exact deviation would depend on the subtrees of tokens that were not drawn.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Of paths of equal length the likelier one is taken.
     """

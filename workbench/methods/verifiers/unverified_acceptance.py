@@ -56,7 +56,7 @@ def accept_unverified(
     """Return the exact decision about a chain, changed to accept some nodes whatever their target probability.
 
     Args:
-        exact: exact decision with its reason, whose first rule is that of nodes without siblings.
+        exact: exact decision with its reason, whose first rule applies to nodes without siblings.
         accepted: mask of the nodes to accept.
         rule: rule that explains why these nodes are accepted.
         inputs: values that the explanation shows for each node, by name.

@@ -50,7 +50,7 @@ METHOD = Method(
         "the image, verifies it. Function words are accepted and facts about the image rejected: the baseline for "
         "drafters that read the image."
     ),
-    formula="q( · | text alone ) against p( · | image, text );  the draft is the same for every image",
+    formula="drafter q( · | text alone ) against target p( · | image, text ); the draft is the same for every image",
     differences=(
         "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
         "answers, where the paper compares three of 115 million parameters; its variant with a small image adapter is "
