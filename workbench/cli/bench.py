@@ -280,7 +280,9 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
     """
     for option in refused:
         reason = (
-            "name the methods that it sets with --method" if option == "--set" else "the suite makes its own targets"
+            "name the methods whose parameters it sets with --method"
+            if option == "--set"
+            else "the suite makes its own targets"
         )
         raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:
@@ -407,7 +409,7 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
 
 
 class progress_bar:
-    """Context manager for a progress bar on standard error; no bar if that is not a terminal."""
+    """Context manager for a progress bar on standard error; without a terminal it shows nothing."""
 
     def __enter__(self) -> Any:
         if not sys.stderr.isatty():

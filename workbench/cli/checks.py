@@ -181,7 +181,7 @@ def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> Non
     """Refuse output files with a suffix that a suite does not write.
 
     Raises:
-        BadParameter: a file has another suffix than `kinds`.
+        BadParameter: the suffix of a file is not in `kinds`.
     """
     *others, last = kinds
     if any(path.suffix not in (*others, last) for path in out):

@@ -32,9 +32,9 @@ SEEDS = 12
 
 
 PAIRS = 9
-"""Number of measured pairs of the recording "race": `draft-tree` and plain decoding, greedy. The page opens with it."""
+"""Number of measured pairs (`draft-tree` and plain decoding, greedy) for "race", which the page shows first."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
+"""Recording "switch", which starts with `draft-model`; number of rounds before it changes, and the second method."""
 OTHERS = ("race", "switch")
 """Names of the recordings that are not named after a method."""
 QUESTION = "Describe every object, left to right."

@@ -1,4 +1,4 @@
-"""Requests that pages and servers check, too. The order of the fields is the order of an endpoint's arguments."""
+"""Requests that pages and servers also check. An endpoint takes the fields as arguments in the same order."""
 
 from __future__ import annotations
 

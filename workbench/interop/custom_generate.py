@@ -127,7 +127,7 @@ class Speculative:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """Figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
+        """Return the figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
         return [metrics.summary(trace) for trace in self.traces]
 
     def __call__(

@@ -46,7 +46,7 @@ class AccessControl:
 
     Attributes:
         allow: host names of the server, and origins whose pages may call it.
-        key: API key that requests need; None: none.
+        key: API key that requests need; None: requests need no key.
         open: whether other machines may reach the private server without a key. Then the data of
             this machine's user is shown only to requests from this machine that did not come through a proxy.
         shared: whether the user gave the server host names or trusted proxies. Then a request from this machine may be

@@ -39,7 +39,7 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Checked request.
+    """Checked request for completions or chat completions.
 
     Attributes:
         start_options: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come

@@ -196,7 +196,7 @@ def _wait_for_trace(run: Any) -> Trace:
 
 
 class _Line:
-    """One answer of a stream, and the part of it that was sent."""
+    """One answer of a stream, and the part of it that was already sent."""
 
     def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
         self.request, self.index, self.run = request, index, run

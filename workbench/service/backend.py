@@ -133,7 +133,7 @@ class Backend(BaseBackend):
 
     @property
     def hub_only(self) -> bool:
-        """Whether names of models that are not listed can only be Hub ids, never folders on this machine."""
+        """Return whether an unlisted model name can only be a Hub id, never a folder on this machine."""
         return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class BaseBackend(ABC):
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """Return the expected GPU time of a run as text; "" on a backend where it need not be requested in advance."""
+        """Return the expected GPU time of a run as text; "" on a backend without GPU quotas."""
         return ""
 
     def metrics_text(self) -> str:

@@ -31,7 +31,7 @@ from workbench.service.inventory import TO_FETCH, availability
 IN_FULL = ("idea", "formula", "differs")
 """Fields of a method that only its own page shows; lists and the API omit them."""
 SHOWN_PACE = 8
-"""Display rate in tokens per second that people can follow: three tokens take about as long as reading them."""
+"""Display rate in tokens per second: people read about as fast as the text appears."""
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:

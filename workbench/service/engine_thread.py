@@ -107,7 +107,7 @@ class EngineThread:
 
     @property
     def status(self) -> str:
-        """One of: ok; stalled (no round for 60 s); failing (engine steps fail); down (the thread has ended)."""
+        """Return one of: ok, stalled (no round for 60 s), failing (engine steps fail), down (the thread has ended)."""
         if not self._thread.is_alive():
             return "down"
         if self.failures > 2:
@@ -206,7 +206,7 @@ class EngineThread:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
+        """Return whether suspended sequences, apart from paused ones, have not yet had their share of time."""
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(
             sequence and sequence.status != PAUSED for sequence in sequences
@@ -294,7 +294,7 @@ class EngineThread:
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory; its remedy lists settings that would need less.
+    """Return the error of a run that ran out of memory; its remedy lists settings that need less memory.
 
     Args:
         sequence: sequence of the run.

@@ -281,7 +281,7 @@ class Lab:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
     def _check_disk(self, training_request: TrainingRequest) -> None:
-        """Refuse a run whose data, hidden states of four layers per token of answers and prompts, exceed the disk."""
+        """Refuse a run whose training data, hidden states of four layers per token, exceed the free disk space."""
         width = config_of(folder_of(training_request.target) or Path()).get("hidden_size", 1024)
         n_bytes = training_request.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
