@@ -293,7 +293,7 @@ def _families(fresh: bool, as_json: bool) -> int:
     """Test every model family, print a line for each family and save the board.
 
     Returns:
-        1 if the text of a family differs from that of its own `generate`, else 0.
+        1 if the text of a family differs from the text of its own `generate`, else 0.
     """
     from workbench.bench import board, census
     from workbench.bench.study import END, Rows, Study, in_turn

@@ -137,7 +137,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Export heads that were trained here to another engine's layout, with the target's LM head if needed.
+    """Export heads trained by the workbench to another engine's layout, with the target's LM head if needed.
 
     Example: workbench heads export smollm2-eagle smollm2-eagle-speculators --to speculators
     """

@@ -41,7 +41,7 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
     """Return the command line that starts JupyterLab's server.
 
     Raises:
-        WorkbenchError: the folder has no notebooks, or none of that name.
+        WorkbenchError: the folder has no notebooks, or no notebook with this name.
     """
     root = folder.expanduser().resolve()
     names = sorted(path.stem for path in root.glob("*.ipynb"))

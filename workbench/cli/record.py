@@ -1,6 +1,6 @@
 """`workbench record`: record the runs that the pages show without a model, one for each method.
 
-Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
+Prompt, seed and models determine the text of a recording; its times depend on the machine that recorded it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
     """Record pairs of plain decoding and `draft-tree` with the same prompt, in alternating order.
 
     Returns:
-        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The traces are
-        those of the pair whose ratio is closest to the estimate over all pairs.
+        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The two
+        traces come from the pair whose ratio is closest to the estimate over all pairs.
 
     Raises:
         WorkbenchError: the two texts differ.

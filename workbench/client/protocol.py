@@ -98,7 +98,7 @@ class Client(Protocol):
 
     @local_call
     def unavailable_actions(self) -> dict[str, str]:
-        """Return the run actions that are missing here ("pause", "step", "change", "pace", "memory"), with reasons."""
+        """Return the run actions that the backend lacks ("pause", "step", "change", "pace", "memory"), with reasons."""
         return ANSWER
 
     @property
@@ -374,7 +374,7 @@ class Client(Protocol):
 
     @call()
     def conditions(self, lane: Lane, target: Target = None) -> dict[str, Any] | None:
-        """Return all conditions that affect a measurement of a lane here, besides its settings.
+        """Return all conditions that affect a measurement of a lane by this backend, besides the lane's settings.
 
         Returns:
             Device, dtypes, machine, weights, …, see `workbench.bench.conditions`; None if the weights are not on the

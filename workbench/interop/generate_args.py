@@ -149,7 +149,7 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
 
 
 def pad_of(config: GenerationConfig) -> int | None:
-    """Return the padding token that `generate` has resolved; None without one."""
+    """Return the padding token that `generate` has resolved; None if there is no padding token."""
     pad = getattr(config, "_pad_token_tensor", None)
     return None if pad is None else int(pad)
 

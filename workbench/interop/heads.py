@@ -1,4 +1,4 @@
-"""Export heads that were trained here to layouts of other engines: vLLM's speculators and Medusa, SafeAILab's EAGLE.
+"""Export heads trained by the workbench to other layouts: vLLM's speculators and Medusa, SafeAILab's EAGLE.
 
 Heads with a feature that a layout lacks are refused, and the error names the feature. An exported checkpoint gives the
 same drafts when it is read back.
@@ -31,7 +31,7 @@ ARCHITECTURE = "LlamaForCausalLM"
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """Heads that were trained here, with the configuration of their target.
+    """Heads that the workbench trained, with the configuration of their target.
 
     Attributes:
         name: name of the heads' folder.
@@ -111,7 +111,7 @@ def _ours(name: str) -> Ours:
     config = config_of(heads_folder) if heads_folder.is_dir() else {}
     if "workbench_head" not in config:
         names = [bundled_name for bundled_name, entry in bundled().items() if "workbench_head" in config_of(entry)]
-        raise ModelError(f"{name} has no heads that were trained here.", f"Bundled heads: {', '.join(names)}.")
+        raise ModelError(f"{name} has no heads that the workbench trained.", f"Bundled heads: {', '.join(names)}.")
     check_weights(heads_folder)
     try:
         weights = read_weights(heads_folder / "model.safetensors")

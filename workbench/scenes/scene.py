@@ -25,7 +25,7 @@ SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
 """Length in pixels of the longer side of an object's bounding box, by name of the size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes: people draw fewer shapes larger."""
+"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes; the fewer, the larger."""
 FREEHAND = 0.25
 """Share of freehand sheets among the scenes. They imitate users' drawings on an empty sheet."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
@@ -338,7 +338,7 @@ def _background(rng: random.Random, hand: bool) -> tuple[int, int, int]:
 def scenes(
     seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None, freehand: float = FREEHAND
 ) -> Iterator[Scene]:
-    """Yield an endless stream of scenes, either training scenes or held-out ones.
+    """Yield an endless stream of scenes, either training scenes or held-out scenes.
 
     Args:
         seed: Seed of the stream.

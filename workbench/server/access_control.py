@@ -138,8 +138,8 @@ def make_access_control(
         host: address that the server listens on.
         hosts: further host names, see `workbench.server.origins.make_allowlist`.
         origins: further origins whose pages may call the server.
-        key: API key; None: that of the environment, if set.
-        trusted: trusted proxies; empty: those of the environment.
+        key: API key; None: the key in the environment, if set.
+        trusted: trusted proxies; empty: the proxies in the environment.
         env: environment variables; by default this process's.
         public: whether the server is open to everybody; true on every Space.
 

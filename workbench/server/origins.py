@@ -83,7 +83,10 @@ class Allowlist:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Return the names in `configured_hosts` that belong only to this server; a proxy may use the default port."""
+        """Return the names in `configured_hosts` that belong only to this server.
+
+        A proxy may serve them on the default port.
+        """
         return tuple(
             name for name in self.configured_hosts if name != "localhost" and "*" not in name and not is_address(name)
         )

@@ -44,7 +44,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change of a run's settings, and pass it to the engine; arguments are those of `Run.change`."""
+        """Check a change of a run's settings, and pass it to the engine; see `Run.change` for the arguments."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:

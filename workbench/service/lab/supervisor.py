@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def default_lab() -> Path:
-    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to that of the saved runs."""
+    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to the folder of the saved runs."""
     from workbench.trace.store import default_folder  # imports Polars
 
     variable = os.environ.get(ENV)
