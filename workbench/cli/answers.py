@@ -17,7 +17,7 @@ KINDS = (".json", ".md")
 def measure(
     load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool, resume: Path | None
 ) -> None:
-    """Solve all problems with every verifier, and write the results; entries of other targets are kept.
+    """Solve all problems with every verifier. An existing JSON file keeps its results of other targets.
 
     Args:
         load: function that loads the models.

@@ -109,7 +109,7 @@ def check_key(connect: str | None, api_key: str | None) -> None:
 
 
 def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
-    """Use the heads of `--head` in this process, and refuse those that do not fit the target.
+    """Use the heads of `--head` in this process, and refuse heads that do not fit the target.
 
     Args:
         heads: folders of heads.

@@ -200,7 +200,7 @@ def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
 
 
 def local_call(function: Function) -> Function:
-    """Declare a call without an endpoint of the same form: a remote client implements it itself."""
+    """Declare a call that has no endpoint of the same form; remote clients implement it themselves."""
     return _declared(function, "", "")
 
 

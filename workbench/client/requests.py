@@ -41,7 +41,7 @@ class SweepRequest(Request):
 
 
 def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Without a method, choose one that can run: see `workbench.methods.choice`."""
+    """Choose a method that can run if the request names none: see `workbench.methods.choice`."""
     if "method" in sent:
         return options
     reasons = {method["name"]: method["reason"] for method in client.methods(options["target"], options["drafter"])}

@@ -90,7 +90,7 @@ def router(client: Client) -> APIRouter:
 
 
 def _without_figures(request: Request, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the backend's state; only its status for a client that has not sent the key."""
+    """Return the backend's state, or only its status for a client that has not sent the key."""
     return {"status": state["status"]} if request.scope.get(UNAUTHENTICATED) else state
 
 

@@ -136,7 +136,7 @@ class EngineThread:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
+        """Return the seconds to sleep if no sequence may run: at most until a display rate allows the next round."""
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for sequence in sequences if sequence is not None and (s := sequence.due_s) is not None]
         return min([IDLE_S if sequences else SWEEP_S, *delays])

@@ -368,7 +368,7 @@ class ModelPool:
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
-    """Return the number of runs that use a target; with `drafter`, only those that use this draft model with it."""
+    """Return the number of runs that use a target; with `drafter`, only runs that also use this draft model."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
 

@@ -241,7 +241,7 @@ class _TracingGenerator(CodeGenerator):
 
 @pass_eval_context
 def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-    """Jinja's filter `join`, with a traced separator."""
+    """Join values as Jinja's filter `join` does, with a traced separator."""
     return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
 
 

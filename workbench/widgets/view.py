@@ -213,7 +213,7 @@ def link(*views: Any) -> list[Any]:
 
 
 class Show(ipywidgets.VBox):
-    """Box of widgets below each other, with their snapshots."""
+    """Box with several widgets, one below the other, and their snapshots."""
 
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
@@ -223,7 +223,7 @@ class Show(ipywidgets.VBox):
         super().__init__([*children, hiding_style])
 
     def snapshot(self) -> str:
-        """Return the HTML of the widgets' snapshots below each other; controls have none."""
+        """Return the HTML of the widgets' snapshots, one below the other; controls have no snapshot."""
         return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

@@ -189,7 +189,7 @@ class Lab:
             )
 
     def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
-        """Promote the heads again that were promoted when the app ended last. Return their folders."""
+        """Promote again the heads that were promoted when the app last ended. Return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
@@ -292,7 +292,7 @@ class Lab:
             )
 
     def _reap(self) -> None:
-        """Poll the child processes, so that ended ones do not stay as zombies."""
+        """Poll the child processes, so that processes that have ended do not stay as zombies."""
         for process in self._processes.values():
             process.poll()
 

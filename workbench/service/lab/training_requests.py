@@ -33,14 +33,14 @@ class Budget:
         25_000,
         ge=200,
         le=5_000_000,
-        doc="training data: tokens that the target generates; runs with equal settings share them",
+        doc="number of tokens that the target generates as training data; runs with equal settings share them",
     )
     max_new_tokens: int = param(96, ge=8, le=1024, doc="maximum length of an answer, in tokens")
-    per_task: int = param(200, ge=10, le=5000, doc="prompts of each kind: copying, editing, code, JSON, …")
+    per_task: int = param(200, ge=10, le=5000, doc="number of prompts of each kind: copying, editing, code, JSON, …")
     rows: int = param(16, ge=1, le=256, doc="batch size: answers per training step")
     loss: str = param(OWN, choices=LOSSES, doc="losses and their weights; Medusa has only its own loss")
     checkpoint_seconds: float = param(
-        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each is evaluated by drafting on policy"
+        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each checkpoint is evaluated on policy"
     )
     seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of answers, weights and batches")
 
