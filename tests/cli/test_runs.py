@@ -54,7 +54,7 @@ def test_the_folder_of_saved_runs_can_be_set(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["runs", "show", "nothing"], "No run ends with"),
+        (["runs", "show", "nothing"], "No run id ends with"),
         (["runs", "show", "20200101-000000-00000000"], "No run"),
         (["runs", "list", "--since", "yesterday"], "is not a date"),
         (["runs", "list", "--where", "taau>1"], "Did you mean 'tau'"),

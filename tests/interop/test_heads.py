@@ -196,7 +196,7 @@ def test_heads_without_a_layout_are_refused_by_name(tmp_path: Path) -> None:
         export_heads("text-target-medusa", tmp_path / "a", "speculators")
     with pytest.raises(ModelError, match="vllm has no layout for judge heads"):
         export_heads("text-judge", tmp_path / "a", "vllm")
-    with pytest.raises(ModelError, match="has no heads that were trained here"):
+    with pytest.raises(ModelError, match="has no heads that the workbench trained"):
         export_heads("text-target", tmp_path / "a")
     with pytest.raises(ParameterError, match="is not an empty folder"):
         export_heads("text-target-medusa", tmp_path, "vllm")

@@ -1,4 +1,4 @@
-"""Run `workbench bench --suite answers` without methods: count right answers under each approximate verifier."""
+"""Run `workbench bench --suite answers` without methods: count correct answers with each approximate verifier."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ KINDS = (".json", ".md")
 def measure(
     load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool, resume: Path | None
 ) -> None:
-    """Solve all problems under all verifiers; an existing JSON file keeps its entries of other targets.
+    """Solve all problems with every verifier. An existing JSON file keeps its results of other targets.
 
     Args:
         load: function that loads the models.
         scale: fields of `workbench.bench.answers_suite.Scale`.
         out: files to write, .json or .md.
         as_json: whether to print JSON.
-        resume: file of answers from which the same measurement continues.
+        resume: file with the answers so far, from which an interrupted measurement continues.
 
     Raises:
-        BadParameter: a file has another suffix.
+        BadParameter: a file of `out` has a suffix that the suite does not write.
     """
     checks.check_suffixes("answers", out, KINDS)
     from workbench.bench import answers_suite

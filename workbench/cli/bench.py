@@ -51,11 +51,11 @@ VISION = "vision"
 GPU = "gpu"
 """Name of the suite of targets with the sizes of 1B and 8B models, created on the GPU, compared with transformers."""
 ANSWERS = "answers"
-"""Name of the suite of problems with answers, for the named methods, or else for the approximate verifiers."""
+"""Name of the suite of problems with known answers, for the named methods or, without any, approximate verifiers."""
 VERIFIERS = "verifiers"
 """Name of the suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
 HOST = "host"
-"""Name of the suite of host overheads: time of drafters outside model forwards, by context length."""
+"""Name of the suite of host overheads: time of drafters outside of model forward passes, by context length."""
 WHATIF = "whatif"
 """Name of the suite of predictions: every prediction of `workbench whatif`, compared with the run that it predicts."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
@@ -280,7 +280,9 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
     """
     for option in refused:
         reason = (
-            "name the methods that it sets with --method" if option == "--set" else "the suite makes its own targets"
+            "name the methods whose parameters it sets with --method"
+            if option == "--set"
+            else "the suite makes its own targets"
         )
         raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:
@@ -407,7 +409,7 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
 
 
 class progress_bar:
-    """Context manager for a progress bar on standard error; no bar if that is not a terminal."""
+    """Context manager for a progress bar on standard error; without a terminal it shows nothing."""
 
     def __enter__(self) -> Any:
         if not sys.stderr.isatty():

@@ -75,12 +75,13 @@ def check(
 ) -> None:
     """Test the promise of every method in float64; exit code 1 if a promise is broken or could not be tested.
 
-    Greedy text must equal Hugging Face's own `generate` token for token, for the defaults and at both ends of every
-    parameter. Sampled tokens must follow the target's exact joint distribution: a chi-square test on tiny models whose
-    distribution is computed in full, repeated for each choice of a parameter. A correct method fails one such test in
-    10,000. An approximate method promises no distribution, so its distance from the target's is reported. Greedy text
-    is not compared where a method does not keep it, and nothing is compared for masked-diffusion models. A method does
-    not pass if it refuses every setting, never drafts, or is named here and cannot run.
+    Greedy text must equal that of Hugging Face's `generate` token for token, with the defaults and with each parameter
+    at both ends of its range. Sampled tokens must follow the target's exact joint distribution: a chi-square test on
+    tiny models whose distribution is computed in full, repeated for each choice of a parameter. A correct method fails
+    one such test in 10,000. An approximate method promises no distribution, so its distance from the target's is
+    reported. Greedy text is not compared for a method that does not preserve it, and nothing is compared for
+    masked-diffusion models. A method does not pass if it refuses every setting, never drafts, or is named on the
+    command line but cannot run.
 
     If a large target would take longer than --minutes, a sample of the settings is tested and the methods that remain
     after that time are left out. The output says so, and with --report the board too.
@@ -254,7 +255,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     from workbench.models.bundle import bundled
 
     class UnsupportedError(WorkbenchError):
-        """Raised if the models lack a part that a choice needs."""
+        """Raised if the models lack a part that a verifier, tree builder or policy needs."""
 
     chosen = all_choices(registry.get(name) for name in names or registry.names())
     pairs, loaded = _text_pairs(), dict[str, Any]()
@@ -310,7 +311,7 @@ def _families(fresh: bool, as_json: bool) -> int:
     """Test every model family, print a line for each family and save the board.
 
     Returns:
-        1 if the text of a family differs from that of its own `generate`, else 0.
+        1 if the text of a family differs from the text of its own `generate`, else 0.
     """
     from workbench.bench import board, census
     from workbench.bench.study import END, Rows, Study, in_turn

@@ -72,7 +72,7 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
 def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
     """Choose the method that drafts with the first of the user's own heads that fits the target.
 
-    Own heads are those of `--head` and of `WORKBENCH_HEADS`; some of the latter may be for other targets.
+    The user's own heads come from `--head` and `WORKBENCH_HEADS`; the variable may also list heads for other targets.
 
     Returns:
         Name of the method and the reason for the choice; None if no own heads fit.
@@ -95,7 +95,7 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
 
 
 def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: Pair) -> list[str]:
-    """Return the checked lanes of `--lane`; without any, those of `defaults` that can run on these models.
+    """Return the checked lanes of `--lane`; without `--lane`, the lanes in `defaults` that can run on these models.
 
     Args:
         requested: values of `--lane`; None: none were given.
@@ -181,7 +181,7 @@ def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> Non
     """Refuse output files with a suffix that a suite does not write.
 
     Raises:
-        BadParameter: a file has another suffix than `kinds`.
+        BadParameter: the suffix of a file is not in `kinds`.
     """
     *others, last = kinds
     if any(path.suffix not in (*others, last) for path in out):

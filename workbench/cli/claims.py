@@ -66,9 +66,9 @@ def claims(
 ) -> None:
     """Show the claims board, or with --method or --all measure claims and print a line for each.
 
-    The verdict compares the paper's figure with the measured one. It is "reproduced in size" within a quarter of the
-    paper's range, "reproduced in direction" if the whole 95 % confidence interval lies on the paper's side,
-    "contradicted" if it lies on the other side, else "inconclusive".
+    The verdict compares the measured figure with the paper's. It is "reproduced in direction" if the whole 95 %
+    confidence interval lies on the paper's side of "no change", "reproduced in size" if the figure also lies within a
+    quarter of the paper's range, "contradicted" if the interval lies on the other side, else "inconclusive".
 
     Example: workbench claims --method token-recycling
     """

@@ -166,7 +166,7 @@ def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None
 
 
 def _line_of(text: str, table: str, key: str | None) -> int:
-    """Return the number, from 1, of the line with a key of a table; without a key, that of the table's header."""
+    """Return the line number, from 1, of a key of a table; without a key, the line number of the table's header."""
     header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
     is_in_table, header_line = False, 1
     for number, line in enumerate(text.splitlines(), 1):

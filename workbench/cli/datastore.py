@@ -64,7 +64,10 @@ def build(
 def show(
     folder: Annotated[Path, typer.Argument(help="Folder of a store.")],
     at: Annotated[
-        int, typer.Option(min=0, help="Show the text from this token position on: the signal `entry` of a run.")
+        int,
+        typer.Option(
+            min=0, help="Show the text from this token position on, such as the value of a run's signal `entry`."
+        ),
     ] = 0,
     as_json: Json = False,
     debug: Debug = False,

@@ -30,7 +30,7 @@ KINDS = {
     MASKED_LM: "for masked-diffusion models",
     "simulation": "to study acceptance, not speed",
 }
-"""Text by requirement of a method, in addition to a target."""
+"""Phrase for each requirement that a method may have besides a target."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -140,7 +140,7 @@ def _kind(method: MethodInfo) -> str:
 def definitions_table() -> str:
     """Return a Markdown table with the definition of every figure."""
     rows = [f"| `{name}` | {title} | {meaning} |" for name, (title, meaning) in DEFINITIONS.items()]
-    return "\n".join(["| name | in words | definition |", "|---|---|---|", *rows])
+    return "\n".join(["| name | title | definition |", "|---|---|---|", *rows])
 
 
 def replace_part(text: str, marker: str, part: str) -> str:
@@ -151,6 +151,8 @@ def replace_part(text: str, marker: str, part: str) -> str:
     """
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:
-        raise WorkbenchError(f"The file has no part {marker!r}.", f"Put {begin} and {end} where it belongs.")
+        raise WorkbenchError(
+            f"The file has no part {marker!r}.", f"Put the markers {begin} and {end} where the part belongs."
+        )
     head, tail = text.split(begin, 1)
     return f"{head}{begin}\n{part}\n{end}{tail.split(end, 1)[1]}"

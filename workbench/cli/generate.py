@@ -119,7 +119,7 @@ def generate(
     not_saved: list[WorkbenchError] = []
 
     def save(work: Callable[[], object]) -> None:
-        """Call `work`, which saves a file. With --json its error goes into the field `not_saved`, after the text."""
+        """Call `work`, which saves a file. With --json, put its error into the field `not_saved`, after the text."""
         try:
             work()
         except WorkbenchError as error:

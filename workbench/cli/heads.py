@@ -1,4 +1,4 @@
-"""`workbench heads`: inspect trained heads, export them to other engines, quantise them, compare those of a target."""
+"""`workbench heads`: inspect, export and quantise trained heads, and compare the heads of a target."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Export heads that were trained here to the layout of another engine, with the target's LM head if it needs that.
+    """Export heads trained by the workbench to another engine's layout, with the target's LM head if needed.
 
     Example: workbench heads export smollm2-eagle smollm2-eagle-speculators --to speculators
     """

@@ -21,7 +21,9 @@ QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--L
 
 
 def lab(
-    notebook: Annotated[str, typer.Argument(help="Notebook to open: 02, or 02_rejection_sampling.")] = "",
+    notebook: Annotated[
+        str, typer.Argument(help="Notebook to open, by number or name: 02 or 02_rejection_sampling.")
+    ] = "",
     folder: Annotated[Path, typer.Option(help="Another folder of notebooks.")] = NOTEBOOKS,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
@@ -39,7 +41,7 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
     """Return the command line that starts JupyterLab's server.
 
     Raises:
-        WorkbenchError: the folder has no notebooks, or none of that name.
+        WorkbenchError: the folder has no notebooks, or no notebook with this name.
     """
     root = folder.expanduser().resolve()
     names = sorted(path.stem for path in root.glob("*.ipynb"))

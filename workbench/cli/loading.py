@@ -89,7 +89,7 @@ def silence_transformers() -> None:
 def open_workbench(
     connect: str | None, target: str, drafter: str, device: str, dtype: str, api_key: str | None = None
 ) -> Any:
-    """Return the backend of a command: one in this process, or with `--connect` that of a running app.
+    """Return the backend of a command: a new one in this process, or with `--connect` the backend of an app.
 
     Args:
         connect: URL of the app; None: create a backend in this process.
@@ -113,7 +113,7 @@ def connect_to_app(url: str, api_key: str | None = None) -> Any:
 
     Args:
         url: URL of the app, or the name of a Space.
-        api_key: key of the app; None: the one that `workbench.client.keys.key_for` finds.
+        api_key: key of the app; None: the key that `workbench.client.keys.key_for` finds.
     """
     from workbench.client import Workbench
 

@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: arguments without the program's name; None: those of the process.
+        argv: arguments without the program's name; None: the arguments of the process.
 
     Returns:
         Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.

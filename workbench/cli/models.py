@@ -37,5 +37,7 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
     for row, (name, role, size, licence, location) in zip(rows, table, strict=True):
         cells = f"{name:<{widths[0]}}  {role:<{widths[1]}}  {size:>{widths[2]}}  {licence:<{widths[3]}}"
         text_lines.append(harmless(f"{_SIGNS[row['state']]} {cells}  {location}"))
-    signs = "✓ ready · ○ made at first use · – to be downloaded. A folder, GGUF file or Hub id can be a target, too."
+    signs = (
+        "✓ ready · ○ converted at first use · – to be downloaded. A folder, GGUF file or Hub id can also be a target."
+    )
     return [*text_lines, "", signs]

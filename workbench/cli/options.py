@@ -101,7 +101,7 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
 
 
 def check_key(connect: str | None, api_key: str | None) -> None:
-    """Refuse an API key without a server, or an empty one."""
+    """Refuse an API key without a server, or an empty key."""
     if api_key is not None and connect is None:
         raise typer.BadParameter("a key needs a server: give one with --connect", param_hint="--api-key")
     if api_key is not None and not api_key.strip():  # --api-key "$VARIABLE" with a variable that is not set
@@ -109,7 +109,7 @@ def check_key(connect: str | None, api_key: str | None) -> None:
 
 
 def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
-    """Use the heads of `--head` in this process, and refuse those that do not fit the target.
+    """Use the heads of `--head` in this process, and refuse heads that do not fit the target.
 
     Args:
         heads: folders of heads.

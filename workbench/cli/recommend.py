@@ -29,7 +29,9 @@ def recommend(
         typer.Option(help="Your prompts: JSON Lines with `prompt`. By default one bundled prompt of each group."),
     ] = None,
     last: Annotated[int, typer.Option(min=0, help="Use the prompts of your last N saved runs of this target.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time limit in minutes, without loading.")] = 3.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.05, max=600, help="Time limit in minutes, not counting loading.")
+    ] = 3.0,
     method: Annotated[
         list[str] | None,
         typer.Option(help="Measure these methods; repeatable. By default all exact methods that can run."),

@@ -1,6 +1,6 @@
 """`workbench record`: record the runs that the pages show without a model, one for each method.
 
-Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
+Prompt, seed and models determine the text of a recording; its times depend on the machine that recorded it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SEEDS = 12
 
 
 PAIRS = 9
-"""Number of measured pairs of the recording "race": `draft-tree` and plain decoding, greedy. The page opens with it."""
+"""Number of measured pairs (`draft-tree` and plain decoding, greedy) for "race", which the page shows first."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
+"""Recording "switch", which starts with `draft-model`; number of rounds before it changes, and the second method."""
 OTHERS = ("race", "switch")
 """Names of the recordings that are not named after a method."""
 QUESTION = "Describe every object, left to right."
@@ -73,8 +73,8 @@ def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
     """Record pairs of plain decoding and `draft-tree` with the same prompt, in alternating order.
 
     Returns:
-        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The traces are
-        those of the pair whose ratio is closest to the estimate over all pairs.
+        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The two
+        traces come from the pair whose ratio is closest to the estimate over all pairs.
 
     Raises:
         WorkbenchError: the two texts differ.

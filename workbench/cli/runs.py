@@ -22,7 +22,7 @@ Folder = Annotated[
     Path | None,
     typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or a folder in your user data."),
 ]
-Ids = Annotated[list[str], typer.Argument(help="Ids of runs, or ends of ids that only one run has.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids of runs; the end of an id is enough if it is unique.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; repeatable.")]
 Text = Annotated[str | None, typer.Option(help="Only runs with these words in prompt, text or note.")]
 Where = Annotated[
@@ -219,10 +219,10 @@ def _open(folder: Path | None) -> RunStore:
 
 
 def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
-    """Return the whole ids of runs, each given by its end.
+    """Return the full ids of runs, each of which the user gave in full or by its end.
 
     Raises:
-        WorkbenchError: no run, or more than one, ends in this way.
+        WorkbenchError: no run id, or more than one, ends with a given text.
     """
     all_ids: list[str] | None = None
     resolved = []
@@ -231,7 +231,7 @@ def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
             all_ids = runs.find().select("id").collect()["id"].to_list() if all_ids is None else all_ids
             matches = [name for name in all_ids if name.endswith(run)]
             if len(matches) != 1:
-                problem = f"{len(matches)} runs end" if matches else "No run ends"
+                problem = f"{len(matches)} run ids end" if matches else "No run id ends"
                 raise WorkbenchError(f"{problem} with {run[:40]!r}.", "`workbench runs list` shows the ids.")
             run = matches[0]
         resolved.append(run)

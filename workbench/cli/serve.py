@@ -38,19 +38,23 @@ def serve(
     ] = 16,
     limit_runs: Annotated[int, typer.Option(min=1, help="Maximum number of running and waiting runs.")] = 64,
     limit_runs_per_user: Annotated[
-        int | None, typer.Option(min=1, help="Running and waiting runs of one client address; by default --limit-runs.")
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of running and waiting runs of one client address; by default --limit-runs."
+        ),
     ] = None,
     limit_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens per run.")] = 4096,
-    limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 4096,
+    limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per prompt.")] = 4096,
     limit_requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Requests per minute of one client address.")
+        int | None, typer.Option(min=1, help="Maximum number of requests per minute of one client address.")
     ] = None,
     limit_tokens_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Prompt tokens and new tokens per minute of one address.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of prompt tokens and new tokens per minute of one client address."),
     ] = None,
     request_timeout: Annotated[float | None, typer.Option(min=0.1, help="Time limit of a run, in seconds.")] = None,
     allow_model: Annotated[
-        list[str] | None, typer.Option(help="Further model that requests may name; repeatable.")
+        list[str] | None, typer.Option(help="Further model that requests may use; repeatable.")
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(help="Proxy whose X-Forwarded-For header is trusted; repeatable.")
@@ -58,7 +62,7 @@ def serve(
     api_key: Annotated[
         str | None,
         typer.Option(
-            envvar=KEY, show_envvar=True, help="Require this API key of clients; the variable is safer than the option."
+            envvar=KEY, show_envvar=True, help="Require this API key of clients; the environment variable is safer."
         ),
     ] = None,
     allowed_host: Annotated[

@@ -113,7 +113,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """Put the character of a kind around a token's text; blanks at the ends stay outside, unless all of it is blank."""
+    """Put the character of a kind around a token's text, without the blanks at its ends unless all of it is blank."""
     core = text.strip() or text
     head, _, tail = text.partition(core)
     return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

@@ -1,4 +1,4 @@
-"""`workbench bench --suite verifiers`: measure the time of each verifier, as a share of SmolLM2's forward."""
+"""`workbench bench --suite verifiers`: measure the time of each verifier, as a share of SmolLM2's forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = (".json", ".md")
 
 
 def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all verifiers, and SmolLM2's forwards in bfloat16 and float32 if its weights are on this machine.
+    """Measure all verifiers, and SmolLM2's forward passes (bfloat16, float32) if its weights are on this machine.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.
@@ -35,7 +35,7 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     is_here = local_folder(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
     if not is_here:
         typer.echo(
-            f"note: {SMOLLM2.title} is not on this machine, so verifier times are not given as a share of its forward",
+            f"note: {SMOLLM2.title} is not on this machine, so verifier times are not compared with its forward pass",
             err=True,
         )
     report = verifier_suite.run_suite(

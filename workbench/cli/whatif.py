@@ -104,7 +104,7 @@ def _print(report: dict[str, Any]) -> None:
         best = theory["best"]
         console.print(
             f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} with an acceptance rate per position, "
-            f"{theory['tau_iid']:.2f} with one rate for all"
+            f"{theory['tau_iid']:.2f} with one rate for all positions"
             + (
                 f"; at the run's mean costs, draft length {best['depth']} is best: {best['speedup']:.2f} times plain "
                 "decoding"
@@ -113,7 +113,7 @@ def _print(report: dict[str, Any]) -> None:
             )
         )
         _error(console, report, "with an acceptance rate per position", "by-position")
-        _error(console, report, "with one rate for all", "iid")
+        _error(console, report, "with one rate for all positions", "iid")
         _error(console, report, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(

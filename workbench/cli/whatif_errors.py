@@ -24,8 +24,13 @@ def measure(
 ) -> None:
     """Measure the errors of predictions, save them on the board, and print the board.
 
-    `timed`: True: only predictions of speed; False: only those of token counts; None: all.
-    `resume`: file of predictions from which the same measurement continues.
+    Args:
+        load: function that loads the models.
+        prompts: prompts of the runs.
+        tokens: length limit of every run, in tokens.
+        timed: True: measure only predictions of speed; False: only predictions of token counts; None: all.
+        as_json: whether to print JSON.
+        resume: file with the predictions so far, from which an interrupted measurement continues.
     """
     from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar

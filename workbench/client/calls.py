@@ -62,9 +62,9 @@ class Request(BaseModel):
 
     @classmethod
     def arguments(cls, *args: Any, **named: Any) -> list[Any]:
-        """Return the arguments of the endpoint as JSON data, from those of the Python method.
+        """Return the arguments of the endpoint as JSON data, from the arguments of the Python method.
 
-        Missing ones take their defaults.
+        Missing arguments take their defaults.
         """
         bound = cls.signature.bind(*args, **named).arguments
         return [
@@ -153,12 +153,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Name of the method."""
+        """Return the name of the method."""
         return self.function.__name__
 
     @functools.cached_property
     def request(self) -> type[Request]:
-        """Request of the endpoint."""
+        """Return the request class of the endpoint."""
         return make_request(self.function)
 
     def call_endpoint(self, send: Callable[..., dict[str, Any]], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -200,7 +200,7 @@ def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
 
 
 def local_call(function: Function) -> Function:
-    """Declare a call without an endpoint of the same form: a remote client implements it itself."""
+    """Declare a call that has no endpoint of the same form; remote clients implement it themselves."""
     return _declared(function, "", "")
 
 
@@ -221,7 +221,7 @@ def declaration_of(function: Callable[..., Any]) -> Call:
 
 
 def calls_of(protocol: type) -> Iterator[Call]:
-    """Yield the declared calls of a protocol, those of its bases first."""
+    """Yield the declared calls of a protocol, beginning with the calls of its base classes."""
     for kind in reversed(protocol.__mro__):
         for member in vars(kind).values():
             function: Any = member.fget if isinstance(member, property) else member

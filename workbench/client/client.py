@@ -1,4 +1,4 @@
-"""Client of a backend: `Workbench()` runs one in this process, `Workbench(url)` uses that of a running app."""
+"""Client of a backend: `Workbench()` runs one in this process, `Workbench(url)` uses the backend of an app."""
 
 from __future__ import annotations
 

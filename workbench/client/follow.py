@@ -13,9 +13,9 @@ from workbench.client.handle import RunHandle
 UPDATES_PER_SECOND = 15.0
 """Updates per second for a run with a display rate, or a paused one, so that each round arrives separately."""
 AT_FULL_SPEED = 10.0
-"""Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
+"""Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second. An
 update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
-measure runs that no page follows."""
+measure only runs that no page follows."""
 KEEP_ALIVE_S = 0.5
 """Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 

@@ -20,27 +20,27 @@ class RunHandle(Protocol):
 
     @property
     def state(self) -> str:
-        """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
+        """Return one of: loading, queued, prefill, running, paused, finished, cancelled, error."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended; no more rounds follow."""
+        """Return whether the run has ended, so that no more rounds follow."""
         ...
 
     @property
     def trace(self) -> Trace | None:
-        """Trace recorded so far; None before the models are loaded. It grows while the run continues."""
+        """Return the trace recorded so far; None before the models are loaded. It grows while the run continues."""
         ...
 
     @property
     def message(self) -> str:
-        """Status message for the user, such as a model being loaded or the reason of a failure; usually empty."""
+        """Return the status message for the user, such as the progress of loading or an error; usually empty."""
         ...
 
     @property
     def explain_progress(self) -> float | None:
-        """Finished share of `explain`, 0 to 1; None if it is not running or its progress is unknown."""
+        """Return the finished share of `explain`, 0 to 1; None if it is not running or its progress is unknown."""
         ...
 
     def since(self, n: int) -> dict[str, Any]:
@@ -94,10 +94,10 @@ class RunHandle(Protocol):
         ...
 
     def memory(self, action: StateAction = "look", data: File = None) -> dict[str, Any]:
-        """Inspect, save, load or reset the drafter's state. After the run's end this needs a run with `keeps=True`.
+        """Inspect, save, load or reset the drafter's state. After the run's end, only a run with `keeps=True` has it.
 
         Args:
-            action: look, save, load (adds the file to the present state) or reset (to that after this text)
+            action: look, save, load (adds the file to the present state) or reset (to the state after this text alone)
             data: for load: a file that "save" returned; over HTTP in base64
 
         Returns:

@@ -98,25 +98,25 @@ class Client(Protocol):
 
     @local_call
     def unavailable_actions(self) -> dict[str, str]:
-        """Return the run actions that are missing here ("pause", "step", "change", "pace", "memory"), with reasons."""
+        """Return the run actions that the backend lacks ("pause", "step", "change", "pace", "memory"), with reasons."""
         return ANSWER
 
     @property
     @local_call
     def capabilities(self) -> frozenset[str]:
-        """Optional calls that this backend supports, of "estimate", "pairing" and "recommending"."""
+        """Return the optional calls that this backend supports, out of "estimate", "pairing" and "recommending"."""
         return ANSWER
 
     @property
     @local_call
     def ready(self) -> bool:
-        """Whether the backend has started; before that, calls block until it has."""
+        """Return whether the backend has started; until then, other calls wait for its start."""
         return ANSWER
 
     @property
     @local_call
     def hub_only(self) -> bool:
-        """Whether unlisted model names are Hub ids only, never folders on this machine."""
+        """Return whether an unlisted model name can only be a Hub id, never a folder on this machine."""
         return ANSWER
 
     @property
@@ -327,7 +327,7 @@ class Client(Protocol):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> "Iterator[Pairs]":
-        """Measure a speed-up in the background, in pairs of one run of a method and one of plain decoding.
+        """Measure a speed-up in the background, by pairs of a run with the method and a run of plain decoding.
 
         Args:
             prompt: prompt of both runs.
@@ -374,7 +374,7 @@ class Client(Protocol):
 
     @call()
     def conditions(self, lane: Lane, target: Target = None) -> dict[str, Any] | None:
-        """Return all conditions that affect a measurement of a lane here, besides its settings.
+        """Return all conditions that affect a measurement of a lane by this backend, besides the lane's settings.
 
         Returns:
             Device, dtypes, machine, weights, …, see `workbench.bench.conditions`; None if the weights are not on the

@@ -66,7 +66,7 @@ class RemoteBackend(Connection, Client):
 
     @property
     def hub_only(self) -> bool:
-        """Whether unlisted names are Hub ids only, never folders on this machine: always."""
+        """Return True: an unlisted model name can only be a Hub id, never a folder of the server."""
         return True
 
     def admit_request(self, user: str, counted: bool = True) -> None:

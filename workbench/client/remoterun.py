@@ -57,7 +57,7 @@ class RemoteRun:
 
     @property
     def message(self) -> str:
-        """Status message of the backend, such as a model being loaded or the reason of a failure."""
+        """Return the status message of the backend, such as the progress of loading or an error."""
         return self._last["message"]
 
     @property

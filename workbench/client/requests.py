@@ -1,4 +1,4 @@
-"""Requests that pages and servers check, too. The order of the fields is the order of an endpoint's arguments."""
+"""Requests that pages and servers also check. An endpoint takes the fields as arguments in the same order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SweepRequest(Request):
 
 
 def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Without a method, choose one that can run: see `workbench.methods.choice`."""
+    """Choose a method that can run if the request names none: see `workbench.methods.choice`."""
     if "method" in sent:
         return options
     reasons = {method["name"]: method["reason"] for method in client.methods(options["target"], options["drafter"])}

@@ -173,7 +173,7 @@ class Json:
     """JSON form of a field.
 
     Attributes:
-        type: its type, which Gradio and MCP show.
+        type: JSON type of the field, which Gradio and MCP show.
         encode: function from a Python value to JSON data.
     """
 

@@ -117,7 +117,7 @@ def check_stops(value: Any) -> tuple[str, ...]:
     """Check the stop strings: one, a list, or none.
 
     Raises:
-        ParameterError: the value is something else.
+        ParameterError: the value is neither a string, a list of strings nor None.
     """
     strings = [value] if isinstance(value, str) else value or []
     return tuple(check_names("stop", strings)) if strings else ()
@@ -205,7 +205,7 @@ def check_messages(value: Any) -> list[dict[str, Any]]:
     A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; `images_of` returns its image.
 
     Raises:
-        PromptError: the value is something else.
+        PromptError: the value is not such a conversation.
     """
     if not is_list(value) or not 0 < len(value) <= 8 * ITEMS:
         raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')

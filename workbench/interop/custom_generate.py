@@ -127,7 +127,7 @@ class Speculative:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """Figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
+        """Return the figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
         return [metrics.summary(trace) for trace in self.traces]
 
     def __call__(
@@ -298,7 +298,7 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: 
 
 
 def _name_of(model: PreTrainedModel) -> str:
-    """Return the name of a model; for a bundled model, it is the one by which its heads are found."""
+    """Return the name of a model; a bundled model gets its bundled name, by which its heads are found."""
     return short_name(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 

@@ -48,7 +48,7 @@ class History:
 
     @property
     def prompt(self) -> list[int]:
-        """Tokens of the prompt, without padding."""
+        """Return the tokens of the prompt, without padding."""
         return self.prompts[self.row, self.skipped :].tolist()
 
     def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:
@@ -110,7 +110,7 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
         mask: attention mask [B, L] of the prompts; None: no padding.
 
     Raises:
-        ParameterError: a prompt has padding elsewhere than on the left.
+        ParameterError: a prompt has padding that is not on its left.
     """
     texts: list[Sequence[int]] = [()] * len(prompts)
     if mask is None:
@@ -118,7 +118,7 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
     skipped = mask.long().argmax(1)
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1], device=mask.device) >= skipped.unsqueeze(1)):
         raise ParameterError(
-            "The attention mask of a prompt has zeros elsewhere than on the left.",
+            "The attention mask of a prompt has zeros that are not on its left.",
             "Set tokenizer.padding_side to 'left'.",
         )
     return [History(prompts, row, n, texts) for row, n in enumerate(skipped.tolist())]
@@ -149,7 +149,7 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
 
 
 def pad_of(config: GenerationConfig) -> int | None:
-    """Return the padding token that `generate` has resolved; None without one."""
+    """Return the padding token that `generate` has resolved; None if there is no padding token."""
     pad = getattr(config, "_pad_token_tensor", None)
     return None if pad is None else int(pad)
 

@@ -99,7 +99,7 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder a weight for RoPE: llama.cpp rotates neighbouring dimensions of a head, transformers halves of it."""
+    """Reorder a weight for RoPE: llama.cpp pairs adjacent dimensions of a head, transformers pairs its two halves."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

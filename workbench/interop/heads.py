@@ -1,4 +1,4 @@
-"""Export heads that were trained here to layouts of other engines: vLLM's speculators and Medusa, SafeAILab's EAGLE.
+"""Export heads trained by the workbench to other layouts: vLLM's speculators and Medusa, SafeAILab's EAGLE.
 
 Heads with a feature that a layout lacks are refused, and the error names the feature. An exported checkpoint gives the
 same drafts when it is read back.
@@ -31,7 +31,7 @@ ARCHITECTURE = "LlamaForCausalLM"
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """Heads that were trained here, with the configuration of their target.
+    """Heads that the workbench trained, with the configuration of their target.
 
     Attributes:
         name: name of the heads' folder.
@@ -49,7 +49,7 @@ class Ours:
 
     @property
     def vocabulary(self) -> list[int] | None:
-        """Ids of the reduced output vocabulary; None: all tokens."""
+        """Return the token ids of the reduced output vocabulary; None: all tokens."""
         return self.config.get("draft_vocabulary")
 
 
@@ -77,7 +77,8 @@ def export_heads(name: str, folder: Path, to: str = "speculators", force: bool =
 
     Raises:
         ParameterError: there is no such layout, or the folder is not empty.
-        ModelError: the heads cannot be read, or the layout lacks one of their features; with another layout to use.
+        ModelError: the heads cannot be read, or the layout lacks one of their features; then the remedy names another
+            layout.
     """
     if to not in ("speculators", "vllm"):
         error = ParameterError(f"There is no layout {to!r:.40} to write.", "Use speculators or vllm.")
@@ -110,7 +111,7 @@ def _ours(name: str) -> Ours:
     config = config_of(heads_folder) if heads_folder.is_dir() else {}
     if "workbench_head" not in config:
         names = [bundled_name for bundled_name, entry in bundled().items() if "workbench_head" in config_of(entry)]
-        raise ModelError(f"{name} has no heads that were trained here.", f"Bundled heads: {', '.join(names)}.")
+        raise ModelError(f"{name} has no heads that the workbench trained.", f"Bundled heads: {', '.join(names)}.")
     check_weights(heads_folder)
     try:
         weights = read_weights(heads_folder / "model.safetensors")
@@ -221,7 +222,7 @@ def _layer(ours: Ours) -> dict[str, Any]:
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:
         raise ModelError(
             f"The {net['heads']} attention heads of {ours.name} have size {size}, but their total must be the width "
-            f"{net['width']} to be exported.",
+            f"{net['width']} for an export.",
             "Train it with head_size=0.",
         )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
@@ -280,8 +281,8 @@ def _maps(ours: Ours) -> dict[str, Tensor]:
 def _medusa_to_vllm(ours: Ours) -> Written:
     """Convert Medusa heads to vLLM's own layout.
 
-    It consists of residual blocks and LM heads: either rows of the target's LM head, which the heads share, or own
-    ones.
+    It consists of residual blocks and LM heads. The heads either share rows of the target's LM head, or each have an
+    LM head of their own.
     """
     import torch
 

@@ -12,5 +12,5 @@ CAPTION_TOKENS = 136
 
 
 def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first `count` held-out scenes. Other arguments are those of `workbench.scenes.scene.scenes`."""
+    """Return the first `count` held-out scenes. See `workbench.scenes.scene.scenes` for the arguments."""
     return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))

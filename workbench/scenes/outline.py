@@ -12,7 +12,7 @@ _FINE = 4  # silhouettes are compared on a grid with this many cells per pixel
 
 
 class Outlined(Protocol):
-    """Object with an outline. Its attributes are those of `workbench.scenes.scene.Item`."""
+    """Object with an outline. See `workbench.scenes.scene.Item` for the attributes."""
 
     @property
     def shape(self) -> str: ...

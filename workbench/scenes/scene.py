@@ -1,7 +1,8 @@
 """Generate scenes from a seed: the objects of an image and their geometry, without pixels.
 
 All distances are in pixels of the final image of 64 × 64; y grows downward. Captions are unambiguous: no object lies
-near a border between two named positions or between two sizes, and no vertical order of neighbours is close.
+near a border between two named positions or between two sizes, and neighbours are either clearly level or clearly one
+above the other.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
 """Length in pixels of the longer side of an object's bounding box, by name of the size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes: people draw few shapes larger."""
+"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes; the fewer, the larger."""
 FREEHAND = 0.25
-"""Share of freehand sheets among the scenes. They imitate drawings of users on an empty sheet."""
+"""Share of freehand sheets among the scenes. They imitate users' drawings on an empty sheet."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
 POSITIONS = (
     ("top left", "top", "top right"),
@@ -77,7 +78,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Name of the shape with its size and colour, such as "large red star"."""
+        """Return the name of the shape with its size and colour, such as "large red star"."""
         return f"{self.size} {self.colour} {self.shape}"
 
 
@@ -103,12 +104,12 @@ class Writing:
 
     @property
     def kind(self) -> str:
-        """Kind of text: "number" or "word"."""
+        """Return the kind of text: "number" or "word"."""
         return "number" if self.text.isdigit() else "word"
 
     @property
     def width(self) -> float:
-        """Approximate width of the text in pixels."""
+        """Return the approximate width of the text, in pixels."""
         return 0.66 * self.height * len(self.text)
 
 
@@ -123,7 +124,7 @@ class Scene:
         order: Indices of `items` in drawing order.
         sketch: Whether the scene imitates a drawing by hand.
         background: Red, green and blue, 0 to 255.
-        noise: Standard deviation of the pixel noise, in steps of 255.
+        noise: Standard deviation of the pixel noise, on the scale 0 to 255.
         seed: Seed of the noise.
     """
 
@@ -142,7 +143,7 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """Whether the scene is excluded from training, decided by a hash of its contents."""
+        """Return whether the scene is excluded from training, by a hash of its contents."""
         text = ";".join(f"{item.name} {place(item.x, item.y)}" for item in self.items)
         return hashlib.sha256(f"{text};{self.writing and self.writing.text}".encode()).digest()[0] < 16
 
@@ -337,7 +338,7 @@ def _background(rng: random.Random, hand: bool) -> tuple[int, int, int]:
 def scenes(
     seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None, freehand: float = FREEHAND
 ) -> Iterator[Scene]:
-    """Yield an endless stream of scenes, either training scenes or held-out ones.
+    """Yield an endless stream of scenes, either training scenes or held-out scenes.
 
     Args:
         seed: Seed of the stream.

@@ -27,7 +27,7 @@ class Ask:
         kind: Name in `QUESTIONS`.
         question: Text of the question.
         answers: One correct answer per style.
-        named: Indices of the scene's items that the question names, in its order.
+        named: Indices of the scene's items that the question names, in the question's order.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Ask:
 
     @property
     def answer(self) -> str:
-        """Answer in the style of the bundled target."""
+        """Return the answer in the style of the bundled target."""
         return self.answers[0]
 
 
@@ -387,7 +387,7 @@ _OBJECT = re.compile(
 
 
 def read_caption(text: str) -> list[Said]:
-    """Parse a plain caption, and return the objects that it describes, in its order.
+    """Parse a plain caption, and return the objects that it describes, in the caption's order.
 
     >>> read_caption("There is one shape: a large red star at the top left.")
     [Said(size='large', colour='red', shape='star', place='top left', relation='')]

@@ -46,7 +46,7 @@ class AccessControl:
 
     Attributes:
         allow: host names of the server, and origins whose pages may call it.
-        key: API key that requests need; None: none.
+        key: API key that requests need; None: requests need no key.
         open: whether other machines may reach the private server without a key. Then the data of
             this machine's user is shown only to requests from this machine that did not come through a proxy.
         shared: whether the user gave the server host names or trusted proxies. Then a request from this machine may be
@@ -138,8 +138,8 @@ def make_access_control(
         host: address that the server listens on.
         hosts: further host names, see `workbench.server.origins.make_allowlist`.
         origins: further origins whose pages may call the server.
-        key: API key; None: that of the environment, if set.
-        trusted: trusted proxies; empty: those of the environment.
+        key: API key; None: the key in the environment, if set.
+        trusted: trusted proxies; empty: the proxies in the environment.
         env: environment variables; by default this process's.
         public: whether the server is open to everybody; true on every Space.
 

@@ -40,7 +40,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, problem: HTTPException) -> JSONResponse:
-        """Answer a request without a route, in the format of all other errors."""
+        """Answer a request for an unknown route, in the format of all other errors."""
         body = {"message": str(problem.detail), "type": "invalid_request_error", "param": None, "code": None}
         return JSONResponse({"error": body | {"remedy": "GET /docs lists the routes."}}, problem.status_code)
 

@@ -34,7 +34,7 @@ Network = IPv4Network | IPv6Network
 
 
 def from_environment(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the trusted proxies of the environment; on a Space by default its own."""
+    """Return the trusted proxies in the environment; on a Space by default the Space's proxies."""
     env = os.environ if env is None else env
     proxies = tuple(name.strip() for name in env.get(VARIABLE, "").split(",") if name.strip())
     return proxies or (PRIVATE if env.get("SPACE_ID") else ())
@@ -63,7 +63,7 @@ def _network(proxy: str) -> Network:
 
 
 def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """Return the client address of a request: the peer's, or the one that trusted proxies report.
+    """Return the client address of a request: the peer's address, or the address that trusted proxies report.
 
     Args:
         peer: address of the other end of the connection.

@@ -60,5 +60,5 @@ class HeaderTimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def install_header_timeout() -> None:
-    """Apply the time limit to servers that libraries such as Gradio start in this process: replace uvicorn's "auto"."""
+    """Apply the time limit to all servers of this process, also Gradio's, by replacing uvicorn's protocol "auto"."""
     HTTP_PROTOCOLS["auto"] = f"{HeaderTimeoutProtocol.__module__}:{HeaderTimeoutProtocol.__qualname__}"

@@ -95,7 +95,7 @@ def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1,
     """Check a number in a range.
 
     Raises:
-        ParameterError: the value is not such a number.
+        ParameterError: the value is not a number, or out of range.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or (whole and value != int(value)):
@@ -215,7 +215,7 @@ class Fields(BaseModel):
         """Return the options of a run beyond its sampling parameters.
 
         Raises:
-            ParameterError: a field requires another one.
+            ParameterError: a field is set without another field that it requires.
         """
         from workbench.engine.request_options import RequestOptions  # imports PyTorch
 
@@ -232,7 +232,7 @@ class Completion(Fields):
     logprobs: Annotated[int | None, named_validator(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers; with `echo`, the prompt gets the same number as the answer."""
+        """Return the numbers of the base class; with `echo`, the prompt gets the same number as the answer."""
         return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
@@ -245,7 +245,7 @@ class Chat(Fields):
     echo: ClassVar[bool] = False
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers; in chat completions the answer's is in `top_logprobs`."""
+        """Return the numbers of the base class; in chat completions `top_logprobs` is the answer's number."""
         if self.top_logprobs and not self.logprobs:
             raise field_error("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs
@@ -255,7 +255,7 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
     """Refuse unknown and unsupported fields.
 
     Raises:
-        ParameterError: the message has the nearest known name, or the reason why the field is not supported.
+        ParameterError: a field is unknown or unsupported; the message has the nearest known name, or the reason.
     """
     supported = {*(Chat if chat else Completion).model_fields, *SAMPLING}
     for name, value in sent.items():

@@ -18,7 +18,7 @@ CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
 the pages scale images down before they send them."""
 
 FILE_BYTES = CALL_BYTES * 3 // 4 - (256 << 10)
-"""Largest file that fits such a body in base64, together with the call's other arguments."""
+"""Largest file that, in base64, fits the body of a page's call together with the call's other arguments."""
 
 
 class TooLargeError(WorkbenchError):

@@ -30,7 +30,7 @@ BODY_S = 30.0
 RELEASE_SLOT = "workbench.read"
 """Scope entry of a large request: function that frees its slot once the body is parsed, if the answer takes long."""
 AdmitRequest = Callable[[str, bool], None]
-"""Function (user, counted) that counts a request of a user, or only checks the rate limit; it refuses one too many."""
+"""Function (user, counted) that counts a user's request, or only checks the rate limit; refuses a request above it."""
 RETRY_AFTER_S = 2
 """Retry time for an address with too many waiting requests, in seconds."""
 

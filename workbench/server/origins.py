@@ -72,7 +72,7 @@ class Allowlist:
 
     @property
     def allows_frames(self) -> bool:
-        """Whether pages of other sites may show the server's pages in a frame.
+        """Return whether pages of other sites may show the server's pages in a frame.
 
         Origin `*` allows requests but no frames; an origin with the server's own name is the same site.
         """
@@ -83,7 +83,10 @@ class Allowlist:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names in `configured_hosts` that belong to this server alone; a proxy may serve them on the default port."""
+        """Return the names in `configured_hosts` that belong only to this server.
+
+        A proxy may serve them on the default port.
+        """
         return tuple(
             name for name in self.configured_hosts if name != "localhost" and "*" not in name and not is_address(name)
         )

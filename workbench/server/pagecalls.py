@@ -26,7 +26,7 @@ LEAST_S = 0.01
 RETRY_AFTER_S = 2
 """Retry time for an address with too many calls, in seconds."""
 ChargeCall = Callable[[str, float], None]
-"""Function (user, seconds) that charges a user's address, or with 0 seconds refuses one over its budget; see
+"""Function (user, seconds) that charges a user's address, or with 0 seconds refuses it if it is over its budget; see
 `workbench.client.protocol.Client.charge_call`."""
 
 

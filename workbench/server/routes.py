@@ -90,7 +90,7 @@ def router(client: Client) -> APIRouter:
 
 
 def _without_figures(request: Request, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the backend's state; only its status for a client that has not sent the key."""
+    """Return the backend's state, or only its status for a client that has not sent the key."""
     return {"status": state["status"]} if request.scope.get(UNAUTHENTICATED) else state
 
 
@@ -196,7 +196,7 @@ def _wait_for_trace(run: Any) -> Trace:
 
 
 class _Line:
-    """One answer of a stream, and the part of it that was sent."""
+    """One answer of a stream, and the part of it that was already sent."""
 
     def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
         self.request, self.index, self.run = request, index, run

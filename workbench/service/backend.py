@@ -133,7 +133,7 @@ class Backend(BaseBackend):
 
     @property
     def hub_only(self) -> bool:
-        """Whether names of models that are not listed can only be Hub ids, never folders on this machine."""
+        """Return whether an unlisted model name can only be a Hub id, never a folder on this machine."""
         return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Backend(BaseBackend):
     ) -> Iterator[Any]:
         """Measure a speed-up in the background, in pairs of runs with and without the method, and yield the steps.
 
-        Arguments and results are those of `workbench.bench.pairing.measure_pairs`.
+        See `workbench.bench.pairing.measure_pairs` for arguments and results.
         """
         from workbench.bench.pairing import measure_pairs  # imported late: few visits need statistics
 
@@ -269,7 +269,7 @@ class Backend(BaseBackend):
     def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
         """Measure in the background which method is fastest on some prompts, and yield the steps.
 
-        Arguments and results are those of `workbench.bench.advice.advise`.
+        See `workbench.bench.advice.advise` for arguments and results.
         """
         from workbench.bench.advice import advise  # imported late: few visits need statistics
 

@@ -149,7 +149,7 @@ class BaseBackend(ABC):
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """Return the expected GPU time of a run as text; "" on a backend where it need not be requested in advance."""
+        """Return the expected GPU time of a run as text; "" on a backend without GPU quotas."""
         return ""
 
     def metrics_text(self) -> str:
@@ -181,8 +181,8 @@ class BaseBackend(ABC):
     ) -> Run:
         """Start a generation and return its run at once.
 
-        Arguments are those of `workbench.client.protocol.Client.start`, and `is_timed`, which says whether the run is
-        timed. While a timed run is running, all other runs on the device are suspended.
+        See `workbench.client.protocol.Client.start` for the arguments. The further argument `is_timed` says whether the
+        run is timed. While a timed run is running, all other runs on the device are suspended.
 
         Raises:
             WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
@@ -267,7 +267,7 @@ class BaseBackend(ABC):
     ) -> Iterator[Step]:
         """Compare lanes (methods with their settings), one run at a time on the device, and yield the steps.
 
-        Arguments and results are those of `workbench.bench.compare.measure`.
+        See `workbench.bench.compare.measure` for arguments and results.
         """
         from workbench.bench.compare import measure  # imported late: few visits need statistics
 

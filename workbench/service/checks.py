@@ -25,7 +25,7 @@ from workbench.trace.files import read_regular
 def check_models(
     target: str, drafter: str | None = "auto", device: str = "auto", dtype: str = "auto", drafter_dtype: str = "auto"
 ) -> Pair:
-    """Refuse names of models, devices and number formats that cannot work here. Only a Hub id needs the network.
+    """Refuse models, devices and number formats that cannot work on this machine. Only a Hub id needs the network.
 
     Returns:
         Names of the target and the draft model.

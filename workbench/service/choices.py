@@ -31,7 +31,7 @@ from workbench.service.inventory import TO_FETCH, availability
 IN_FULL = ("idea", "formula", "differs")
 """Fields of a method that only its own page shows; lists and the API omit them."""
 SHOWN_PACE = 8
-"""Display rate in tokens per second that people can follow: three tokens take about as long as reading them."""
+"""Display rate in tokens per second: people read about as fast as the text appears."""
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a draft model's tokenizer, its own or that of its target, is on this machine."""
+    """Return whether a draft model's tokenizer, its own or its target's, is on this machine."""
     source = tokenizer_source_of(folder)
     return source is None or folder_of(source.target) is not None
 
@@ -115,7 +115,7 @@ def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = No
 
 
 def own_head_names(target: str) -> dict[str, str]:
-    """Return the names of the user's own heads for a target, by kind: heads from the lab, and those of `--head`."""
+    """Return the names of the user's own heads for a target, by kind: heads from the lab, and heads of `--head`."""
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
         for head in own_heads():

@@ -65,7 +65,7 @@ class Costs:
             tokens: maximum number of tokens of the run.
 
         Raises:
-            CapacityError: the message has the number of tokens that fit.
+            CapacityError: the run needs too much GPU time; the remedy has the number of tokens that fit.
         """
         seconds = self.seconds(target, method, tokens)
         if seconds > LONGEST_S:

@@ -107,7 +107,7 @@ class EngineThread:
 
     @property
     def status(self) -> str:
-        """One of: ok; stalled (no round for 60 s); failing (engine steps fail); down (the thread has ended)."""
+        """Return one of: ok, stalled (no round for 60 s), failing (engine steps fail), down (the thread has ended)."""
         if not self._thread.is_alive():
             return "down"
         if self.failures > 2:
@@ -136,7 +136,7 @@ class EngineThread:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
+        """Return the seconds to sleep if no sequence may run: at most until a display rate allows the next round."""
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for sequence in sequences if sequence is not None and (s := sequence.due_s) is not None]
         return min([IDLE_S if sequences else SWEEP_S, *delays])
@@ -206,7 +206,7 @@ class EngineThread:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
+        """Return whether suspended sequences, apart from paused ones, have not yet had their share of time."""
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(
             sequence and sequence.status != PAUSED for sequence in sequences
@@ -294,7 +294,7 @@ class EngineThread:
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory; its remedy lists settings that would need less.
+    """Return the error of a run that ran out of memory; its remedy lists settings that need less memory.
 
     Args:
         sequence: sequence of the run.

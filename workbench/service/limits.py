@@ -81,7 +81,7 @@ class Limits:
         """Refuse a prompt of too many tokens.
 
         Raises:
-            PromptError: the message has the number of tokens to remove.
+            PromptError: the prompt is too long; the remedy has the number of tokens to remove.
         """
         if n > self.prompt_tokens:
             raise PromptError(
@@ -93,7 +93,7 @@ class Limits:
         """Refuse a number of new tokens that is not an integer, or out of range.
 
         Raises:
-            ParameterError: the message has the range.
+            ParameterError: the number is invalid; the remedy has the range.
         """
         if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise ParameterError(f"max_new_tokens={max_new_tokens!r} is not a whole number.", "Use 1 or more.")
@@ -106,7 +106,7 @@ class Limits:
         """Refuse empty stop strings (which would end every text at once), too long ones, or too many.
 
         Raises:
-            ParameterError: the message has the limits.
+            ParameterError: a stop string is invalid, or there are too many; the remedy has the limits.
         """
         if isinstance(stop, str) or len(stop) > STOPS or not all(isinstance(s, str) for s in stop):
             raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS}.")
@@ -121,7 +121,7 @@ class Limits:
             active: users of all running and waiting runs.
 
         Raises:
-            CapacityError: the message names the limit.
+            CapacityError: a limit is reached; the message names it.
         """
         n_of_user = sum(other == user for other in active)
         if user != LOCAL and n_of_user >= self.runs_per_user:

@@ -46,7 +46,7 @@ class LoadedTarget:
 
         Raises:
             PromptError: no token fits after the prompt.
-            CapacityError: the message has the largest `max_new_tokens` that fits.
+            CapacityError: memory is too small for the run; the remedy has the largest `max_new_tokens` that fits.
         """
         if is_unbounded:
             return

@@ -54,7 +54,7 @@ class ModelLoader:
 
     @property
     def stage(self) -> str:
-        """Progress of the most recent load as text, such as "dequantising 40 %"; empty if none is running."""
+        """Return the progress of the most recent load, such as "dequantising 40 %"; empty if no load is running."""
         current = self._now[:]
         return current[-1].short if current else ""
 

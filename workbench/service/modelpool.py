@@ -114,12 +114,12 @@ class ModelPool:
 
     @property
     def device(self) -> torch.device:
-        """Device of the models."""
+        """Return the device of the models."""
         return resolve_device(self._options["device"])
 
     @property
     def limit(self) -> int:
-        """Maximum memory of weights and KV caches, in bytes."""
+        """Return the maximum memory of weights and KV caches, in bytes."""
         if self._limit is None:
             self._limit = memory.budget(self.device)
         return self._limit
@@ -135,7 +135,7 @@ class ModelPool:
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Return by name: the memory of weights and KV caches, its limit, and the device's free memory, in bytes."""
+        """Return the memory of weights and KV caches, its limit, and the device's free memory, in bytes, by name."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
@@ -300,7 +300,7 @@ class ModelPool:
             loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
-        """Return the longest context, up to the target's own, with which weights and one sequence's KV cache fit."""
+        """Return the longest context, up to the target's own, for which weights and a sequence's KV cache fit."""
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.sequence_bytes(context) for need in needs), pair)
         room = self.room()
@@ -368,7 +368,7 @@ class ModelPool:
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
-    """Return the number of runs that use a target; with `drafter`, only those that use this draft model with it."""
+    """Return the number of runs that use a target; with `drafter`, only runs that also use this draft model."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
 
@@ -377,7 +377,7 @@ def _is_part(keep: Pair | None, target: str, drafter: str | None) -> bool:
 
 
 def _touch(runner: Runner) -> None:
-    """Run one forward of a model, so that its KV cache is allocated and the cache's size is known."""
+    """Run one forward pass of a model, so that its KV cache is allocated and the cache's size is known."""
     slot = runner.open()
     runner.prefill(slot, [0])
     runner.close(slot)

@@ -43,7 +43,7 @@ class Names:
 
     @property
     def restricted(self) -> bool:
-        """Whether users may name only certain models."""
+        """Return whether users may name only certain models."""
         return self._allow is not None
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -97,10 +97,10 @@ def _at_hand() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that can be neither a bundled name, a folder, a GGUF file nor a Hub id. Opens no connection.
+    """Refuse a name that cannot be a bundled name, a folder, a GGUF file or a Hub id. Opens no connection.
 
     Raises:
-        ModelError: the message has the form of a valid name.
+        ModelError: the name is invalid; the remedy has the form of a valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
         raise ModelError("This is not the name of a model.", offline_models_hint())

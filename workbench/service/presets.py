@@ -12,7 +12,7 @@ _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 def message_in(prompt: str) -> str | None:
-    """Return the user's message in a chat prompt of the form that `presets` has; None for another prompt."""
+    """Return the user's message in a chat prompt with the format of `presets`; None for any other prompt."""
     match = _MESSAGE.fullmatch(prompt)
     return match and match[1]
 

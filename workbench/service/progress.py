@@ -60,14 +60,14 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """Progress as a message: "loading NAME: downloading, 1.2 of 3.4 MB"."""
+        """Return the progress as a message: "loading NAME: downloading, 1.2 of 3.4 MB"."""
         stage, done, total = self._now
         size = f", {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else ""
         return f"loading {self.name}: {stage}{size}"
 
     @property
     def short(self) -> str:
-        """Progress in short: "dequantising 40 %"."""
+        """Return the progress in short form: "dequantising 40 %"."""
         stage, done, total = self._now
         return f"{stage} {100 * done // total} %" if total else stage
 

@@ -51,7 +51,10 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
                         outcome = ray.get(reference)
                     except RayError as error:
                         reason = " ".join(str(error).split())[:200]
-                        outcome = Result(cell.id, FAILED, error=f"The cluster could not measure it: {reason}"), None
+                        outcome = (
+                            Result(cell.id, FAILED, error=f"The cluster could not measure the cell: {reason}"),
+                            None,
+                        )
                     yield END, cell, outcome
         finally:
             for reference in pending:

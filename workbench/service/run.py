@@ -44,7 +44,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change of a run's settings, and pass it to the engine; arguments are those of `Run.change`."""
+        """Check a change of a run's settings, and pass it to the engine; see `Run.change` for the arguments."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
+        """Return one of: loading, queued, prefill, running, paused, finished, cancelled, error."""
         sequence, state = self._sequence, self._state
         if sequence is None or state in ENDED:
             return state
@@ -139,12 +139,12 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended; no more rounds follow."""
+        """Return whether the run has ended, so that no more rounds follow."""
         return self._state in ENDED
 
     @property
     def message(self) -> str:
-        """Status message for the user; usually empty."""
+        """Return the status message for the user; usually empty."""
         progress, sequence = self._progress, self._sequence
         if sequence is not None and sequence.is_suspended:
             return HELD_MESSAGE
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """Trace recorded so far; None before the run has joined the batch."""
+        """Return the trace recorded so far; None before the run has joined the batch."""
         return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Run:
 
     @property
     def stop_reason(self) -> str:
-        """Reason for stopping the run, if it was stopped: one of `workbench.trace.events.ABORT_REASONS`."""
+        """Return why the run was stopped, if it was: one of `workbench.trace.events.ABORT_REASONS`."""
         return self._stop_reason or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
@@ -314,7 +314,7 @@ class Run:
             self.apply_to_sequence(Sequence.cancel)
 
     def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
-        """Apply an action to the engine's sequence; before the run joins the batch, store it for then."""
+        """Apply an action to the engine's sequence; before the run joins the batch, store the action until then."""
         with self._news:
             if self.ended:
                 return
@@ -351,7 +351,7 @@ class Run:
         self._host.record_start(self)
 
     def record(self, record: Round) -> None:
-        """Count a round that the engine has appended to the trace, and wake waiting threads; in the engine's thread."""
+        """Count a new round of the trace, and wake waiting threads. Called in the engine's thread."""
         self.trace_bytes += round_bytes(record)
         self._host.record_round(self, record)
         self.notify()
@@ -365,17 +365,20 @@ class Run:
 
     @property
     def paused_s(self) -> float:
-        """Paused time of the run, including the delays of its pace, in seconds."""
+        """Return the paused time of the run, including the delays for its pace, in seconds."""
         return self._paused_s if self._sequence is None else self._sequence.pace.paused_s
 
     @property
     def sequence(self) -> Sequence | None:
-        """The engine's sequence, or None."""
+        """Return the engine's sequence of the run; None before the run has joined the batch, and after its end."""
         return self._sequence
 
     @property
     def active_settings(self) -> tuple[Any, tuple[str, str | None]]:
-        """The method with its parameters, and the models, of the last round; the engine may have refused a change."""
+        """Return the method with its parameters, and the models, of the last round.
+
+        They differ from `planned` if the engine has refused a change.
+        """
         sequence = self._sequence
         if sequence is not None:
             return sequence.configured_method, (sequence.models.target_name, sequence.models.draft_model_name)

@@ -107,7 +107,7 @@ class RunRegister:
 
     @property
     def trace_bytes(self) -> int:
-        """Approximate memory of all traces, in bytes."""
+        """Return the approximate memory of all traces, in bytes."""
         with self._lock:
             return sum(run.trace_bytes for run in self._by_id.values())
 

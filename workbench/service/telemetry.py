@@ -45,10 +45,10 @@ HELP = {
     "drafted": "Tokens drafted.",
     "tested": "Drafted tokens tested.",
     "accepted": "Drafted tokens accepted.",
-    "draft_seconds": "Seconds in forwards of drafters.",
-    "verify_seconds": "Seconds in verification forwards of targets.",
-    "overhead_seconds": "Seconds from the end of prefill to the last token outside of forwards, including time between "
-    "rounds.",
+    "draft_seconds": "Seconds in forward passes of drafters.",
+    "verify_seconds": "Seconds in verification passes of targets.",
+    "overhead_seconds": "Seconds outside of forward passes from the end of prefill to the last token, including time "
+    "between rounds.",
     "decode_seconds": "Seconds from the end of prefill to the last token, not divided among the sequences of a batch.",
 }
 

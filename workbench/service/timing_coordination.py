@@ -44,7 +44,7 @@ class TimingCoordinator:
             self._wake()
 
     def request_device(self) -> bool:
-        """Request the device for a timed run, so that no other computation starts. Return whether none is running."""
+        """Request the device for a timed run: no other computation starts. Return whether the device is free."""
         with self._changed:
             if not self._timed and self._waiting:
                 return False  # work that waited for the previous timed run goes first

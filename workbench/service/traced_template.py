@@ -78,11 +78,11 @@ class TracedText(str):
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Return the text without a prefix, if it begins with that."""
+        """Return the text without `prefix`, if it begins with it."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Return the text without a suffix, if it ends with that."""
+        """Return the text without `suffix`, if it ends with it."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
@@ -148,7 +148,8 @@ class TracedText(str):
     def _changed(self, text: str) -> TracedText:
         """Return `text`, a changed form of this text, with origins.
 
-        If the length is the same, each character keeps its origin. Otherwise all are MESSAGE if any character was.
+        If the length is the same, each character keeps its origin. Otherwise all characters become MESSAGE if any of
+        them was MESSAGE before, else UNKNOWN.
         """
         if len(text) == len(self):
             return TracedText(text, self._origins)
@@ -240,7 +241,7 @@ class _TracingGenerator(CodeGenerator):
 
 @pass_eval_context
 def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-    """Jinja's filter `join`, with a traced separator."""
+    """Join values as Jinja's filter `join` does, with a traced separator."""
     return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
 
 

@@ -19,7 +19,7 @@ def address_of(user: str) -> str:
 def user_key(address: str = "", *client_parts: str | None) -> str:
     """Return an opaque user key with a part for the address and a part for the session.
 
-    The address is that of the connection; the client chooses `client_parts`. A /64 network of IPv6 addresses
+    The address comes from the connection; the client chooses `client_parts`. A /64 network of IPv6 addresses
     counts as one address, because one client usually controls all of it.
     """
     address = network_of(address)

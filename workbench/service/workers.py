@@ -90,7 +90,7 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
 
 
 class _Worker:
-    """Handle of the main process for one worker process."""
+    """Handle by which the main process controls one worker process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -141,7 +141,7 @@ def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
 
     Args:
         pipe: connection to the main process.
-        master: process id of the main process; when it has ended, so does the worker.
+        master: process id of the main process; the worker ends when that process has ended.
         backend: options of the worker's `workbench.service.Backend`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C

@@ -230,7 +230,7 @@ class ZeroGpuBackend(BaseBackend):
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: measuring pairs of runs would need minutes of GPU time."""
-        raise MethodUnavailableError("A speed-up cannot be measured in pairs here: it takes minutes.", REASON)
+        raise MethodUnavailableError("A speed-up cannot be measured in pairs here: that takes minutes.", REASON)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Raise MethodUnavailableError: heads cannot be trained or chosen on ZeroGPU."""
@@ -238,7 +238,7 @@ class ZeroGpuBackend(BaseBackend):
 
     def stream_recommendation(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: measuring several methods would need minutes of GPU time."""
-        raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
+        raise MethodUnavailableError("The fastest method cannot be found here: the measurement takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine.

@@ -72,7 +72,7 @@ class ZeroGpuModels:
 
     @property
     def kind(self) -> str:
-        """Number format of all models."""
+        """Return the number format of all models."""
         return str(self.dtype).removeprefix("torch.")
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:

@@ -57,7 +57,7 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of a lesson's kernel: those of this process, and defaults for FAST mode.
+    """Return the environment of a lesson's kernel: this process's variables, and defaults for FAST mode.
 
     The defaults also restrict the kernel to one thread.
     """

@@ -18,7 +18,7 @@ _PROMISES = {
     "exact": "The output follows the target's distribution with any drafter.",
     "greedy-exact": "Greedy output equals the target's; sampled output may differ in distribution.",
     "approximate": "The output deviates from the target's distribution; a parameter controls how far.",
-    "simulation": "It uses information that no real drafter has, to demonstrate theory, not speed.",
+    "simulation": "The method uses information that no real drafter has: it demonstrates theory, not speed.",
 }
 
 
@@ -116,7 +116,7 @@ def _evidence(row: dict[str, Any]) -> str:
 
 
 def _verifier_link(method: Method, verifier: Verifier) -> str:
-    """Return a link to a verifier; if the method has several verifiers, add its guarantee with this one."""
+    """Return a link to a verifier; if the method has several verifiers, add its guarantee with this verifier."""
     guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + guarantee
 

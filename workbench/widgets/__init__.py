@@ -7,7 +7,7 @@ in plain HTML in the notebook's output, which is readable without a kernel and w
 from importlib.util import find_spec
 
 if find_spec("anywidget") is None:
-    raise ImportError('Widgets need more: pip install "speculative-decoding-workbench[notebooks]"')
+    raise ImportError('Widgets need further packages: pip install "speculative-decoding-workbench[notebooks]"')
 
 from workbench.widgets.bench import Bench, bench
 from workbench.widgets.exercises import check

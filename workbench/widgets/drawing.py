@@ -146,7 +146,7 @@ def _short(value: Any) -> str:
 
 
 def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """Return a trace's values along both axes, thinned to at most `most`; for a histogram, those of its bars."""
+    """Return a trace's values along both axes, thinned to at most `most`; for a histogram, the values of its bars."""
     if trace.type == "histogram":
         values = np.asarray([_number(v) for v in (trace.x if trace.x is not None else trace.y)], dtype=float)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=trace.nbinsx or "auto")

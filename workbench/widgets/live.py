@@ -46,7 +46,7 @@ class Live(View):
 
     @property
     def trace(self) -> Any:
-        """Trace so far; None before the first round."""
+        """Return the trace so far; None before the first round."""
         return self.run.trace
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -158,7 +158,7 @@ def live(run: RunHandle, wb: Client | None = None) -> Live:
     there.
 
     Args:
-        run: result of `wb.start(…)` or `wb.run(id)`, of a private backend or a running app's.
+        run: result of `wb.start(…)` or `wb.run(id)`, in a private backend or in a running app.
         wb: the `Workbench` that the run came from; needed only if the run has no reference to it.
 
     Raises:

@@ -38,7 +38,7 @@ class Panel(Widget):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Values as keyword arguments of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
+        """Return the values as keyword arguments of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
         return {"method": self.values["method"], "params": {n: v for n, v in self.values.items() if n != "method"}}
 
     def control(self, run: Any) -> Panel:

@@ -22,7 +22,7 @@ class Sources(ipywidgets.Widget):
 
     Attributes:
         version: fingerprint of module and style.
-        module: one JavaScript text, which draws widgets and plays exported files.
+        module: JavaScript code that draws widgets and plays exported files, as one text.
         style: all stylesheets as one.
         template: template of the file that "HTML replay" creates.
         definitions: definition of every figure, in words and as a formula.

@@ -64,7 +64,7 @@ class View(Widget):
 
     @property
     def trace(self) -> Any:
-        """Trace that is shown; set it to show another one."""
+        """Return the trace that is shown; set the property to show another one."""
         return self._trace_data.get("trace")
 
     @trace.setter
@@ -109,7 +109,7 @@ def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
-    """Add a snapshot to a widget's mime bundle; a front end shows the widget or the snapshot, as it can."""
+    """Add a snapshot to a widget's mime bundle; a front end shows the widget if it can, otherwise the snapshot."""
     if bundle is None:
         return {"text/html": html}
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
@@ -134,11 +134,6 @@ def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
         bundle: mime bundle of the widget.
         html: snapshot of the widget.
         number: id that distinguishes this widget's snapshot from others.
-
-    Args:
-        bundle: the widget's own mime bundle.
-        html: its snapshot.
-        number: id that distinguishes this widget's snapshot from others.
     """
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
     if live := {kind: value for kind, value in data.items() if kind == VIEW}:
@@ -154,7 +149,7 @@ def stage(trace: Trace, other: Trace | None = None) -> View:
 
 
 def ribbon(trace: Trace) -> View:
-    """Show the text with statuses, grouped by round."""
+    """Show a trace's text with the status of each token, grouped by round."""
     return View("tokens", {"trace": trace, "beside": None}, lambda view: snapshot.ribbon(view.trace))
 
 
@@ -180,7 +175,7 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
         names: names of the traces; by default their methods.
 
     Raises:
-        ValueError: no trace, or not as many names as traces.
+        ValueError: there is no trace, or the numbers of names and traces differ.
     """
     if isinstance(traces, Trace):
         return View("clock", {"trace": traces, "beside": None}, lambda view: snapshot.lane([view.trace], names))
@@ -218,7 +213,7 @@ def link(*views: Any) -> list[Any]:
 
 
 class Show(ipywidgets.VBox):
-    """Box of widgets below each other, with their snapshots."""
+    """Box with several widgets, one below the other, and their snapshots."""
 
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
@@ -228,7 +223,7 @@ class Show(ipywidgets.VBox):
         super().__init__([*children, hiding_style])
 
     def snapshot(self) -> str:
-        """Return the HTML of the widgets' snapshots below each other; controls have none."""
+        """Return the HTML of the widgets' snapshots, one below the other; controls have no snapshot."""
         return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

@@ -52,7 +52,7 @@ def find(noted: Mapping[str, Any]) -> psutil.Process | None:
 
 @contextlib.contextmanager
 def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
-    """Take a lock for a child process, which holds it until it ends, regardless of how it or its parent ends.
+    """Take a lock that a child process holds until it ends, no matter how the child or its parent ends.
 
     Yields:
         File descriptors for `pass_fds`; none on Windows, which has no such lock.

@@ -72,7 +72,7 @@ def promoted_folder(run: LabRun) -> str:
 
 
 def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
-    """After a restart, promote the heads again that were promoted before.
+    """Promote again, after a restart, the heads that were promoted before it.
 
     The record of a head that no longer works is dropped.
 

@@ -41,14 +41,14 @@ class LabRun:
 
     @property
     def id(self) -> str:
-        """Id of the run, which is its folder's name."""
+        """Return the id of the run, which is its folder's name."""
         return self.folder.name
 
     @property
     def record(self) -> dict[str, Any]:
-        """Content of `run.json`, with keys such as head, target, options, created, stopped and process.
+        """Return the content of `run.json`: head, target, options, created, stopped, process and further keys.
 
-        {"damaged": True} if the file is unreadable.
+        If the file is unreadable, return {"damaged": True}.
         """
         try:
             content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
@@ -71,23 +71,23 @@ class LabRun:
 
     @property
     def process(self) -> psutil.Process | None:
-        """The training process: the recorded one, or the one that holds the run's lock; None if none is found."""
+        """Return the training process: the recorded one, or the holder of the run's lock; None if there is none."""
         recorded = processes.find(self.record)
         return processes.holder(self.lock) if recorded is None and processes.is_locked(self.lock) else recorded
 
     @property
     def lock(self) -> Path:
-        """File that the training process locks."""
+        """Return the file that the training process locks."""
         return self.folder / "training.lock"
 
     @property
     def is_training(self) -> bool:
-        """Whether a training process is running, even if its process id could not be recorded."""
+        """Return whether a training process is running, even if its process id could not be recorded."""
         return processes.is_locked(self.lock) or processes.find(self.record) is not None
 
     @property
     def log(self) -> str:
-        """End of the training's log."""
+        """Return the last part of the training's log."""
         try:
             with (self.folder / "log.txt").open("rb") as stream:
                 stream.seek(0, 2)
@@ -98,7 +98,7 @@ class LabRun:
 
     @property
     def figures(self) -> dict[str, Any] | None:
-        """Results of the training; None if it has not finished successfully."""
+        """Return the results of the training; None if it has not finished successfully."""
         try:
             content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
             return content["result"] if isinstance(content, dict) and "result" in content else None
@@ -107,7 +107,7 @@ class LabRun:
 
     @property
     def error(self) -> tuple[str, str]:
-        """Message and remedy of the training's error; "" if there is none."""
+        """Return the message and the remedy of the training's error; "" if there is none."""
         try:
             error = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
             return str(error["message"]), str(error["remedy"])
@@ -116,7 +116,7 @@ class LabRun:
 
     @property
     def state(self) -> str:
-        """One of: running, done, stopped (by the user), failed (with an error), killed (from outside), damaged."""
+        """Return one of: running, done, stopped (by the user), failed (by an error), killed (from outside), damaged."""
         if "damaged" in self.record:
             return DAMAGED
         if self.is_training:
@@ -129,14 +129,14 @@ class LabRun:
 
     @property
     def head(self) -> Path | None:
-        """Folder of the last saved head; None before the first checkpoint."""
+        """Return the folder of the last saved head; None before the first checkpoint."""
         ending = f"-{self.record['head']}"
         heads = (config.parent for config in self.folder.glob("*/config.json"))
         return next((folder for folder in heads if folder.name.endswith(ending)), None)
 
     @property
     def saved_step(self) -> int:
-        """Step of the last saved head: losses are recorded at each step, held-out figures at each checkpoint."""
+        """Return the step of the last saved head: losses are recorded at each step, held-out figures at checkpoints."""
         return max(
             (points[-1][0] for tag, points in self.curves().items() if tag.startswith(TEACHER_FORCED)), default=0
         )

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def default_lab() -> Path:
-    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to that of the saved runs."""
+    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to the folder of the saved runs."""
     from workbench.trace.store import default_folder  # imports Polars
 
     variable = os.environ.get(ENV)
@@ -189,7 +189,7 @@ class Lab:
             )
 
     def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
-        """Promote the heads again that were promoted when the app ended last. Return their folders."""
+        """Promote again the heads that were promoted when the app last ended. Return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
@@ -281,7 +281,7 @@ class Lab:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
     def _check_disk(self, training_request: TrainingRequest) -> None:
-        """Refuse a run whose data, hidden states of four layers per token of answers and prompts, exceed the disk."""
+        """Refuse a run whose training data, hidden states of four layers per token, exceed the free disk space."""
         width = config_of(folder_of(training_request.target) or Path()).get("hidden_size", 1024)
         n_bytes = training_request.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
@@ -292,7 +292,7 @@ class Lab:
             )
 
     def _reap(self) -> None:
-        """Poll the child processes, so that ended ones do not stay as zombies."""
+        """Poll the child processes, so that processes that have ended do not stay as zombies."""
         for process in self._processes.values():
             process.poll()
 

@@ -26,21 +26,21 @@ class Budget:
     """Training budget of a head. The defaults take about five minutes on two cores for the bundled target."""
 
     minutes: float = param(
-        2.5, ge=0.1, le=600.0, doc="training time in minutes, without generating the target's answers"
+        2.5, ge=0.1, le=600.0, doc="training time in minutes, besides the generation of the target's answers"
     )
     steps: int = param(0, ge=0, le=1_000_000, doc="number of training steps; 0: as many as fit the minutes")
     answer_tokens: int = param(
         25_000,
         ge=200,
         le=5_000_000,
-        doc="training data: tokens that the target generates; runs with equal settings share them",
+        doc="number of tokens that the target generates as training data; runs with equal settings share them",
     )
     max_new_tokens: int = param(96, ge=8, le=1024, doc="maximum length of an answer, in tokens")
-    per_task: int = param(200, ge=10, le=5000, doc="prompts of each kind: copying, editing, code, JSON, …")
+    per_task: int = param(200, ge=10, le=5000, doc="number of prompts of each kind: copying, editing, code, JSON, …")
     rows: int = param(16, ge=1, le=256, doc="batch size: answers per training step")
-    loss: str = param(OWN, choices=LOSSES, doc="losses and their weights; Medusa has only its own")
+    loss: str = param(OWN, choices=LOSSES, doc="losses and their weights; Medusa has only its own loss")
     checkpoint_seconds: float = param(
-        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each is evaluated by drafting on policy"
+        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each checkpoint is evaluated on policy"
     )
     seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of answers, weights and batches")
 
@@ -92,7 +92,7 @@ class TrainingRequest:
 
     @property
     def data(self) -> str:
-        """Name of the training data (the target's answers), which is the same for runs with equal settings."""
+        """Return the name of the training data (the target's answers), which runs with equal settings share."""
         budget = self.budget
         return f"{budget.answer_tokens}-{budget.max_new_tokens}-{budget.per_task}-{budget.seed}"
 
