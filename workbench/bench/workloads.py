@@ -41,10 +41,10 @@ def bundled_prompts(name: str) -> list[BenchPrompt]:
 
 
 def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
-    """Return the prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
+    """Return the prompts of one kind or of all; Spec-Bench's questions replace ours in the kinds that it covers.
 
     Args:
-        name: `WORK`, or one of `KINDS`.
+        name: one of `KINDS`, or `WORK` for all kinds.
         questions: Spec-Bench's questions.
     """
     kind_of_group = {group: kind for kind, group in SPEC_BENCH_NAMES.items()}

@@ -188,7 +188,12 @@ def _times_in_half(
 
 
 def _through_cache(runner: Runner, which: int) -> list[_Place]:
-    """Return the engine's logits at all compared positions, in an order that depends only on the tokens."""
+    """Return the logits computed with the engine's KV cache at each position that the self-test compares.
+
+    Args:
+        runner: the model.
+        which: 0 or 1, which selects one of two sets of tokens.
+    """
     tokens = _ordinary_tokens(runner, which)
     long, short, chain, tree = (list(itertools.islice(tokens, n)) for n in (LONG, SHORT, len(CHAIN), len(TREE)))
     ids = partial(torch.tensor, device=runner.device)

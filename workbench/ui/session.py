@@ -108,7 +108,7 @@ class Session:
             "chosen": {
                 "target": target,
                 "drafter": drafter,
-                "method": choose(lambda name: reasons.get(name, "It is not available here."))[0],
+                "method": choose(lambda name: reasons.get(name, f"{name} is not available in this app."))[0],
                 "max_new_tokens": DEFAULT_TOKENS,
             },
         }

@@ -40,8 +40,9 @@ METHOD = Method(
         "released code only raises the weights of written tri-grams (rate=0), and does so again in each round while "
         "they are among the last 16 tokens; here each position counts once.",
         "The defaults are 30 searches instead of 150 and 12 nodes instead of 24 token sequences, because both cost a "
-        "small target more than they gain. The last token of a sequence is searched like the others. "
-        "search=best-first is the limit of the search: the tree with the largest products of weights.",
+        "small target more than they gain. "
+        "search=best-first gives the tree that the search approaches with more searches: the nodes with the largest "
+        "products of weights.",
         "Verification draws one token at each node, however many of the searched token sequences contain the node.",
     ),
     order=58,

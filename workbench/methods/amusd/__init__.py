@@ -26,7 +26,7 @@ METHOD = Method(
         "In the usual schedule one model waits for the other. Here the draft model continues after its own draft while "
         "the target verifies it. If the whole draft is accepted and the target's next token is the one that the draft "
         "model expected, the next round has its draft at once; otherwise that work is discarded, and the draft model "
-        "starts again after the corrected token. The verification rule is unchanged, so the output is too."
+        "starts again after the corrected token. The verification rule, and so the output, is unchanged."
     ),
     formula="round n + 1 drafts after text and drafts x(1) … x(t), d(1) … d(K + 1) while round n verifies d(1) … d(K)",
     differences=(

@@ -44,12 +44,12 @@ METHOD = Method(
     differences=(
         "Two small layers and a low-rank fusion, trained for minutes; the released drafters have several layers of "
         "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
-        "Blocks of 8 positions, where the released ones have 16 or 10, and by default 5 of them are drafted; τ may be "
-        "lower, and the target verifies fewer tokens that are rejected.",
+        "Blocks have 8 positions, of which 5 are drafted by default; those of the released models have 16 or 10. τ may "
+        "be lower, and the target verifies fewer tokens that are rejected.",
         "The drafter is trained on the target's distributions at the positions of its answers, where the paper trains "
         "on the tokens of the answers.",
-        "A quarter of the blocks in training have some of their tokens unmasked, to prepare for more than one step; "
-        "the paper's drafter has one step.",
+        "A quarter of the blocks in training have some of their tokens unmasked, so that the drafter can take more "
+        "than one denoising step; the paper's takes one.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
         "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
         TRIMMED,

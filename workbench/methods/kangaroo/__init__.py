@@ -16,7 +16,7 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 SHALLOW = (
-    f"{WRONG_SCALE}: τ 1.78 with 1.9 drafts per round, but a round takes as long as 1.7 rounds of plain decoding; 14 "
+    f"{WRONG_SCALE}: τ 1.78 with 1.9 drafted tokens per round, but a round takes as long as 1.7 plain steps; 14 "
     "prompts."
 )
 

@@ -65,8 +65,8 @@ METHOD = Method(
             key="medusa",
             explanation=(
                 "2026-11-27 23:13 UTC",
-                f"{WRONG_SCALE}: the drafter has 864 parameters; its first two guesses are the target's tokens at 42 "
-                "and 20 % of held-out positions, Medusa's at 49 and 42 %.",
+                f"{WRONG_SCALE}: the drafter has 864 parameters; its first two guesses are the target's tokens at "
+                "42 % and 20 % of held-out positions, Medusa's at 49 % and 42 %.",
             ),
         ),
     ),

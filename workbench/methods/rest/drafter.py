@@ -32,8 +32,7 @@ DEEPEST = ORDERED - LONGEST
 RETRIEVED = TreeBuilderRule(
     "rest",
     "Found in the datastore",
-    "This token follows an occurrence of the newest tokens in the datastore, and is among the most frequent "
-    "continuations.",
+    "In the datastore, this token is one of the most frequent continuations of the text's last tokens.",
     "occurrences with this continuation",
     "their share",
 )

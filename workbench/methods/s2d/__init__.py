@@ -77,7 +77,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "τ relative to the smallest size alone", "larger sizes where the smallest is unsure", None, None,
+            "τ relative to the smallest draft model alone", "larger sizes where the smallest is unsure", None, None,
             "ours: the gain from larger sizes; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(

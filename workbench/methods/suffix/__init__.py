@@ -27,7 +27,7 @@ METHOD = Method(
         "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
         "one with the largest sum of node probabilities is verified."
     ),
-    formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
+    formula="P(node) = P(parent) · count(node) / Σ count of siblings; score = Σ P(node) = expected accepted tokens",
     differences=(
         "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
         "counts equal the counts of the trees, over the newest 256 occurrences.",

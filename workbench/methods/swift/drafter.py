@@ -80,7 +80,9 @@ class Swift(LayerSkippingDrafter):
     every: int = param(
         4, ge=1, le=100, doc="steps between two sets proposed by the surrogate model; other sets are random"
     )
-    enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
+    enough: float = param(
+        0.95, ge=0.0, le=1.0, doc="stop the search when this share of top tokens equals the whole model's (matchness)"
+    )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:
         """Return a search whose first set skips evenly spread layers, as many as the ratio demands."""

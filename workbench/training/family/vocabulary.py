@@ -60,11 +60,11 @@ def select_draft_vocabulary(
     always: Collection[int],
     draft_vocabulary: list[int] | None = None,
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the vocabulary of drafters trained on readings, and the facts about it for their cards.
+    """Return the draft vocabulary chosen from the target's answers, and the facts about it for model cards.
 
     Args:
-        readings: readings of the target's answers.
-        held: held-out readings, on which the coverage is measured.
+        readings: stored hidden states of the target's answers.
+        held: indices of the held-out answers, on which the coverage is measured.
         size: number of tokens to keep.
         always: tokens kept in any case.
         draft_vocabulary: vocabulary of a head that is trained further; it is not changed.

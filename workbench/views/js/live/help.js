@@ -10,7 +10,7 @@ const KEYS = [
   ["Enter, Esc", "in the tree: unfold, fold"],
   ["+ − 0", "in the tree: zoom"],
   ["[ ]", "previous, next round"],
-  ["{ }", "remove or add one round in the wall clock's sum"],
+  ["{ }", "remove or add one round in the total time"],
   ["Home End", "first, last round"],
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],

@@ -91,7 +91,7 @@ function cards(build) {
     h(
       "div",
       { className: "wb-two is-bench" },
-      card("why", "Bound, and greedy drafts", null, paragraph("bound"), paragraph("crossing"), paragraph("unsound")),
+      card("why", "Upper bound on acceptance, and greedy drafts", null, paragraph("bound"), paragraph("crossing"), paragraph("unsound")),
       card("drawn", "Sampled output", null, part("drawn", "div", { className: "wb-drawn" }), paragraph("drawnWords")),
     ),
     h(

@@ -32,6 +32,6 @@ export const WORDS = [
   ["accepted", "tested and part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["rejected", "tested and not part of the text"],
-  ["discarded", "drafted, never tested"],
+  ["discarded", "drafted, not tested"],
   ["τ", "tokens emitted per verification"],
 ];
