@@ -69,8 +69,8 @@ from workbench.bench.prompts import load_prompts
 from workbench.core.static_trees import best_paths, parents_of
 from workbench.engine import load_models
 from workbench.engine.image_inputs import process_prompt
-from workbench.methods.eagle_vlm.drafter import EagleVLMNet
 from workbench.methods.common.feature import load_net
+from workbench.methods.eagle_vlm.drafter import EagleVLMNet
 from workbench.models.bundle import bundled_folder
 from workbench.models.int8_checkpoint import read_weights
 from workbench.models.names import locate

@@ -60,8 +60,8 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.methods.dynamic_exit.drafter import tokens_per_layer
 from workbench.methods.common.layer_skipping import evenly_skipped
+from workbench.methods.dynamic_exit.drafter import tokens_per_layer
 from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_rate, tau
 

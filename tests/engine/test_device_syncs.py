@@ -120,7 +120,7 @@ EXTRA_SYNCS: dict[str, dict[str, int]] = {
     },  # whether it is still confident: its policy asks per level
     "swift": {"__float__ in confidence.should_continue": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # the target's tokens in the window
-    "omnidraft": {"__int__ in omni_draft.continue_text": LEVELS},  # it drafts text, which the host translates
+    "omnidraft": {"__int__ in drafter.continue_text": LEVELS},  # it drafts text, which the host translates
     "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a training step
     "tlt": {"item in spot.train_step": 1},  # in a training step
     "lexical-unit": {"tolist in transfer.to_list": 1},  # its confidence at the placeholders
@@ -132,7 +132,7 @@ EXTRA_SYNCS: dict[str, dict[str, int]] = {
         "__bool__ in sequoia.draw": 3,
     },
     "s2d": {  # whether each of the three sizes is confident, for each of five tokens; and the size
-        "__int__ in s2d.exit_logits": 15,
+        "__int__ in drafter.exit_logits": 15,
         "cpu in transfer.to_host": 2,
     },
     "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host selects

@@ -103,7 +103,7 @@ def test_method_without_its_requirements_states_the_reason(device: str) -> None:
 
 
 def test_method_registered_twice_names_both_locations() -> None:
-    with pytest.raises(ValueError, match=r"'medusa' is registered twice: .+medusa\.py and .+:\d+"):
+    with pytest.raises(ValueError, match=r"'medusa' is registered twice: .+medusa.__init__\.py and .+:\d+"):
         registry.register(registry.get("medusa"))
 
 

@@ -148,7 +148,7 @@ def test_the_invalid_image_of_several_is_named() -> None:
     with pytest.raises(PromptError, match="9 images were given; the limit is 8"):
         decode_all([good] * 9)
     for not_a_list in (good, "x.png", 5):
-        with pytest.raises(PromptError, match="not a list"):
+        with pytest.raises(PromptError, match="must be a list"):
             decode_all(not_a_list)
 
 

@@ -144,11 +144,17 @@ def is_external(url: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def fake_app_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which `fake_app` keeps runs."""
+    return tmp_path_factory.mktemp("fake") / "runs"
+
+
+@pytest.fixture(scope="session")
+def fake_app(fake_app_runs: Path) -> Iterator[str]:
     """Run the app with synthetic rounds, twenty per second; yield its address."""
-    port, folder = free_port(), tmp_path_factory.mktemp("fake")
+    port = free_port()
     command = [sys.executable, "tests/ui/serve_fake.py", str(port), "0.05"]
-    yield from serve(command, port, folder / "log", WORKBENCH_RUNS=str(folder / "runs"))
+    yield from serve(command, port, fake_app_runs.parent / "log", WORKBENCH_RUNS=str(fake_app_runs))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,10 @@ def test_invalid_search_terms_are_refused() -> None:
 @pytest.mark.smoke
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: PageOpener) -> None:
+def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(
+    fake_app: str, fake_app_runs: Path, open_page: PageOpener
+) -> None:
+    shutil.rmtree(fake_app_runs, ignore_errors=True)  # runs of earlier tests
     page = open_page(fake_app)
     page.fill("textarea", "A fox that nobody else writes about")
     short(page, 24)

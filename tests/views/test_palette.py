@@ -7,6 +7,7 @@ import re
 
 import pytest
 from views.colour import VISION, ciede2000, contrast, difference
+from views.style_variables import FONTS
 
 from workbench.views import css_variables, palette
 from workbench.views.modules import STYLESHEET
@@ -78,4 +79,4 @@ def test_the_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = STYLESHEET.read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b", css)
     used = set(re.findall(r"var\((--wb-[a-z-]+)", css))
-    assert used <= set(variables("light")) | {"--wb-ui", "--wb-mono", "--wb-share"}  # the last set by cells.js
+    assert used <= set(variables("light")) | FONTS | {"--wb-share"}  # the last set by cells.js

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from traces import FIXTURES, QUOTES, make_hostile_image_trace, make_hostile_trace
+from views.style_variables import FONTS
 from views.test_modules import ENV, NAMES, needs_node
 
 from workbench.trace import export, metrics
@@ -197,4 +198,4 @@ def test_the_chrome_trace_agrees_with_the_trace(tmp_path: Path) -> None:
 def test_the_pages_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = modules.PAGES_STYLESHEET.read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b", css.replace("#000 70%", ""))  # a mask, which has no colour
-    assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | {"--wb-ui", "--wb-mono"}
+    assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | FONTS

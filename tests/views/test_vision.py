@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ui.fake_vision import CAPTION, SCENE, FakeVision, finished_trace
 from views.colour import contrast
+from views.style_variables import FONTS
 from views.test_modules import ENV, needs_node
 
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError
@@ -68,7 +69,7 @@ def test_only_the_vision_tab_loads_its_modules() -> None:
 def test_the_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = stylesheets("vision")[-1].read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b|\brgb|\bhsl|:\s*(?:white|black|red|green|blue)\b", css)
-    assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | {"--wb-ui", "--wb-mono"}
+    assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | FONTS
 
 
 @pytest.mark.parametrize("theme", THEMES)
