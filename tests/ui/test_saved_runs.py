@@ -162,20 +162,21 @@ def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(
     page.get_by_role("button", name="Keep").click()
     page.get_by_role("link", name="see all kept runs").click()
     page.wait_for_selector(".wb-kept .wb-runcard")
+    kept = page.locator("#kept")
     assert "One run" in page.inner_text(".wb-keptfound")
-    page.get_by_label("tags").fill("fox, first")
-    page.get_by_label("note").fill("a note <b>as text</b>")
-    page.get_by_label("note").press("Tab")
+    page.get_by_role("textbox", name="tags").fill("fox, first")
+    kept.get_by_label("note").fill("a note <b>as text</b>")
+    kept.get_by_label("note").press("Tab")
     page.wait_for_function("document.querySelector('.wb-keptmarks small').textContent === 'saved'")
-    page.get_by_label("Search", exact=True).fill("#fox nobody")
+    kept.get_by_label("Search", exact=True).fill("#fox nobody")
     page.wait_for_timeout(600)
     assert page.locator(".wb-kept .wb-runcard").count() == 1
-    page.get_by_label("Search", exact=True).fill("#other")
+    kept.get_by_label("Search", exact=True).fill("#other")
     page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
     assert "No kept run matches" in page.inner_text(".wb-keptfound")
-    page.get_by_label("Search", exact=True).fill("")
+    kept.get_by_label("Search", exact=True).fill("")
     page.wait_for_selector(".wb-kept .wb-runcard")
-    assert page.get_by_label("tags").input_value() == "first, fox"
+    assert page.get_by_role("textbox", name="tags").input_value() == "first, fox"
     page.locator(".wb-kept").get_by_role("link", name="Open").click()
     page.wait_for_selector(".wb[data-ready=true] .wb-token")
     page.wait_for_function(
