@@ -55,12 +55,7 @@ def tree_head(
         ['fixed', 'planned', 'entropy', 'bandit']
     """
     builders = supported_builders(default, drafter)
-    return {
-        "verifier": Lossless(),
-        "other_verifiers": (*verifiers_for_builders(builders), *other_verifiers),
-        "policies": _policies(policies, depth),
-        "tree_builders": builders,
-    }
+    return _parts((*verifiers_for_builders(builders), *other_verifiers), policies, depth, builders)
 
 
 def copying(
@@ -73,12 +68,7 @@ def copying(
         depth: default depth of a draft in tokens.
         policies: classes of the policies, the default first.
     """
-    return {
-        "verifier": Lossless(),
-        "other_verifiers": other_verifiers,
-        "policies": _policies(policies, depth),
-        "tree_builders": (),
-    }
+    return _parts(other_verifiers, policies, depth)
 
 
 def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
@@ -88,8 +78,18 @@ def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
         other_verifiers: verifiers offered besides the exact one.
         depth: default depth of a draft in tokens.
     """
-    return copying(*other_verifiers, depth=depth, policies=(Fixed, Confidence, Planned, Entropy, Bandit, OptimalOracle))
+    return _parts(other_verifiers, (Fixed, Confidence, Planned, Entropy, Bandit, OptimalOracle), depth)
 
 
-def _policies(classes: Sequence[PolicyClass], depth: int | None) -> tuple[Policy, ...]:
-    return tuple(policy() if depth is None else policy(depth=depth) for policy in classes)
+def _parts(
+    other_verifiers: tuple[Verifier, ...],
+    policies: Sequence[PolicyClass],
+    depth: int | None,
+    tree_builders: tuple[TreeBuilder, ...] = (),
+) -> Parts:
+    return {
+        "verifier": Lossless(),
+        "other_verifiers": other_verifiers,
+        "policies": tuple(policy() if depth is None else policy(depth=depth) for policy in policies),
+        "tree_builders": tree_builders,
+    }
