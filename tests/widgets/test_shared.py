@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ui.conftest import PageOpener, browser, fake_app, open_page  # noqa: F401  (fixtures)
+from ui.conftest import PageOpener, browser, fake_app, fake_app_runs, open_page  # noqa: F401  (fixtures)
 from ui.test_page import count, state
 
 pytest.importorskip("anywidget")
