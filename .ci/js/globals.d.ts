@@ -4,6 +4,7 @@ interface Window {
   gradio_config?: { root?: string };
   workbenchBus: (message: any) => void;
   workbenchListeners: ((message: any) => void)[];
+  workbenchPair: { name: string; trace: any }[] | null;
   workbenchPicture: () => { url: string; alt: string };
   workbenchTabs: { open: string; go: (tab: string) => void; write: (tab: string, address: string) => void };
   workbenchTrace: any;

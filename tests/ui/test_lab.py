@@ -13,10 +13,12 @@ from ui.conftest import PageOpener, free_port, serve
 from ui.fake_client import FakeWorkbench
 from ui.test_pages import in_browser, serious
 
-from workbench.core.errors import MethodUnavailableError, UnknownNameError
+from workbench.core.errors import MethodUnavailableError, UnknownNameError, WorkbenchError
+from workbench.service.lab.runs import LabRun
 from workbench.service.lab.supervisor import Lab
 from workbench.trace.curves import CurveWriter
 from workbench.ui.lab import NOT_HERE, NOT_YOURS, LabView
+from workbench.ui.recorded_training import describe_training
 from workbench.ui.saved_runs import SavedRunsView
 
 RUNS = ("20261124-180000-0a1b2c3d", "20261124-170000-0a1b4e5f")
@@ -61,7 +63,7 @@ def test_the_lab_is_disabled_with_a_reason_on_public_servers_and_for_other_visit
     monkeypatch.setattr("workbench.ui.saved_runs.is_user", lambda: False)
     assert view.offer({})["barred"] == NOT_YOURS
     for off in (public, view):
-        for call in off.server_functions()[1:]:
+        for call in off.server_functions()[2:]:
             with pytest.raises(MethodUnavailableError):
                 call({"id": RUNS[0], "head": "eagle-3", "target": "synthetic-target", "options": {}})
 
@@ -126,3 +128,38 @@ def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: Pa
         assert page.locator("#wb-lab .wb-deeds button:has-text('Resume')").is_enabled()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert serious(page) == []
+
+
+def test_the_recorded_training_is_real_and_complete(view: LabView, monkeypatch: pytest.MonkeyPatch) -> None:
+    public = LabView(view.client, SavedRunsView(False), Lab())
+    found = public.example({})
+    assert found == view.example({})
+    assert (found["head"], found["target"], found["state"]) == ("eagle-3", "text-target", "done")
+    assert found["hardware"]
+    assert "folder" not in found
+    assert {"on-policy/tau", "on-policy/speed-up", "loss/step 1"} <= set(found["curves"])
+    tau, losses = found["curves"]["on-policy/tau"], found["curves"]["loss/step 1"]
+    assert found["tau"] == pytest.approx(tau[-1][1], rel=1e-4)
+    assert [step for step, _ in losses] == list(range(1, found["step"] + 1))
+    assert losses[-1][1] < losses[0][1]
+    monkeypatch.setenv("WORKBENCH_RECORDED", "/nowhere")
+    assert public.example({}) == {}
+
+
+def test_only_a_finished_training_is_recorded(tmp_path: Path) -> None:
+    seed(tmp_path)
+    finished, killed = (LabRun(tmp_path / "runs" / run) for run in RUNS)
+    found = json.loads(json.dumps(describe_training(finished)))
+    assert found["curves"]["on-policy/tau"][-1][0] == 60
+    assert str(tmp_path) not in json.dumps(found)
+    with pytest.raises(WorkbenchError, match="is killed"):
+        describe_training(killed)
+
+
+@in_browser
+def test_the_lab_opens_on_a_recorded_training(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/?tab=lab", ready="#wb-lab .wb[data-ready=true]")
+    page.wait_for_selector("#wb-lab .wb-card-taus .wb-seriesline[d^=M]")
+    assert "RECORDED" in page.inner_text("#wb-lab .wb-head")
+    assert "RECORDED training: eagle-3 for text-target" in page.inner_text("#wb-lab .wb-banner.is-note")
+    assert not page.locator("#wb-lab .wb-deeds").is_visible(), "a recorded run cannot be stopped or promoted"

@@ -12,6 +12,7 @@ import pytest
 from traces import HOSTILE, make_hostile_trace
 from ui.conftest import PageOpener
 
+from workbench.bench.measured_speeds import measured_speeds
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import registry
 from workbench.methods.method_info import MethodInfo
@@ -310,3 +311,57 @@ def test_each_page_has_one_skip_link_past_its_header(fake_app: str, open_page: P
         skip.focus()
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.matches('.wb-stage, .wb-pagemain')"), path
+
+
+def test_the_map_has_only_measured_speeds_and_every_method() -> None:
+    found = methods_page.measured({})
+    assert {method["name"] for method in found["methods"]} == set(registry.names())
+    assert {method["group"] for method in found["methods"]} <= {name for name, _ in found["groups"]}
+    for target in found["targets"]:
+        assert target["speeds"] == {name: each.to_wire() for name, each in measured_speeds(target["name"]).items()}
+    assert found["targets"][0]["name"] == "text-target"
+    parts = {method["name"]: method["part"] for method in found["methods"]}
+    assert (parts["eagle-3"], parts["draft-model"], parts["prompt-lookup"]) == ("head", "draft model", "nothing")
+    json.dumps(found)
+
+
+@in_browser
+def test_the_map_is_filtered_by_its_switches_and_opens_a_method_by_keyboard(
+    fake_app: str, open_page: PageOpener
+) -> None:
+    page = open_page(f"{fake_app}/methods")
+    page.wait_for_selector(".wb-map .wb-dot")
+    speeds = measured_speeds("text-target")
+    assert page.locator(".wb-map .wb-dot").count() == len(speeds)
+    page.click(".wb-mapkey:has-text('Trained heads')")
+    faint = page.locator(".wb-map .wb-dot.is-faint")
+    heads = {m["name"] for m in methods_page.catalogue() if m["group"] == "Trained heads"}
+    assert faint.count() == len(heads & set(speeds))
+    assert page.locator(".wb-method:visible").count() == len(registry.names()) - len(heads)
+    page.click(".wb-mapkey:has-text('Trained heads')")
+    page.click(".wb-maptargets button:has-text('smollm2')")
+    assert page.locator(".wb-map .wb-dot").count() == len(measured_speeds("smollm2"))
+    page.locator(".wb-map .wb-dot[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    name = page.evaluate("document.activeElement.dataset.dot")
+    assert page.locator(".wb-mapcard").get_attribute("data-method") == name
+    page.keyboard.press("Enter")
+    assert page.locator(f"[data-method='{name}'].wb-method details").first.get_attribute("open") is not None
+    assert page.url.endswith(f"#{name}")
+
+
+@in_browser
+def test_on_a_phone_the_pages_are_in_a_menu(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/gallery", viewport={"width": 390, "height": 800})
+    link, menu = page.locator(".wb-nav a").last, page.locator(".wb-navmenu")
+    assert not link.is_visible()
+    assert menu.get_attribute("aria-expanded") == "false"
+    menu.click()
+    assert page.locator(".wb-nav a:visible").count() == page.locator(".wb-nav a").count()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator(".wb-nav a").first.focus()
+    page.keyboard.press("Escape")
+    assert not link.is_visible()
+    page.set_viewport_size({"width": 1024, "height": 800})
+    assert link.is_visible()
+    assert not menu.is_visible()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 from ui.conftest import PageOpener
 from ui.fake_client import FakeWorkbench
 from ui.test_page import short, state
+from ui.test_pages import in_browser
 
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.speedup import estimate
 from workbench.trace.store import RunStore
-from workbench.ui.saved_runs import MAX_TEXT, PAGE, SavedRunsView, parse
+from workbench.ui.pair import load_run
+from workbench.ui.saved_runs import MAX_TEXT, MOST_COMPARED, PAGE, SavedRunsView, parse
 from workbench.ui.session import Session
 from workbench.views import recorded_runs
 
@@ -158,20 +162,21 @@ def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(
     page.get_by_role("button", name="Keep").click()
     page.get_by_role("link", name="see all kept runs").click()
     page.wait_for_selector(".wb-kept .wb-runcard")
+    kept = page.locator("#kept")
     assert "One run" in page.inner_text(".wb-keptfound")
-    page.get_by_label("tags").fill("fox, first")
-    page.get_by_label("note").fill("a note <b>as text</b>")
-    page.get_by_label("note").press("Tab")
+    page.get_by_role("textbox", name="tags").fill("fox, first")
+    kept.get_by_label("note").fill("a note <b>as text</b>")
+    kept.get_by_label("note").press("Tab")
     page.wait_for_function("document.querySelector('.wb-keptmarks small').textContent === 'saved'")
-    page.get_by_label("Search", exact=True).fill("#fox nobody")
+    kept.get_by_label("Search", exact=True).fill("#fox nobody")
     page.wait_for_timeout(600)
     assert page.locator(".wb-kept .wb-runcard").count() == 1
-    page.get_by_label("Search", exact=True).fill("#other")
+    kept.get_by_label("Search", exact=True).fill("#other")
     page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
     assert "No kept run matches" in page.inner_text(".wb-keptfound")
-    page.get_by_label("Search", exact=True).fill("")
+    kept.get_by_label("Search", exact=True).fill("")
     page.wait_for_selector(".wb-kept .wb-runcard")
-    assert page.get_by_label("tags").input_value() == "first, fox"
+    assert page.get_by_role("textbox", name="tags").input_value() == "first, fox"
     page.locator(".wb-kept").get_by_role("link", name="Open").click()
     page.wait_for_selector(".wb[data-ready=true] .wb-token")
     page.wait_for_function(
@@ -184,3 +189,76 @@ def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(
     remove.click()
     page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
     assert "No kept runs yet" in page.inner_text(".wb-keptfound")
+
+
+def test_the_table_has_saved_runs_before_recordings_with_the_interval_of_their_speedup(store: RunStore) -> None:
+    view, ratios = SavedRunsView(allowed=True), (1.5, 1.6, 1.7)
+    run = view.keep({"trace": TRACE.to_wire(), "baseline": {"tokens_per_second": 20.0, "ratios": list(ratios)}})["id"]
+    view.mark({"id": run, "tags": "mine, story", "note": "a note"})
+    answer = view.table({})
+    first = answer["rows"][0]
+    assert answer["total"] == 1
+    assert (first["name"], first["source"], first["method"], first["tags"]) == (
+        run, "kept", "draft-model", ["mine", "story"],
+    )  # fmt: skip
+    assert first["tau"] == pytest.approx(recorded_runs.describe("x", TRACE)["figures"]["tau"])
+    expected = estimate({0: ratios})
+    assert expected is not None
+    assert first["speedup"] == expected.to_wire()
+    recorded = {row["name"]: row for row in answer["rows"][1:]}
+    assert set(recorded) == set(recorded_runs.names())
+    assert recorded["race"]["speedup"]["low"] is not None
+    json.dumps(answer)
+
+
+def test_a_public_app_has_a_table_of_recordings_only(store: RunStore) -> None:
+    answer = SavedRunsView().table({})
+    assert {row["source"] for row in answer["rows"]} == {"recorded"}
+    assert answer["total"] == 0
+
+
+def test_runs_are_compared_by_their_names_within_limits(store: RunStore) -> None:
+    view = SavedRunsView(allowed=True)
+    run = view.keep({"trace": TRACE.to_wire()})["id"]
+    found = view.significance({"first": [run], "second": ["draft-model"]})
+    assert found["problems"] == []
+    assert found["figures"]["tau"]["value"] == 0
+    for names in ([], [run] * (MOST_COMPARED + 1), "draft-model", None):
+        with pytest.raises(ParameterError, match="A group needs"):
+            view.significance({"first": [run], "second": names})
+    with pytest.raises(WorkbenchError):
+        SavedRunsView().significance({"first": [run], "second": ["draft-model"]})
+
+
+def test_a_trace_from_the_page_is_shown_beside_another(store: RunStore) -> None:
+    found = load_run(SavedRunsView(), {"name": "branch", "trace": TRACE.to_wire()})
+    assert found["trace"] == TRACE.to_wire()
+    assert found["figures"]["tau"] == load_run(SavedRunsView(), {"name": "draft-model"})["figures"]["tau"]
+    with pytest.raises(WorkbenchError, match="damaged"):
+        load_run(SavedRunsView(), {"trace": {"header": {}}})
+
+
+@in_browser
+def test_the_table_of_runs_is_sorted_selected_compared_and_exported(
+    fake_app: str, open_page: PageOpener, tmp_path: Path
+) -> None:
+    page = open_page(f"{fake_app}/gallery#runs")
+    page.wait_for_selector(".wb-runtable tbody tr")
+    n = page.locator(".wb-runtable tbody tr").count()
+    assert n >= len(recorded_runs.names())
+    page.click(".wb-runtable th[data-column=tau] button")
+    assert page.get_attribute(".wb-runtable th[data-column=tau]", "aria-sort") == "descending"
+    page.fill(".wb-runs input[type=search]", "draft-tree tau>2")
+    page.wait_for_function(f"document.querySelectorAll('.wb-runtable tbody tr').length < {n}")
+    page.fill(".wb-runs input[type=search]", "")
+    for name in ("draft-model", "draft-tree"):
+        page.check(f".wb-runtable tr[data-run='{name}'] input")
+    assert page.get_attribute(".wb-runbar a", "href").endswith("/r/draft-model+draft-tree")
+    page.click("text=Compare selected")
+    page.wait_for_selector(".wb-runanswer li")
+    assert "no interval" in page.inner_text(".wb-runanswer")
+    assert page.locator(".wb-runplot .wb-dot").count() > 20
+    with page.expect_download() as download:
+        page.click(".wb-runbar button:has-text('CSV')")
+    download.value.save_as(tmp_path / "runs.csv")
+    assert len(list(csv.DictReader((tmp_path / "runs.csv").open(encoding="utf-8", newline="")))) == n

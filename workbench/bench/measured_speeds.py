@@ -41,6 +41,13 @@ class MeasuredSpeed:
         return asdict(self)
 
 
+def measured_targets() -> list[str]:
+    """Return the targets with at least one measured method, those with the most first."""
+    names = {row["target"] for board in ("work", "heads") for row in boardfiles.read(board).values()}
+    counts = {name: len(measured_speeds(name)) for name in names}
+    return sorted((name for name in names if counts[name]), key=lambda name: (-counts[name], name))
+
+
 def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
     """Return the measured speed of each method on a target, by method.
 

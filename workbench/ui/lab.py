@@ -14,6 +14,7 @@ from workbench.core.params import params_of
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.training_requests import Budget, TrainingRequest, heads, methods_of
 from workbench.ui.hosting import add_view
+from workbench.ui.recorded_training import recorded_training
 from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
@@ -59,7 +60,16 @@ class LabView:
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
-        return [self.offer, self.runs, self.train, self.stop_training, self.resume, self.promote, self.forget]
+        return [
+            self.offer,
+            self.example,
+            self.runs,
+            self.train,
+            self.stop_training,
+            self.resume,
+            self.promote,
+            self.forget,
+        ]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the panel; key `barred`: reason why training is disabled (empty: it is enabled)."""
@@ -80,6 +90,10 @@ class LabView:
             "params": [spec.to_wire() for spec in params_of(Budget()).values()],
             "swaps": "heads" in self.client.capabilities,
         }
+
+    def example(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the recorded training run, which is shown while there is no own one; empty if there is none."""
+        return recorded_training()
 
     def unavailable_reason(self) -> str:
         """Return the reason why the lab is disabled for the current request; empty if it is enabled."""

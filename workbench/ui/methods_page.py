@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
+from workbench.bench import boardfiles
+from workbench.bench.measured_speeds import measured_speeds, measured_targets
 from workbench.client import Client
+from workbench.decoders.declarations import DRAFTERS, GROUPS, heads_in
 from workbench.methods import method_info
 from workbench.models.bundle import bundled_folder
 from workbench.service.choices import IN_FULL, describe
 from workbench.service.request_context import make_disconnect_check
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.dependency_cache import DependencyCache, stamp
+from workbench.ui.hosting import ServerFunction
 from workbench.ui.pages import add_page
 from workbench.ui.recommendation import RecommendationView
 from workbench.ui.saved_runs import SavedRunsView
@@ -21,6 +26,7 @@ from workbench.views import recorded_runs
 KEEP_S, MATRIX_S = 3600.0, 20.0
 """Seconds for which boards are cached while their files stay the same, and for which the compatibility matrix is
 cached: it depends on the loaded models."""
+_method_maps: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
 
 
 def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None) -> None:
@@ -35,11 +41,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
     def methods(request: dict[str, Any]) -> dict[str, Any]:
         return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded_runs.names()}
 
-    matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
     kept_boards: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
-
-    def matrix(request: dict[str, Any]) -> dict[str, Any]:
-        return matrices.get((), lambda: compatibility(client))
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
         return recorded_runs.load(str(request.get("name")))
@@ -51,8 +53,51 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
         return kept_boards.get(key, all_boards)
 
     view = RecommendationView(client, saved_runs or SavedRunsView())
-    answers = [methods, matrix, recording, boards, *view.server_functions()]
+    answers = [methods, matrix_of(client), measured, recording, boards, *view.server_functions()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
+
+
+def matrix_of(client: Client) -> ServerFunction:
+    """Return the server function `matrix`: `compatibility` of a client, cached for `MATRIX_S` seconds."""
+    matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
+
+    def matrix(request: dict[str, Any]) -> dict[str, Any]:
+        return matrices.get((), lambda: compatibility(client))
+
+    return matrix
+
+
+def measured(request: dict[str, Any]) -> dict[str, Any]:
+    """Return `method_map`, cached while the boards stay the same."""
+    return _method_maps.get(stamp(boardfiles.folder(), "*.json"), method_map)
+
+
+def method_map() -> dict[str, Any]:
+    """Return the data of the map of methods: `methods`, `groups`, and the measured speeds on each target of a board."""
+    return {
+        "methods": [
+            {"name": m.name, "title": m.title, "group": m.group, "promise": m.promise, "teaches": m.teaches}
+            | {"part": extra_part(m.needs), "source": m.source}
+            for m in method_info.methods()
+        ],
+        "groups": list(GROUPS.items()),
+        "targets": [
+            {"name": name, "speeds": {method: speed.to_wire() for method, speed in measured_speeds(name).items()}}
+            for name in measured_targets()
+        ],
+    }
+
+
+def extra_part(needs: Sequence[str]) -> str:
+    """Return the part besides the target that a method needs: "head", "draft model" or "nothing".
+
+    Example:
+        >>> extra_part(["eagle", "trees"]), extra_part(["drafter"]), extra_part(["trees"])
+        ('head', 'draft model', 'nothing')
+    """
+    if heads_in(needs):
+        return "head"
+    return "draft model" if {*DRAFTERS, "sight"} & set(needs) else "nothing"
 
 
 def all_boards() -> dict[str, Any]:

@@ -37,7 +37,7 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs, tabs=TABS)
         api.add(client)
-    gallery.add(demo, saved_runs)
+    gallery.add(demo, saved_runs, client)
     learn.add(demo)
     methods_page.add(demo, client, saved_runs)
     verifiers.add(demo)

@@ -24,12 +24,19 @@ def add(saved_runs: SavedRunsView) -> None:
 
 
 def load_run(saved_runs: SavedRunsView, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a run by its name, with its figures and their definitions.
+    """Return a run by its name, or the `trace` that the browser sent, with its figures and their definitions.
 
     Raises:
-        WorkbenchError: there is no such run, or none are saved here.
+        WorkbenchError: there is no such run, none are saved here, or the trace cannot be read.
     """
-    trace = saved_runs.recording(wire.check_text("name", request.get("name")))
-    figures = summary(Trace.from_wire(trace))
+    if isinstance(sent := request.get("trace"), dict):
+        from workbench.trace import export  # Polars, which few visits need
+
+        run = export.read_wire(sent)
+        trace = run.to_wire()
+    else:
+        trace = saved_runs.recording(wire.check_text("name", request.get("name")))
+        run = Trace.from_wire(trace)
+    figures = summary(run)
     words = {name: list(DEFINITIONS[name]) for name in FIGURES if name in DEFINITIONS}
     return {"trace": trace, "figures": {name: figures[name] for name in FIGURES}, "definitions": words}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
-from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import method_info
 from workbench.server.access_control import is_user
+from workbench.trace.events import Trace
 from workbench.trace.ids import is_id
 from workbench.views import recorded_runs
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 PAGE = 12
 """Number of runs per page of the gallery."""
+COLUMNS = (
+    "created", "method", "target", "drafter", "device", "dtype", "temperature", "seed", "prompt", "max_new_tokens",
+    "tokens", "rounds", "tau", "acceptance_rate", "tokens_per_second",
+)  # fmt: skip
+"""Columns of the table of runs that the store's index has."""
+MOST_ROWS = 1000
+"""Largest number of saved runs in the table of runs: the newest."""
+MOST_COMPARED = 200
+"""Largest number of runs in a group of a comparison."""
 MAX_TEXT = 2000
 """Largest number of characters of a search, of all tags, or of a note."""
 
@@ -83,6 +93,43 @@ class SavedRunsView:
                 problems.append(f"{row['id']}: {problem}")
         return {"allowed": True, "total": len(matches), "page": PAGE, "runs": runs, "problems": problems}
 
+    def table(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return one row per run: saved runs, newest first, then the gallery's recordings.
+
+        The answer: `rows`, and `total`, the number of saved runs, of which `rows` has at most `MOST_ROWS`.
+        """
+        rows, total = self._saved_rows() if self.is_allowed else ([], 0)
+        return {"rows": rows + _recorded_rows(), "total": total}
+
+    def _saved_rows(self) -> tuple[list[dict[str, Any]], int]:
+        store = self._store()
+        saved = store.find().select("id", *COLUMNS, "tags", "note").collect()
+        rows: list[dict[str, Any]] = []
+        for row in saved.head(MOST_ROWS).to_dicts():
+            try:
+                baseline = store.baseline(row["id"])
+            except (WorkbenchError, OSError):  # deleted or damaged since it was listed
+                baseline = None
+            estimate = baseline.estimate if baseline else None
+            rows.append(
+                {name: row[name] for name in COLUMNS}
+                | {"name": row["id"], "source": "kept", "tags": row["tags"], "note": row["note"]}
+                | {"created": row["created"].isoformat(), "speedup": estimate.to_wire() if estimate else None}
+            )
+        return rows, len(saved)
+
+    def significance(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the differences between the groups `first` and `second` of runs, by names; see `compare_runs`."""
+        groups: list[list[Trace]] = []
+        for side in ("first", "second"):
+            names = request.get(side)
+            if not isinstance(names, list) or not 0 < len(names) <= MOST_COMPARED:
+                raise ParameterError(f"A group needs 1 to {MOST_COMPARED} runs.", "Select other runs.")
+            groups.append([Trace.from_wire(self.recording(wire.check_text("name", name))) for name in names])
+        from workbench.bench.run_comparison import compare_runs  # imports SciPy: only when needed
+
+        return compare_runs(*groups)
+
     def prompts(self, target: str, last: int, is_from_user: bool) -> list[tuple[str, list[int]]]:
         """Return the prompts of the newest saved runs of a target, each once: the run's id, and its token ids.
 
@@ -139,6 +186,21 @@ class SavedRunsView:
         from workbench.trace.store import RunStore
 
         return RunStore()
+
+
+def _recorded_rows() -> list[dict[str, Any]]:
+    """Return a row of the table for each recording of the gallery."""
+    rows: list[dict[str, Any]] = []
+    for entry in recorded_runs.index():
+        baseline, figures = recorded_runs.baseline(entry["name"]), entry["figures"]
+        estimate = baseline.estimate if baseline else None
+        row = entry | figures | {"temperature": entry["params"].get("temperature"), "seed": str(entry["seed"])}
+        rows.append(
+            {name: row.get(name) for name in COLUMNS}
+            | {"name": entry["name"], "source": "recorded", "tags": [], "note": ""}
+            | {"speedup": estimate.to_wire() if estimate else None}
+        )
+    return rows
 
 
 def parse(search: str) -> tuple[str, list[str], list[str]]:

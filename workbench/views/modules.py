@@ -124,7 +124,8 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
     """Return the stylesheets of a view, in order of application."""
-    names = ["measuring", view] if view in ("compare", "sweep", "lab") else [view]
+    shared = {"measuring": ("compare", "sweep", "lab"), "methodmap": ("gallery", "methodcards")}
+    names = [*(name for name, views in shared.items() if view in views), view]
     of_view = [STYLESHEET.with_name(f"{name}.css") for name in names]
     return [STYLESHEET, PAGES_STYLESHEET, *(path for path in of_view if path.is_file())]
 

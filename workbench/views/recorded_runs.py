@@ -24,6 +24,8 @@ EXAMPLES = "examples"
 """Folder of recorded comparisons and sweeps, inside the folder of recordings."""
 PREVIEW_TOKENS = 32
 """Number of tokens of a recording that a list shows."""
+THUMBNAIL_ROUNDS = 80
+"""Largest number of rounds in the thumbnail of a run."""
 
 
 def folder() -> Path:
@@ -62,8 +64,16 @@ def index() -> list[dict[str, Any]]:
     return [describe(name, trace(name)) for name in names()]
 
 
+def baseline(name: str) -> Baseline | None:
+    """Return the baseline that was recorded with a run; None if there is none."""
+    return Baseline.from_wire(load(name).get("baseline"))
+
+
 def describe(name: str, recording: Trace) -> dict[str, Any]:
-    """Return a trace's settings and its `workbench.trace.metrics.summary`, for a list."""
+    """Return a trace's settings and its `workbench.trace.metrics.summary`, for a list.
+
+    `lengths` has accepted drafts and emitted tokens of the first `THUMBNAIL_ROUNDS` rounds.
+    """
     header, rounds = recording.header, recording.rounds
     return {
         "name": name,
@@ -83,6 +93,7 @@ def describe(name: str, recording: Trace) -> dict[str, Any]:
         "hardware": header.hardware,
         "created": header.created,
         "preview": [[e.text, e.kind] for r in rounds for e in r.emitted][:PREVIEW_TOKENS],
+        "lengths": [[len(r.path), len(r.emitted)] for r in rounds[:THUMBNAIL_ROUNDS]],
         "figures": metrics.summary(recording),
     }
 

@@ -2,6 +2,7 @@
 
 import * as form from "../shared/form.js";
 import * as draftModels from "../shared/draftmodels.js";
+import { MOST_IN_SET } from "../shared/prompthistory.js";
 
 const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
   FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
@@ -15,6 +16,7 @@ export function first(catalogue) {
     lanes: lanesOf(catalogue, pictures),
     presets: catalogue.presets.slice(0, 2).map((p) => p.name),
     text: "",
+    texts: [],
     sampling: {},
     pictures,
     ...picturesOf(catalogue, pictures),
@@ -69,11 +71,22 @@ function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
+/** Return the typed prompt and those of a prompt set, each once. Pure. */
+export function ownTexts(choice) {
+  return [...new Set([choice.text, ...(choice.texts ?? [])])].filter((text) => text.trim());
+}
+
+/** Return the texts of all chosen prompts, for a prompt set. Pure. */
+export function promptTexts(choice, catalogue) {
+  const presets = catalogue.presets.filter((preset) => choice.presets.includes(preset.name));
+  return [...presets.map((preset) => preset.prompt), ...ownTexts(choice)];
+}
+
 /** Count the chosen prompts. Pure. */
 function count(choice) {
   return choice.pictures
     ? new Set([...choice.questions, ...lines(choice.text)]).size
-    : choice.presets.length + (choice.text.trim() ? 1 : 0);
+    : choice.presets.length + ownTexts(choice).length;
 }
 
 /** Whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the same text
@@ -149,7 +162,7 @@ export function request(choice, catalogue, roles, clamp = (spec, value) => ({ va
     return { name, text: words, ...(chat && { chat }) };
   };
   const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
-  const own = choice.text.trim() ? [named("your own", choice.text)] : [];
+  const texts = ownTexts(choice), own = texts.map((text, i) => named(texts.length > 1 ? `your own ${i + 1}` : "your own", text));
   const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({
     name: text.length > 40 ? `${text.slice(0, 39)}…` : text,
     text,
@@ -219,6 +232,7 @@ export function toQuery(choice, catalogue) {
     for (const question of choice.questions) put("question", question);
   }
   put("text", choice.text);
+  if (!choice.pictures) for (const text of choice.texts ?? []) put("own", text);
   for (const [name, usual] of Object.entries(form.usual(catalogue.numbers)))
     if (choice[name] !== usual) put(name, choice[name]);
   for (const [name, value] of Object.entries(choice.sampling)) put(name, value);
@@ -255,6 +269,10 @@ export function fromQuery(search, catalogue, clamp) {
       if (unknown.length)
         bad(name, unknown.join(","), `unknown prompt; choose from ${catalogue.presets.map((p) => p.name).join(", ")}`);
     } else if (name === "text") choice.text = text;
+    else if (name === "own") {
+      if (choice.texts.length < MOST_IN_SET) choice.texts.push(text);
+      else bad(name, text, `at most ${MOST_IN_SET} own prompts`);
+    }
     else if (name === "scene") {
       if (catalogue.scenes?.some((scene) => scene.name === text)) choice.scene = text;
       else bad(name, text, "unknown scene");
@@ -270,7 +288,7 @@ export function fromQuery(search, catalogue, clamp) {
       else bad(name, text, "out of range");
     } else if (name !== "tab" && !name.startsWith("__")) bad(name, text, "unknown setting");
   }
-  if (query.has("prompts") && !query.has("text") && !choice.presets.length) choice.presets = first(catalogue).presets;
+  if (query.has("prompts") && !query.has("text") && !query.has("own") && !choice.presets.length) choice.presets = first(catalogue).presets;
   if (lanes.length) choice.lanes = /** @type {any[]} */ (lanes);
   if (questions.length) choice.questions = questions;
   return { choice, problems };

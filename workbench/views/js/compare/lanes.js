@@ -10,6 +10,7 @@ import * as kit from "../shared/kit.js";
 import { h, emit } from "../shared/kit.js";
 import * as roles from "../shared/roles.js";
 import * as draftModels from "../shared/draftmodels.js";
+import * as promptsets from "./promptsets.js";
 
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) =>
@@ -24,6 +25,8 @@ export function render(el, data) {
   ui.add.disabled = choice.lanes.length >= catalogue.lanes;
   ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes` : "";
   ui.pictured.hidden = !choice.pictures;
+  ui.sets.element.hidden = choice.pictures; // a question belongs to an image
+  ui.sets.draw(choice.texts ?? []);
   ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
   if (choice.pictures)
     comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
@@ -195,6 +198,7 @@ function build(el) {
     emit(el, "wb:choose", { text: ui.data.choice.pictures ? value : roles.typed(value, ui.chat.checked) });
   };
   text.push(controls.message(ui.chat));
+  ui.sets = promptsets.build(el, () => comparechoice.promptTexts(ui.data.choice, ui.data.catalogue));
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
   const pair = [
     ["repeats", "Repeats"],
@@ -233,6 +237,7 @@ function build(el) {
         ui.presets,
         (ui.pictured = h("div", { className: "wb-pictured", hidden: true })),
         ...text,
+        ui.sets.element,
       ),
       h("div", { className: "wb-pair is-three" }, ...pair),
       h(

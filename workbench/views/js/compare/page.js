@@ -1,6 +1,7 @@
 /** The Compare view: measure lanes one at a time on the device, then replay them as a race on one clock. Connects panel
  *  and drawings with a host; everything is drawn from one comparison as plain data. */
 
+import * as prompthistory from "../shared/prompthistory.js";
 import * as comparechoice from "./choice.js";
 import * as comparelanes from "./lanes.js";
 import * as comparelive from "./live.js";
@@ -125,6 +126,7 @@ function measure(page) {
   const problem = comparechoice.problem(choice, catalogue);
   page.errors = problem ? [{ ...problem, kind: "error" }] : [];
   if (problem || !catalogue) return;
+  for (const text of choice.pictures ? [] : comparechoice.ownTexts(choice)) prompthistory.remember(text);
   comparerace.stop(page);
   page.pictured = request.images[0];
   page.race.t = Infinity; // show complete runs until a race starts

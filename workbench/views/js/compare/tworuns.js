@@ -19,7 +19,17 @@ const CARDS = ["tree", "card"];
 
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
-  const names = new URLSearchParams(host.address.read()).getAll("recorded");
+  addEventListener("wb:tab", ({ detail }) => detail === "pair" && window.workbenchPair && draw(el, host));
+  await draw(el, host);
+}
+
+/** Draw the runs that another view has handed over, or those of the address. */
+async function draw(el, host) {
+  const handed = window.workbenchPair ?? null;
+  window.workbenchPair = null;
+  el.replaceChildren();
+  delete el.dataset.drawn;
+  const names = handed?.map((one) => one.name) ?? new URLSearchParams(host.address.read()).getAll("recorded");
   const main = pagehead.build(el, {
     host,
     current: "Two runs",
@@ -39,14 +49,16 @@ export async function mount(el, { host }) {
     pagehead.problem(main, { message: "This address does not contain two run ids.", remedy: "Use an address of the form /r/ONE+OTHER." });
     return gallery();
   }
-  const found = await Promise.all(names.map((name) => pagehead.ask(main, { host }, "run", { name })));
+  const requests = handed ?? names.map((name) => ({ name }));
+  const found = await Promise.all(requests.map((request) => pagehead.ask(main, { host }, "run", request)));
   if (found.some((one) => !one)) return gallery();
   const page = {
     host,
     names,
+    hasAddress: !handed,
     found,
     runs: found.map((one) => one.trace.rounds),
-    pin: tworunslink.fromQuery(host.address.read()),
+    pin: tworunslink.fromQuery(handed ? "" : host.address.read()),
     views: [],
     texts: [],
   };
@@ -74,10 +86,10 @@ function card(h, title, about, ...content) {
 }
 
 /** Draw the heads: name, link and main settings of each run. */
-function heads({ host, names, found }) {
+function heads({ host, names, hasAddress, found }) {
   const one = (i) => {
     const { header, rounds } = found[i].trace, picture = header.pictures?.[0]?.url;
-    const open = h("a", { href: address.run(host.base, names[i]) }, names[i]);
+    const open = hasAddress ? h("a", { href: address.run(host.base, names[i]) }, names[i]) : h("b", {}, names[i]);
     const facts = [
       reload.currentHeader({ header, rounds: rounds.slice(0, 1) }).method,
       header.target,

@@ -22,6 +22,7 @@ export function mount(el, { host }) {
       runs: [],
       openId: new URLSearchParams(host.address.read()).get("run"),
       opened: null,
+      recorded: null,
       chosen: new Set(),
       compared: {},
       message: "",
@@ -32,6 +33,7 @@ export function mount(el, { host }) {
     wire,
     press,
     arrive: async (page) => {
+      example(page);
       page.offer = await alerts.ask(page, "offer");
       if (page.offer) {
         const { heads, targets } = page.offer;
@@ -45,6 +47,14 @@ export function mount(el, { host }) {
       again(page);
     },
   });
+}
+
+/** Load the recorded training, which is shown until there is an own run. It needs no backend. */
+async function example(page) {
+  const found = await page.host.call("example", {}).catch(() => null);
+  if (!found?.curves) return;
+  page.recorded = found;
+  page.draw();
 }
 
 /** Poll the runs again and again while the tab is visible. */

@@ -58,7 +58,7 @@ export function build(el, host) {
       "Run",
       null,
       part("facts", "dl", { className: "wb-labfacts" }),
-      h("div", { className: "wb-deeds" }, ...actions),
+      part("deeds", "div", { className: "wb-deeds" }, ...actions),
       build.progress(),
     ),
     part("charts", "div", { className: "wb-two wb-labcharts" }, ...charts),
@@ -73,16 +73,22 @@ export function build(el, host) {
 
 /** Draw the state of the page. */
 export function draw(page) {
-  const { parts, offer, runs, opened } = page, busy = runs.find((run) => run.state === "running")?.id ?? null;
+  const { parts, offer, runs, opened } = page, shown = words.shownRun(page);
+  const isRecorded = shown !== null && shown !== opened;
+  const busy = runs.find((run) => run.state === "running")?.id ?? null;
   alerts.render(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
   parts.barred.hidden = !offer?.barred;
   kit.write(parts.barred, offer?.barred ?? "");
-  parts.message.hidden = !page.message;
-  kit.write(parts.message, page.message);
-  kit.write(parts.badgeText, page.lost ? "NO ANSWER" : busy ? "TRAINING" : "");
-  kit.set(parts.badge, { "data-state": page.lost ? "lost" : busy ? "running" : "idle", "data-from": "live" });
+  const message = page.message || (isRecorded ? words.recordedNote(shown) : "");
+  parts.message.hidden = !message;
+  kit.write(parts.message, message);
+  kit.write(parts.badgeText, page.lost ? "NO ANSWER" : busy ? "TRAINING" : isRecorded ? "RECORDED" : "");
+  kit.set(parts.badge, {
+    "data-state": page.lost ? "lost" : busy ? "running" : isRecorded ? "recorded" : "idle",
+    "data-from": isRecorded ? "recorded" : "live",
+  });
   parts.badge.hidden = !parts.badgeText.textContent;
-  parts.intro.hidden = Boolean(opened);
+  parts.intro.hidden = Boolean(shown);
   kit.write(
     parts.empty,
     !offer
@@ -91,16 +97,17 @@ export function draw(page) {
         ? "Training is not available here."
         : "Press Train: the target generates answers, and the head is trained on them in a separate process. The curves grow during training. The estimated time is above the button.",
   );
-  for (const name of ["runCard", "charts", "logs"]) parts[name].hidden = !opened;
+  for (const name of ["runCard", "charts", "logs"]) parts[name].hidden = !shown;
   parts.runsCard.hidden = !runs.length;
   list(page);
-  if (opened) run(page, opened, busy);
+  parts.deeds.hidden = isRecorded;
+  if (shown) run(page, shown, busy);
 }
 
 function run(page, opened, busy) {
   const { parts } = page, off = words.actions(opened, { busy, swaps: Boolean(page.offer?.swaps) });
   kit.write(parts.runTitle, `${curves.title(opened)} for ${opened.target}`);
-  kit.write(parts.runNote, `started ${pagehead.when(opened.created)}`);
+  kit.write(parts.runNote, `${page.opened ? "started" : "recorded"} ${pagehead.when(opened.created)}`);
   kit.write(parts.promote, opened.promoted ? "Remove from the app" : "Promote");
   kit.write(parts.forget, page.asksToForget === opened.id ? "Delete permanently" : "Delete");
   for (const name of ["stop", "resume", "promote", "forget"]) {
@@ -121,7 +128,8 @@ function run(page, opened, busy) {
   parts.progress.hidden = opened.state !== "running";
   jobs.progress(page, { ...at, label: "Progress of this stage" });
   const own = opened.curves, others = { ...page.compared, [opened.id]: own };
-  const shown = page.runs.filter((one) => one.id === opened.id || page.chosen.has(one.id));
+  const listed = page.runs.length ? page.runs : [opened];
+  const shown = listed.filter((one) => one.id === opened.id || page.chosen.has(one.id));
   show(parts, "beside", curves.forcedAndOnPolicy(own), { top: 1, digits: 2 });
   show(parts, "byPosition", curves.byPosition(own), { top: 1, digits: 2 });
   show(parts, "taus", curves.seriesOfRuns(shown, others, curves.TAU), { from: 1, digits: 1 });

@@ -21,6 +21,16 @@ export function settingsLine(options) {
   return parts.filter(Boolean).join(" · ");
 }
 
+/** Return the run that the page shows: the open one, or the recorded training while there is no own run.
+ *  @param {{opened: any, runs: any[], recorded: any}} page */
+export const shownRun = ({ opened, runs, recorded }) => opened ?? (runs.length ? null : recorded);
+
+/** Describe the recorded training. @param {any} run */
+export function recordedNote({ head, target, created, hardware, options }) {
+  const length = settingsLine(options);
+  return `RECORDED training: ${head} for ${target}, ${`${created}`.slice(0, 10)}, on ${hardware || "an unknown machine"}; ${length}. Press Train to train a head of your own, whose curves then replace it.`;
+}
+
 /** Format a duration. @param {number|null|undefined} seconds */
 export function time(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";

@@ -66,3 +66,13 @@ test("a promotion note names the runs that use the head", () => {
   assert.match(words.promotionNote({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One run in progress/);
   assert.match(words.promotionNote({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use it/);
 });
+
+test("the recorded training is shown only while there is no own run, and says that it is recorded", () => {
+  const recorded = { head: "eagle-3", target: "text-target", created: "2026-11-30T05:57:39+00:00", hardware: "two cores", options: { minutes: 2 } };
+  assert.equal(words.shownRun({ opened: null, runs: [], recorded }), recorded);
+  assert.equal(words.shownRun({ opened: null, runs: [{}], recorded }), null, "own runs are being loaded");
+  assert.deepEqual(words.shownRun({ opened: { id: "a" }, runs: [{}], recorded }), { id: "a" });
+  assert.equal(words.shownRun({ opened: null, runs: [], recorded: null }), null);
+  const note = words.recordedNote(recorded);
+  for (const part of ["RECORDED", "eagle-3 for text-target", "2026-11-30", "two cores", "2 min"]) assert.ok(note.includes(part), part);
+});

@@ -17,8 +17,8 @@ export function summary(methods, of, rows) {
 }
 
 /** Build the search field. @param {HTMLElement} body  its cards and rows without a match are hidden, its boards with
- *    a match are opened */
-export function field(body) {
+ *    a match are opened  @param {(query: string) => void} [also]  called with each query */
+export function field(body, also = () => {}) {
   const status = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
   kit.set(status, { role: "status" });
   const opened = /** @type {Set<any>} */ (new Set());
@@ -37,6 +37,7 @@ export function field(body) {
       if (opened.has(fold)) fold.open = Boolean(query);
     }
     if (!query) opened.clear();
+    also(query);
     kit.write(status, query ? summary(methods, cards.length, rows) : "");
   });
   input.addEventListener("input", filter);
@@ -60,6 +61,7 @@ export function reveal(body) {
   if (!at) return false;
   if (at.matches(".wb-foldable")) at.firstChild.open = true;
   at.hidden = at.id === "which" ? at.hidden : false;
+  at.classList.remove("is-filtered");
   at.scrollIntoView();
   return true;
 }

@@ -1,11 +1,16 @@
-/** The gallery: one card per recorded generation and kept run, computed from its trace. */
+/** The gallery: a map of methods, and one card or table row per kept run and recorded generation. */
 
 import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
 import * as keptruns from "./keptruns.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
+import * as methodmap from "./methodmap.js";
 import * as ribbon from "../shared/ribbon.js";
+import * as runtable from "./runtable.js";
+import * as thumbnail from "./thumbnail.js";
+
+const VIEW_KEY = "wb-gallery-view";
 
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
@@ -13,17 +18,67 @@ export async function mount(el, { host }) {
     host,
     current: "Gallery",
     about:
-      "Recorded generations, one per method. They play without a model. Fork one to run its settings yourself.",
+      "Recorded generations, one per method, and your own runs. They play without a model. Fork one to run its settings yourself.",
   });
-  const entries = await pagehead.ask(main, { host }, "recordings");
-  if (entries?.length === 0)
+  const ask = (name, request) => pagehead.ask(main, { host }, name, request);
+  const [entries, measured] = await Promise.all([ask("recordings"), ask("measured")]);
+  const page = /** @type {any} */ ({ shown: null, known: new Set(measured?.methods.map((method) => method.name)) });
+  const own = h("div", { className: "wb-galleryown" }), list = h("div", { className: "wb-gallery" }, ...(entries ?? []).map((entry) => card(entry, host, main)));
+  const recorded = h("section", { id: "recorded" }, h("h2", { hidden: true }, "Recordings"), list);
+  const cards = h("div", { className: "wb-gallerycards" }, own, recorded);
+  const passes = (methods) => !page.shown || methods.some((name) => page.shown.has(name) || !page.known.has(name));
+  const table = runtable.build({ host, main, passes: (row) => passes([row.method]) });
+  const filter = () => {
+    for (const each of cards.querySelectorAll(".wb-runcard")) each.hidden = !passes(each.dataset.methods.split(" "));
+    table.draw();
+  };
+  if (measured?.methods)
     main.append(
-      h("p", { className: "wb-empty" }, "No recordings yet. Create them with: workbench record"),
+      methodmap.build({
+        measured, host, recorded: (entries ?? []).map((entry) => entry.name),
+        matrix: () => ask("matrix"),
+        open: (name) => location.assign(`${host.base}/methods#${encodeURIComponent(name)}`),
+        filtered: (shown) => {
+          page.shown = shown;
+          filter();
+        },
+      }).section,
     );
-  if (entries) main.append(h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, host, main))));
+  main.append(views(host, { cards, table }), cards, table.section);
+  if (entries?.length === 0)
+    recorded.append(h("p", { className: "wb-empty" }, "No recordings yet. Create them with: workbench record"));
   copying.listen(main);
-  await keptruns.mount(main, { host, card: (entry, more) => card(entry, host, main, more) });
+  const found = await keptruns.mount(main, {
+    host, place: own, drawn: filter, changed: table.reload, card: (entry, more) => card(entry, host, main, more),
+  });
+  recorded.firstElementChild.toggleAttribute("hidden", !found?.allowed);
   el.dataset.ready = "true";
+}
+
+/** Return the switch between cards and the table of runs. */
+function views(host, { cards, table }) {
+  const buttons = ["Cards", "Table"].map((name) => h("button", { type: "button", className: "wb-button" }, name));
+  const show = (isTable) => {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${isTable === (i === 1)}`));
+    cards.hidden = isTable;
+    table.section.hidden = !isTable;
+    return isTable ? table.show() : null;
+  };
+  buttons.forEach((button, i) =>
+    button.addEventListener("click", () => {
+      try {
+        host.remember?.setItem(VIEW_KEY, i === 1 ? "table" : "cards");
+      } catch {
+        // without storage the choice holds for this page only
+      }
+      return show(i === 1);
+    }),
+  );
+  const row = h("div", { className: "wb-galleryviews" }, ...buttons);
+  row.setAttribute("role", "group");
+  row.setAttribute("aria-label", "Runs as");
+  show(location.hash === "#runs" || (location.hash === "" && host.remember?.getItem(VIEW_KEY) === "table"));
+  return row;
 }
 
 function card(
@@ -58,10 +113,11 @@ function card(
     `the text of ${entry.name}`,
     "wb-button",
   );
-  return h(
+  const article = h(
     "article",
     { className: "wb-card wb-runcard" },
     h("header", {}, title, badges),
+    ...(entry.lengths?.length ? [thumbnail.draw(entry.lengths)] : []),
     preview(entry),
     h(
       "div",
@@ -78,6 +134,8 @@ function card(
     ...(form ? [form] : []),
     h("div", { className: "wb-actions" }, open, fork, load, copy, ...actions),
   );
+  article.dataset.methods = [...new Set([entry.method, ...entry.methods])].join(" ");
+  return article;
 }
 
 function figure(h, value, label) {

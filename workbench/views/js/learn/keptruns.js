@@ -1,4 +1,4 @@
-/** Kept runs on this machine, below the recordings: search, open, link, compare, tag, note, delete. */
+/** Kept runs on this machine, above the recordings: search, open, link, compare, tag, note, delete. */
 
 import * as addresses from "../shared/address.js";
 import { h } from "../shared/kit.js";
@@ -7,8 +7,11 @@ import * as pagehead from "../shared/pagehead.js";
 const PIN_KEY = "wb-kept-pin";
 
 /** Draw the section; nothing where the app keeps no runs.
- *  @param {Element} main  of the page  @param {{host: object, card: (entry: object, more: object) => Element}} given */
-export async function mount(main, { host, card }) {
+ *  @param {Element} main  of the page  @param {{host: any, place: Element, drawn: () => void, changed: () => unknown,
+ *    card: (entry: any, more: any) => Element}} given  `place`: element for the section; `drawn`: called after cards
+ *    were added; `changed`: called after a run was deleted or its tags were changed  @returns {Promise<any>} the answer
+ *    of the first search */
+export async function mount(main, { host, place, drawn, changed, card }) {
   const ask = (name, request) => pagehead.ask(main, { host }, name, request);
   const list = h("div", { className: "wb-gallery" }),
     found = h("p", { className: "wb-keptfound" }),
@@ -20,20 +23,25 @@ export async function mount(main, { host, card }) {
   });
   const pins = pinning(list, host);
   let shown = 0, requests = 0;
+  const again = (isDeleted = true) => {
+    changed();
+    return isDeleted ? show(0) : null;
+  };
   found.setAttribute("role", "status");
   const show = async (first) => {
     const turn = (requests += 1), answer = await ask("kept", { search: search.value, first });
     if (!answer || turn !== requests) return answer; // a newer search is under way
     if (first === 0) list.replaceChildren();
-    list.append(...answer.runs?.map((run) => keptRun(run, ask, card, () => show(0), host, pins)) ?? []);
+    list.append(...answer.runs?.map((run) => keptRun(run, ask, card, again, host, pins)) ?? []);
     pins.draw();
+    drawn();
     shown = first + Math.min(answer.page ?? 0, (answer.total ?? 0) - first);
     more.hidden = shown >= answer.total;
     found.textContent = [words(answer.total, search.value), ...answer.problems ?? []].join(" · ");
     return answer;
   };
   const answer = await show(0);
-  if (!answer?.allowed) return;
+  if (!answer?.allowed) return answer;
   const label = h("label", { className: "wb-keptsearch" }, h("span", {}, "Search"), search);
   let typing = null;
   search.addEventListener("input", () => {
@@ -50,8 +58,10 @@ export async function mount(main, { host, card }) {
     list,
     more,
   );
-  main.append(section);
+  place.append(section);
+  drawn();
   if (location.hash === "#kept") section.scrollIntoView();
+  return answer;
 }
 
 /** Return the number of runs found as text. Pure. */
@@ -93,6 +103,7 @@ function keptRun(run, ask, card, again, host, pins) {
   const mark = async () => {
     const answer = await ask("mark", { id: run.id, tags: tags.value, note: note.value });
     if (answer) tags.value = answer.tags.join(", ");
+    if (answer) again(false);
     status.textContent = answer ? "saved" : "not saved";
   };
   for (const field of [tags, note]) field.addEventListener("change", mark);

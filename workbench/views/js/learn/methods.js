@@ -4,6 +4,7 @@ import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as find from "./find.js";
+import * as methodmap from "./methodmap.js";
 import * as methodcardsboards from "./boards.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -79,7 +80,7 @@ export async function mount(el, { host }) {
   });
   const wait = main.appendChild(h("p", { className: "wb-empty" }, "The backend is starting …"));
   const page = /** @type {any} */ ({ host, main });
-  const found = await pagehead.ask(main, { host }, "methods");
+  const [found, measured] = await Promise.all(["methods", "measured"].map((name) => pagehead.ask(main, { host }, name)));
   wait.remove();
   if (found) {
     const places = /** @type {[string, string][]} */ ([["runs", "Methods and models"], ...methodcardsboards.PLACES, ["figures", "Figures"]]);
@@ -95,7 +96,9 @@ export async function mount(el, { host }) {
       matrix(),
       definitions(found.definitions, h),
     );
-    main.append(find.field(body), h("div", { className: "wb-withcontents" }, list, body));
+    const map = measured ? mapOf(page, measured, body) : null;
+    if (map) main.append(map.section);
+    main.append(find.field(body, map?.search), h("div", { className: "wb-withcontents" }, list, body));
     page.boards = pagehead.ask(main, { host }, "boards");
     const boards = methodcardsboards.add(page, body), mine = recommend.add(page, body, list);
     const again = () => (main.isConnected ? find.reveal(body) : removeEventListener("hashchange", again));
@@ -249,8 +252,26 @@ async function picture(method, { host, main }, figure) {
     : `Round ${round.index + 1} of its recording: no drafts, tokens emitted: ${round.emitted.length}.`;
 }
 
-async function fill({ host, main, matrix, runs }) {
-  const found = await pagehead.ask(main, { host }, "matrix");
+/** Return the map of methods; its filters also hide cards of methods. */
+function mapOf(page, measured, body) {
+  const { host, main, recordings } = page;
+  return methodmap.build({
+    measured, host, recorded: recordings, hasSearch: false,
+    matrix: () => (page.found ??= pagehead.ask(main, { host }, "matrix")),
+    open: (name) => {
+      history.replaceState(history.state, "", pagehead.place(name));
+      find.reveal(body);
+      body.querySelector(`[id="${CSS.escape(name)}"] summary`)?.focus({ preventScroll: true });
+    },
+    filtered: (shown) => {
+      for (const card of body.querySelectorAll(".wb-method")) card.classList.toggle("is-filtered", !shown.has(card.dataset.method));
+    },
+  });
+}
+
+async function fill(page) {
+  const { host, main, matrix, runs } = page;
+  const found = await (page.found ??= pagehead.ask(main, { host }, "matrix"));
   if (!found) return matrix.replaceChildren();
   const heads = byTarget(found.columns, found.columns.map(() => ""));
   const head = ({ target, on }) =>

@@ -1,6 +1,7 @@
 /** Messages to and from the backend: start, follow and control runs, and fetch missing rounds. */
 
 import { ask, fail } from "../shared/alerts.js";
+import * as prompthistory from "../shared/prompthistory.js";
 import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
 import * as pace from "./pace.js";
@@ -135,6 +136,7 @@ export function start(page, paused) {
   page.run.before = run?.rounds.length ? { run, recorded } : null;
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
   page.run.settingsQuery = page.settings?.();
+  if (!choice.prompt_tokens && !choice.preset) prompthistory.remember(choice.prompt);
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
   page.touched = true; // from now on the address describes this run
   page.host.decode({

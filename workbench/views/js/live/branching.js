@@ -3,6 +3,7 @@
 import * as choices from "./choice.js";
 import * as opening from "./opening.js";
 import * as reload from "./reload.js";
+import { h } from "../shared/kit.js";
 import * as store from "../shared/store.js";
 
 /** Show the original run of a branch, or the branch of an original run. Both are kept until the next run. */
@@ -16,6 +17,34 @@ export function showOther(page) {
   if (other.origin) Object.assign(page.choice, { prompt_tokens: other.header.prompt_tokens, origin: other.origin });
   other.settingsQuery = page.settings();
   page.draw();
+}
+
+/** Add the button that shows a branch beside its original run. It is visible with the button before it, which is hidden
+ *  while the branch runs. */
+export function offerBeside(page) {
+  if (!page.host.go) return; // a notebook or a replay has no such tab
+  const button = h("button", { type: "button", className: "wb-link wb-beside" }, "side by side");
+  button.title = "Open the branch beside its original run, with a linked selection";
+  button.addEventListener("click", () => {
+    const pair = besides(page.run);
+    if (!pair) {
+      page.note = "One of the two runs has no rounds, so they cannot be compared.";
+      return page.draw();
+    }
+    window.workbenchPair = pair;
+    page.host.go("pair");
+  });
+  page.parts.originBack.after(" ", button);
+}
+
+/** Return the original run and its branch as traces with names; null for another run. Pure.
+ *  @param {any} run  a branch, or an original run with a branch */
+export function besides(run) {
+  const origin = run?.origin ?? run?.branch?.origin, branch = run?.origin ? run : run?.branch;
+  const original = run?.origin ? run.origin.run : run;
+  if (!origin || !original?.header || !branch?.header) return null;
+  const name = `branch at round ${origin.round + 1}`;
+  return [{ name: "original run", trace: store.toTrace(original) }, { name, trace: store.toTrace(branch) }];
 }
 
 /** Session-storage key of the original run of the last branch, for a reload. */

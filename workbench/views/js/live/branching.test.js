@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { note, restore } from "./branching.js";
+import * as store from "../shared/store.js";
+import { besides, note, restore } from "./branching.js";
 
 /** A host with session storage, and a backend that has the run "p". */
 function host() {
@@ -28,4 +29,16 @@ test("after a reload a branch links to its original run, if the backend still ha
   const alone = { id: "b", origin: null };
   await restore({ run: alone, host: at, channels: 1 });
   assert.deepEqual([alone.origin.round, alone.origin.run], [2, null]);
+});
+
+test("a branch and its original run are handed over in the same order from either of them", () => {
+  const original = Object.assign(store.newRun("a"), { header: { method: "x" } });
+  const branch = Object.assign(store.newRun("b"), { header: { method: "y" }, origin: { run: original, round: 4, text: "t", instead: null } });
+  const names = (pair) => pair.map((each) => `${each.name}: ${each.trace.header.method}`);
+  const expected = ["original run: x", "branch at round 5: y"];
+  assert.deepEqual(names(besides(branch)), expected);
+  original.branch = branch;
+  assert.deepEqual(names(besides(original)), expected);
+  assert.equal(besides(Object.assign(store.newRun("c"), { header: {} })), null);
+  assert.equal(besides(Object.assign(store.newRun("d"), { header: {}, origin: { run: null, round: 1 } })), null, "the original run is gone");
 });

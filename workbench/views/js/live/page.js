@@ -128,6 +128,7 @@ function wire(page, on, click) {
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("originBack", () => branching.showOther(page));
+  branching.offerBeside(page);
   const under = (event) => {
     const at = event.target.closest("[data-node],[data-token],[data-round]");
     if (!at) return null;

@@ -5,6 +5,7 @@
 
 import * as limits from "./form.js";
 import * as draftModels from "./draftmodels.js";
+import * as prompthistory from "./prompthistory.js";
 
 /** Return the options of a select; unavailable ones come last, with the reason. Pure.
  *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
@@ -321,6 +322,7 @@ function build(el) {
       h("div", { className: "wb-asks" }, h("label", { htmlFor: prompt.id }, "Prompt"), asMessage),
       presets,
       prompt,
+      prompthistory.build((value) => emit("wb:choose", { what: "prompt", value })),
       ui.branch,
     ),
     settings,

@@ -30,7 +30,28 @@ export function fill(nav, host, current) {
     nav.append(link);
   }
   nav.setAttribute("aria-label", "Pages");
+  nav.before(menu(nav, current));
   nav.parentElement.prepend(skip(nav));
+}
+
+/** Return the button that opens and closes the list of pages on a narrow screen; on a wide one the list is always open
+ *  and the button is hidden. */
+function menu(nav, current) {
+  const button = h("button", { type: "button", className: "wb-navmenu" }, `${current} `, h("i", {}, "▾"));
+  const open = (isOpen) => {
+    nav.classList.toggle("is-open", isOpen);
+    button.setAttribute("aria-expanded", `${isOpen}`);
+  };
+  button.setAttribute("aria-label", `Pages: ${current}`);
+  button.addEventListener("click", () => open(!nav.classList.contains("is-open")));
+  nav.addEventListener("click", () => open(false));
+  nav.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !nav.classList.contains("is-open")) return;
+    open(false);
+    button.focus();
+  });
+  open(false);
+  return button;
 }
 
 /** Return the skip link: past header and settings to the content. */
