@@ -26,7 +26,7 @@ OFF += ["OptimizationHints", "NetworkTimeServiceQuerying", "PreconnectToSearch",
 OFF += ["AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "AvoidCorsURLLoaderRestartOnRedirect"]
 ARGS += [f"--disable-features={','.join(OFF)}"]  # Chromium uses only the last such list, so this repeats Playwright's
 READY = ".wb[data-ready=true]"
-PREFERENCES = {"wb-drafts": "on", "wb-autobaseline": "off", "wb-intro": "off"}
+PREFERENCES = {"wb-drafts": "on", "wb-autobaseline": "off", "wb-intro": "off", "wb-cardfacts": "on"}
 """Preferences of the tests' reader: rejected drafts are shown, the introduction is closed, and no run starts by itself.
 They differ from the defaults, which `test_opening.py` tries."""
 

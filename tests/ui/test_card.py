@@ -19,14 +19,28 @@ def test_a_slider_changes_the_what_if_result_and_not_the_recorded_one(fake_app: 
     facts, play = page.locator(".wb-facts"), page.locator(".wb-play")
     page.wait_for_selector(".wb-facts :text('min(1, p / q) = min(1, ')")
     recorded = facts.inner_text()
-    play.locator("summary").click()
     wait_until_drawn(page)
     assert "→ rejected" in play.locator(".wb-play-verdict").inner_text()
     page.set_viewport_size({"width": 1440, "height": 900})
     wait_until_drawn(page)
-    boxes = [page.locator(s).bounding_box() or {} for s in (".wb-nodecard", ".wb-play-verdict")]
-    assert boxes[0]["y"] <= boxes[1]["y"], "the result is above the sliders, so it is visible at once"
-    assert boxes[1]["y"] + boxes[1]["height"] <= boxes[0]["y"] + boxes[0]["height"]
+    tree, *head = [
+        page.locator(s).bounding_box() or {} for s in (".wb-card-tree", ".wb-play-verdict:visible", ".wb-play-body")
+    ]
+    assert head[0]["y"] < head[1]["y"], "the result is above the sliders, so it is visible at once"
+    bottom = head[1]["y"] + head[1]["height"]
+    assert bottom <= tree["y"] + tree["height"], "verdict, sliders and picture are beside the tree"
+    assert (
+        page.evaluate(
+            "() => { const e = document.querySelector('.wb-nodecard'); return e.scrollHeight - e.clientHeight }"
+        )
+        <= 1
+    )
+    bar = play.locator(".wb-probbar.is-p").first
+    value = bar.get_attribute("aria-valuenow")
+    bar.press("End")
+    page.wait_for_selector(".wb-play-verdict:has-text('would be accepted; it was rejected')")
+    assert bar.get_attribute("aria-valuenow") == "1.000" != value
+    play.get_by_role("button", name="Reset").click()
     assert play.locator("button").is_disabled()
     u = play.get_by_role("slider", name="uniform random number")
     u.press("Home")

@@ -5,6 +5,7 @@ import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
 import * as treebuilder from "./treebuilder.js";
 import * as kit from "../shared/kit.js";
+import * as preferences from "../shared/preferences.js";
 import { roundTokens, ownToken } from "../shared/store.js";
 import * as retestCard from "./retestcard.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -12,6 +13,8 @@ import * as acceptanceRule from "./acceptancerule.js";
 import { visible } from "../shared/kit.js";
 
 const ROWS = 5;
+/** Name of the preference: whether the details of a node are unfolded. */
+const FACTS = "wb-cardfacts";
 /** Visible label of the button beside a token; its accessible name and tooltip are longer. */
 export const FROM = "continue";
 
@@ -185,10 +188,14 @@ export function render(el, data) {
   state.bench.hidden = bench === null;
   if (bench !== null) kit.set(state.bench, { href: `${data.base}/verifiers?${bench}` });
   retestCard.render(state.play, { ...data, round });
+  const tested = facts(round, node, data.rules),
+    outcome = state.play.hidden ? tested.find(([term]) => term === "test") : null;
+  state.outcome.hidden = !outcome;
+  kit.write(state.outcome, outcome?.[1] ?? "");
   // meaningful only where drafts were drawn from q
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
   const list = [
-    ...facts(round, node, data.rules),
+    ...tested,
     ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]),
     ...(node === null ? roundFacts(round) : []),
   ];
@@ -221,8 +228,12 @@ function build(el) {
   );
   const play = kit.h("div", { hidden: true });
   const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "Open in the verifier bench ↗");
-  el.append(bars, key, bench, play, list);
-  return { bars, key, list, play, bench };
+  const outcome = kit.h("p", { className: "wb-play-verdict", hidden: true });
+  const folded = kit.h("details", { className: "wb-cardfacts" }, kit.h("summary", {}, "Details"), list);
+  folded.open = preferences.isOn(FACTS, false);
+  folded.addEventListener("toggle", () => preferences.set(FACTS, folded.open));
+  el.append(outcome, play, bars, key, bench, folded);
+  return { bars, key, list, play, bench, outcome };
 }
 
 function bar(el) {

@@ -48,7 +48,7 @@ export function render(el, data) {
     kit.set(hit, { class: "wb-hit", x: 0, y: 0, width, height: cell });
     kit.set(path, { transform: `translate(${left} 0)`, d: squares([0, ...ancestors.map((a) => a + 1)], 0, cell) });
     kit.set(text, {
-      class: "wb-code",
+      class: "wb-code wb-tick",
       x: 0,
       y: cell - 3,
       display: named ? "inline" : "none",

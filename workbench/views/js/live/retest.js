@@ -34,6 +34,24 @@ export function recordedProbs(round, node) {
   };
 }
 
+/** Set the probability of a token; all other tokens, also those not recorded, keep their proportions. Pure.
+ *  @param {(number|null)[]} known  recorded probabilities  @param {number} at  index  @param {number} value  0–1 */
+export function withProbability(known, at, value) {
+  const others = 1 - (known[at] ?? 0), scale = others > 1e-9 ? (1 - value) / others : 0;
+  return known.map((v, i) => (i === at ? value : v === null ? null : v * scale));
+}
+
+/** Apply the reader's changes of p and q to the recorded rows. Pure.
+ *  @param {{which: "p"|"q", token: number, value: number}[]} changes  in the order in which they were made */
+function changedProbs(known, changes) {
+  let { rows } = known;
+  for (const { which, token, value } of changes) {
+    const changed = withProbability(rows.map((row) => row[which]), rows.findIndex((row) => row.token === token), value);
+    rows = rows.map((row, i) => ({ ...row, [which]: changed[i] }));
+  }
+  return { ...known, rows };
+}
+
 /** Return a distribution at another temperature. Pure.
  *  @param {(number|null)[]} known  probabilities at `from`  @param {number} least  of the recorded list
  *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: mass of the unrecorded tokens */
@@ -89,7 +107,9 @@ export function recorded(round, node, rule) {
 
 /** Test a node again with the sliders' values. Pure.
  *  @param {object} round  @param {number} node  @param {Record<string, object>} rules  of the trace's header
- *  @param {{u: number|null, temperature: number, K: number, params: Record<string, number>}} moved
+ *  @param {{u: number|null, temperature: number, K: number, params: Record<string, number>,
+ *         changes?: {which: "p"|"q", token: number, value: number}[]}} moved  `changes`: of p and q, at the recorded
+ *         temperature
  *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, accepted: boolean|null,
  *            rows: {token: number, text: string, p: number|null, q: number|null, residual: number|null, own:
  *            boolean}[], rest: {p: number, q: number, residual: number}, mass: {p: number, q: number|null}, rate:
@@ -104,8 +124,9 @@ export function testAgain(round, node, rules, moved) {
     before = start.temperature,
     { temperature } = moved,
     { nodes } = round;
-  const known = recordedProbs(round, node),
-    same = temperature === before,
+  const changes = moved.changes ?? [],
+    known = changedProbs(recordedProbs(round, node), changes),
+    same = temperature === before && !changes.length,
     own = known.rows.findIndex((row) => row.token === nodes.tokens[node]);
   const p = atTemperature(
     known.rows.map((row) => row.p),

@@ -2,12 +2,18 @@
  *  test. Marked as computed, so that it is not taken for recorded data. */
 
 import * as formula from "./formula.js";
+import * as preferences from "../shared/preferences.js";
+import * as pq from "../shared/pq.js";
 import * as kit from "../shared/kit.js";
 import { h, visible, write } from "../shared/kit.js";
 import * as retest from "./retest.js";
 import * as acceptanceRule from "./acceptancerule.js";
 
 const SHOWN = 6;
+/** Tokens in the picture of p and q, and its height in pixels. */
+const PICTURED = 4, HEIGHT = 136;
+/** Name of the preference: whether the details of a test are unfolded. */
+const OPEN = "wb-whatif";
 
 /** Draw into `el`; hidden if the node was not tested or the trace does not name its rule.
  *  @param {{round: object|null, node: number|null, rules: Record<string, object>|undefined}} data */
@@ -21,7 +27,7 @@ export function render(el, data) {
   if (ui.round !== round || ui.node !== node)
     Object.assign(ui, { round, node, rules, start: retest.recorded(round, node, nodeRule.rule), moved: null });
   ui.moved ??= structuredClone(ui.start);
-  if (ui.details.open) draw(ui);
+  draw(ui);
 }
 
 function draw(ui) {
@@ -42,6 +48,15 @@ function draw(ui) {
     ui.verdict,
     `${sentence(seen, values, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`,
   );
+  const pictured = picturedRows(seen.rows);
+  ui.pictured = pictured;
+  pq.render(ui.pq, {
+    p: pictured.map((row) => row.p ?? 0),
+    q: seen.mass.q === null ? null : pictured.map((row) => row.q ?? 0),
+    words: pictured.map((row) => row.text),
+    height: HEIGHT,
+  });
+  if (!ui.details.open) return;
   const rows = seen.rows
     .filter((row) => row.p !== null)
     .sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.residual, b.p) - Math.max(a.residual, a.p))
@@ -56,7 +71,20 @@ function draw(ui) {
   write(ui.known, coverage(seen, moved, start));
 }
 
+/** Return the tokens of the picture: the node's own first, then the likeliest. Pure. */
+export function picturedRows(rows) {
+  const weight = (row) => Math.max(row.p ?? 0, row.q ?? 0);
+  return [...rows].sort((a, b) => Number(b.own) - Number(a.own) || weight(b) - weight(a)).slice(0, PICTURED);
+}
+
+/** Add a change of p or q; successive changes of one bar count once. Pure. */
+export function withChange(changes, change) {
+  const last = changes.at(-1), again = last && last.which === change.which && last.token === change.token;
+  return [...(again ? changes.slice(0, -1) : changes), change];
+}
+
 const same = (a, b) =>
+  !a.changes?.length &&
   a.temperature === b.temperature &&
   a.K === b.K &&
   Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
@@ -200,7 +228,7 @@ function fill(row, { text, p, residual, own }) {
 export const keyOf = (name, word) => h("span", {}, h("i", { className: name }), word);
 
 function build(el) {
-  const ui = { details: h("details", { className: "wb-play" }), round: null, node: null, moved: null };
+  const ui = { details: h("details", { className: "wb-play-more" }), round: null, node: null, moved: null };
   const part = (name, tag, more, ...inner) => (ui[name] = h(tag, more, ...inner));
   part("badge", "span", { className: "wb-play-badge" });
   part(
@@ -223,23 +251,33 @@ function build(el) {
   part("keyP", "span", {}, "p");
   part("expected", "p");
   part("known", "p", { className: "wb-play-known" });
+  part("pq", "div", { className: "wb-pq" });
+  ui.pq.addEventListener("wb:bar", (event) => {
+    event.stopPropagation();
+    const { which, at, value } = event.detail, change = { which, token: ui.pictured[at].token, value };
+    ui.moved = { ...ui.moved, changes: withChange(ui.moved.changes ?? [], change) };
+    draw(ui);
+  });
+  ui.pq.addEventListener("wb:redraw", (event) => (event.stopPropagation(), draw(ui)));
+  // arrows move the bar, not the selected token
+  ui.pq.addEventListener("keydown", (event) => event.stopPropagation());
   ui.details.append(
-    h("summary", {}, "What if …"),
-    h("div", { className: "wb-play-head" }, ui.badge, ui.reset),
-    ui.verdict,
-    ui.sliders,
+    h("summary", {}, "Residual distribution and expected tokens"),
     ui.bars,
     h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "residual after a rejection")),
     ui.expected,
     ui.known,
   );
+  ui.details.open = preferences.isOn(OPEN, false);
   ui.details.addEventListener("toggle", () => {
-    if (!ui.details.open || !ui.round) return;
-    draw(ui);
-    // keep the result visible together with the sliders, whatever the card's height
-    const card = ui.details.closest(".wb-nodecard");
-    if (card) card.scrollTop += ui.details.getBoundingClientRect().top - card.getBoundingClientRect().top;
+    preferences.set(OPEN, ui.details.open);
+    if (ui.details.open && ui.round) draw(ui);
   });
-  el.append(ui.details);
+  el.className = "wb-play";
+  el.append(
+    ui.verdict,
+    h("div", { className: "wb-play-body" }, ui.pq, h("div", {}, ui.sliders, h("div", { className: "wb-play-head" }, ui.badge, ui.reset))),
+    ui.details,
+  );
   return ui;
 }

@@ -10,7 +10,7 @@ import * as frame from "../shared/frame.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
-import * as pq from "./pq.js";
+import * as pq from "../shared/pq.js";
 import * as round from "./round.js";
 import * as rounds from "./rounds.js";
 import * as side from "./side.js";

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { acceptance, curves, DRAFTS, tempered, transport } from "./acceptance.js";
 import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
-import { keyed } from "./pq.js";
+import { keyed } from "../shared/pq.js";
 import { RULES } from "./rules.js";
 import * as states from "./state.js";
 import { WAYS } from "./sampling.js";

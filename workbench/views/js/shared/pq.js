@@ -1,7 +1,7 @@
 /** Movable bars of p and q: by pointer, and each by keyboard as a slider. */
 
-import * as kit from "../shared/kit.js";
-import { visible } from "../shared/kit.js";
+import * as kit from "./kit.js";
+import { visible } from "./kit.js";
 
 const BOX = { top: 22, bottom: 26, left: 6 };
 const KEYS = {
@@ -14,16 +14,16 @@ export function keyed(key, value) {
 }
 
 /** Draw into `el`; emits `wb:bar` {which: "p"|"q", at, value}.
- *  @param {{p: number[], q: number[], words: string[]}} data */
+ *  @param {{p: number[], q: number[]|null, words: string[], height?: number}} data  `q`: null if it was not recorded */
 export function render(el, data) {
-  const width = Math.max(260, kit.size(el).width || 560), high = 250, n = data.words.length;
-  const label = `Target p and drafter q: ${data.words.map((w, i) => `${visible(w)} p ${data.p[i].toFixed(3)}, q ${data.q[i].toFixed(3)}`).join("; ")}`;
+  const width = Math.max(260, kit.size(el).width || 560), high = data.height ?? 250, n = data.words.length;
+  const label = `Target p and drafter q: ${data.words.map((w, i) => `${visible(w)} p ${data.p[i].toFixed(3)}, q ${data.q ? data.q[i].toFixed(3) : "not recorded"}`).join("; ")}`;
   const state = kit.frame(el, { width, height: high, label, role: "group" }, (svg) => {
     listen(el, svg);
     return { grid: svg.appendChild(kit.s("g")), tokens: svg.appendChild(kit.s("g")), dragged: null, top: 1 };
   });
   state.data = data;
-  if (!state.dragged) state.top = Math.min(1, Math.ceil(10 * Math.max(...data.p, ...data.q) + 0.5) / 10);
+  if (!state.dragged) state.top = Math.min(1, Math.ceil(10 * Math.max(...data.p, ...(data.q ?? [])) + 0.5) / 10);
   const tall = high - BOX.top - BOX.bottom, y = (v) => high - BOX.bottom - (v / state.top) * tall;
   state.value = (at) => ((high - BOX.bottom - at) / tall) * state.top;
   kit.fit(state.grid, 1, () => kit.s("path", { class: "wb-grid" }));
@@ -38,7 +38,10 @@ export function render(el, data) {
     const middle = BOX.left + room * (i + 0.5), parts = state.tokens.children[i].children;
     ["p", "q"].forEach((which, side) => {
       const group = parts[side], [hit, whole, common, grip, text] = group.children;
-      const v = data[which][i], x = side ? middle + 2 : middle - wide - 2, least = Math.min(data.p[i], data.q[i]);
+      group.style.display = data[which] ? "" : "none";
+      if (!data[which]) return;
+      const v = data[which][i], x = side ? middle + 2 : middle - wide - 2,
+        least = data.q ? Math.min(data.p[i], data.q[i]) : 0;
       Object.assign(group, { _which: which, _at: i });
       kit.set(group, {
         "aria-label": `${which} of ${visible(word)}`, "aria-valuenow": v.toFixed(3), "aria-valuetext": v.toFixed(3),
