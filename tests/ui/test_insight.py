@@ -179,3 +179,46 @@ def test_the_boards_are_on_the_methods_page(fake_app: str, open_page: PageOpener
     assert "not measurable here" in line.inner_text()
     assert "workbench claims --method kangaroo" in line.inner_text()
     assert page.locator(".wb-method .wb-standing").count() == len(registry.names())
+
+
+@in_browser
+def test_the_waterfall_zooms_and_selects_a_round(fake_app: str, open_page: PageOpener) -> None:
+    from ui.test_pages import serious
+
+    page = open_page(f"{fake_app}/?recorded=draft-tree", viewport={"width": 390, "height": 1000})
+    page.wait_for_function("document.querySelector('.wb-where').textContent === 'round 13 of 13'")
+    assert "verify" in page.inner_text(".wb-whyline")
+    page.click(".wb-whyline")
+    drawn = "[...document.querySelectorAll('.wb-fallrow')].filter((e) => e.getAttribute('display') !== 'none').length"
+    page.wait_for_function(f"{drawn} === 13")
+    assert "needs a measured baseline" in page.inner_text(".wb-falls")
+    page.click(".wb-falldialog [aria-label='Zoom in (key +)']")
+    page.focus(".wb-fall")
+    page.keyboard.press("+")
+    page.wait_for_function(f"{drawn} < 13")
+    page.keyboard.press("0")
+    page.wait_for_function(f"{drawn} === 13")
+    page.click(".wb-fallrow[data-row='3']")
+    page.wait_for_function("document.querySelector('.wb-fallnote').textContent.includes('selected on the page')")
+    assert serious(page) == []
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 4 of')")
+
+
+@in_browser
+def test_hindsight_names_the_missing_draft_and_is_off_at_first(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/?recorded=draft-model&round=1")
+    switch = page.locator("[aria-label^='Best tree in hindsight']")
+    assert switch.get_attribute("aria-pressed") == "false"
+    assert not page.is_visible(".wb-treebetter")
+    switch.click()
+    wait_until_drawn(page)
+    seen = set[str]()
+    for _ in range(8):
+        words = page.inner_text(".wb-treebetter")
+        assert words.startswith(("Rank", "Not known", "No better draft", "The target's token")), words
+        assert page.is_visible(".wb-better circle") == words.startswith("Rank")
+        seen.add(words.split()[0])
+        page.click("[aria-label='Next round'], .wb-scrub button:has-text(']')")
+        wait_until_drawn(page)
+    assert "Rank" in seen

@@ -35,6 +35,7 @@ const WORDS = [
     "wall time outside model forwards after the prefill: verification rule, commit, bookkeeping",
   ],
   ["waiting", "time in forwards for other runs of the batch"],
+  ["hindsight", "the further draft, by its rank in q, that equals the token the target wrote where the drafts ended"],
 ];
 
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} content  keys and terms of the view */

@@ -31,6 +31,7 @@ import * as runpage from "./runpage.js";
 import * as stage from "./stage.js";
 import * as store from "../shared/store.js";
 import * as view from "./view.js";
+import * as waterfall from "./waterfall.js";
 import * as whatif from "./whatif.js";
 
 /** Mount the view in `el`.
@@ -122,8 +123,9 @@ function wire(page, on, click) {
   });
   click("raceReplay", () => opening.toggleRace(page));
   click("raceLive", () => page.actions.press("run"));
-  click("raceWhy", () => whatif.open(page));
-  parts.raceWhy.hidden = !page.host.call;
+  click("raceWhy", () => waterfall.open(page));
+  click("why", () => waterfall.open(page));
+  click("treeHindsight", () => set({ hindsight: !page.hindsight }));
   parts.introTour.href = page.host.base === undefined ? "#" : `${page.host.base}/?tab=learn`;
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;

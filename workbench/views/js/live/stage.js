@@ -13,6 +13,7 @@ import * as tentative from "../shared/tentative.js";
 import * as figures from "../shared/figures.js";
 import * as frame from "../shared/frame.js";
 import * as help from "./help.js";
+import * as hindsight from "./hindsight.js";
 import * as intro from "./intro.js";
 import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
@@ -36,6 +37,7 @@ import * as treebar from "./treebar.js";
 import * as treelist from "./treelist.js";
 import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
+import * as waterfall from "./waterfall.js";
 
 /** Statuses of drafts that are no part of the text. */
 const UNKEPT = new Set(["rejected", "discarded"]);
@@ -46,7 +48,8 @@ const LEAST_ROUNDS = 20;
 /** Build the empty page inside `el`; return its elements by name. */
 export function build(el, host) {
   const build = frame.builder(), { part, parts } = build, all = cards(build);
-  const { opening, alerts, figures, byMethod, pairs, ribbon, tree, card, lane, curves, theory, memory, scrubber } = all;
+  const { opening, alerts, figures, why, byMethod, pairs, ribbon, tree, card } = all;
+  const { lane, curves, theory, memory, scrubber } = all;
   frame.frame(
     el,
     build,
@@ -55,7 +58,7 @@ export function build(el, host) {
       "stage",
       "div",
       { className: "wb-stage" },
-      ...[alerts, figures, byMethod, pairs, ribbon],
+      ...[alerts, figures, why, byMethod, pairs, ribbon],
       h("div", { className: "wb-two" }, tree, card),
       ...[lane, curves, theory, memory, scrubber],
     ),
@@ -89,6 +92,7 @@ export function cards(build) {
     opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
     alerts: build.alerts(),
     figures: part("figures", "div", { className: "wb-figures" }),
+    why: part("why", "button", { type: "button", className: "wb-whyline", hidden: true, title: "Why this fast? Show every round on one time axis" }, part("whyText", "span"), h("b", {}, "Why this fast?")),
     byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
     pairs: part(
       "pairs",
@@ -184,6 +188,9 @@ export function draw(parts, view) {
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
   });
+  const shares = waterfall.shareWords(figures);
+  parts.why.hidden = !shares;
+  write(parts.whyText, shares);
   opening(parts, view);
   bymethod.render(parts.byMethod, { segments: view.segments, all: figures, range: view.range });
   repeats.render(parts, view.pairs);
@@ -286,6 +293,7 @@ function tree(parts, view, round) {
       wordsOf: (nodes) => ribbon.words(nodes, roles.word),
       threshold: view.threshold,
     };
+  const better = view.hindsight && drawn && !coming ? hindsight.of(round) : null;
   const awaited = drawn ? null : treemodel.awaited(round, reveal);
   if (drawn)
     trees.render(parts.tree, {
@@ -294,6 +302,7 @@ function tree(parts, view, round) {
       node,
       reveal,
       mode: view.mode === "levels" ? "levels" : "spine",
+      better: better?.state === "saved" ? `rank ${better.rank}` : "",
       empty: "The draft tree of the selected round",
     });
   else if (view.mode === "mask")
@@ -307,7 +316,8 @@ function tree(parts, view, round) {
   else
     treelist.render(parts.treeList, { tree: treemodel.model(round, drawing), node, awaited, words: treetext.sentence });
   probes.render(parts.probes, coming ? null : round);
-  treebar.render(parts, drawn && round !== null);
+  treebar.render(parts, drawn && round !== null, better && round ? hindsight.words(better, kit.visible) : "");
+  kit.set(parts.treeHindsight, { "aria-pressed": Boolean(view.hindsight) });
   write(parts.treeTitle, treeTitle(round, view.methodTitle));
   write(
     parts.treeNote,

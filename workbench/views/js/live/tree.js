@@ -16,9 +16,11 @@ const MOST = 4, STEP = 1.25;
 /** Draw into `el`; elements are kept and moved, never created anew.
  *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold?: number,
  *           mode?: "spine"|"levels", reveal?: number|null, height?: number,
+ *           better?: string,
  *           textOf: (round: object, emitted: object) => string, wordsOf?: (nodes: object) => string}} data
  *    `reveal`: number of tested nodes whose result is visible, in test order; the other nodes are "pending" and the
  *    target's token is not drawn. 0: drafted, no result yet. null, or more than were tested: all.
+ *    `better`: label of the draft that was missing in hindsight; empty: none
  *    `height`: available height in pixels; default: that of `el` */
 export function render(el, data) {
   const view = (el._tree ??= begin(el));
@@ -129,7 +131,9 @@ function frame(el, view, placed, scale) {
         tip = svg.appendChild(kit.group("rect", "text"));
       kit.set(tip, { class: "wb-treetip", "aria-hidden": "true" });
       kit.set(tip.lastChild, { class: "wb-code" });
-      return { ...parts, nothing, tip };
+      const better = svg.appendChild(kit.group("path", "circle", "text"));
+      kit.set(better, { class: "wb-better", "aria-hidden": "true" });
+      return { ...parts, nothing, tip, better };
     },
   );
   kit.set(state.svg, { viewBox: `0 0 ${placed.width} ${placed.height}` });
@@ -171,10 +175,24 @@ function draw(state, view, placed, data) {
     kit.fit(group, list.length, () => newNode());
     list.forEach((n, i) => node(group.children[i], n, view, drawn.get(n.id), n.id === data.node));
   }
+  hindsightMark(state.better, items, awaited.has("target") ? "" : data.better);
   const chosen = items.find((n) => n.id === data.node);
   if (chosen) kit.set(view.el, { "aria-activedescendant": `${view.uid}-${chosen.id}` });
   else view.el.removeAttribute("aria-activedescendant");
   tip(state.tip, chosen && chosen.word.text !== chosen.word.whole ? chosen.word : null, placed, view);
+}
+
+/** Mark the draft that was missing: dashed edge and ring around the token that the target wrote in its place.
+ *  @param {any} g  @param {any[]} items  @param {string|undefined} label  empty: no mark */
+function hindsightMark(g, items, label) {
+  const own = label ? items.find((n) => n.id === "target") : null;
+  kit.set(g, { display: own ? "inline" : "none" });
+  if (!own) return;
+  const [edge, ring, text] = g.children, from = items.find((n) => n.id === own.node.parent);
+  kit.set(edge, { d: from ? `M${from.x} ${from.y - 12}L${own.x} ${own.y - 14}` : "", fill: "none" });
+  kit.set(ring, { cx: own.x, cy: own.y, r: 14 });
+  kit.set(text, { x: own.x, y: own.y - 19, "text-anchor": "middle" });
+  kit.write(text, label);
 }
 
 function edges(group, list, awaited) {

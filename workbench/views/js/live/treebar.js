@@ -36,11 +36,15 @@ export function build(parts) {
       button("treeUnfold", "unfold all", "Show every drafted node", () =>
         tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0),
       ),
+      button("treeHindsight", "hindsight", "Best tree in hindsight: show the further draft that would have been accepted", () => {}),
       button("treeWide", "wide", "Use the full width for the tree", () => widen(parts)),
     ),
     (parts.treeWords = h("span", { className: "wb-treewords" }, WORDS)),
+    (parts.treeBetter = h("p", { className: "wb-treebetter", hidden: true })),
     parts.overview,
   );
+  kit.set(parts.treeHindsight, { "aria-pressed": "false" });
+  parts.treeBetter.setAttribute("role", "status");
   kit.set(parts.treeWide, { "aria-pressed": "false" });
   return parts.treeBar;
 }
@@ -51,11 +55,14 @@ function widen(parts) {
   kit.set(parts.treeWide, { "aria-pressed": on });
 }
 
-/** Update the toolbar. @param {boolean} on  whether the tree is visible */
-export function render(parts, on) {
+/** Update the toolbar. @param {any} parts  @param {boolean} on  whether the tree is visible
+ *  @param {string} [better]  the further draft in hindsight, in words; empty: switched off */
+export function render(parts, on, better = "") {
   const shown = on ? tree.shown(parts.tree) : null;
   parts.treeBar.hidden = !shown;
   if (!shown) return;
+  parts.treeBetter.hidden = !better;
+  kit.write(parts.treeBetter, better);
   kit.write(parts.treeWords, words(shown.tree.drafters));
   kit.write(parts.treeZoom, `${Math.round(100 * shown.zoom)} %`);
   kit.write(parts.treeUnfold, shown.folded || !shown.more ? "unfold all" : "fold");

@@ -58,6 +58,7 @@ export function of(page, now) {
     ghosts: page.ghosts,
     threshold: page.threshold,
     mode: page.mode,
+    hindsight: Boolean(page.hindsight),
     intro: Boolean(page.intro),
     race: page.race ?? null,
     example: page.example ?? null,
