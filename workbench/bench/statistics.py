@@ -193,6 +193,14 @@ def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval |
     )  # fmt: skip
 
 
+def difference_of_quotients(first: Quotient, second: Quotient) -> Interval | None:
+    """Return a quotient of sums − another one, over the same prompts, which are resampled together."""
+    return _figure(
+        lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
+        *first, *second,
+    )  # fmt: skip
+
+
 def _figure(statistic: Callable[..., Any], *columns: Sequence[float]) -> Interval | None:
     n = len(columns[0])
     if not n:
