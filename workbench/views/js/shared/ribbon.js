@@ -3,6 +3,7 @@
 import * as tentative from "./tentative.js";
 import * as kit from "./kit.js";
 import * as preferences from "./preferences.js";
+import * as roles from "./roles.js";
 
 const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
@@ -30,7 +31,7 @@ export function segments(round) {
 
 /** Return the drafts that were not accepted: rejected ones first, then discarded, in draft order. */
 export function ghosts(round) {
-  const { status } = round.nodes, text = words(round.nodes);
+  const { status } = round.nodes, text = words(round.nodes, roles.word);
   const lost = [];
   for (const wanted of ["rejected", "discarded"]) {
     status.forEach((s, node) => s === wanted && lost.push({ node, text: ghostText(text[node]), status: s }));
@@ -263,7 +264,7 @@ function scrollTo(el, state, top) {
 
 /** Return the latest draft with its visible test results, in text order. Pure. */
 export function draftWords({ round, tested, line }) {
-  const { status } = round.nodes, text = words(round.nodes);
+  const { status } = round.nodes, text = words(round.nodes, roles.word);
   return line.map(({ node, test }) => ({
     text: visibleText(text[node]),
     kind: test < tested ? status[node] : "pending",

@@ -58,4 +58,6 @@ test("drafted bytes show the character that they complete on their path, otherwi
   const round = { ...made(["x"]), nodes: { ...nodes, status: nodes.text.map(() => "rejected") } };
   assert.ok(!JSON.stringify(ghosts(round)).includes("‹"));
   assert.equal(words({ text: ["<|user|>"], parents: [-1] }, () => "user")[0], "user");
+  const marker = { ...made([]), nodes: { text: ["<|user|>"], parents: [-1], status: ["rejected"] } };
+  assert.equal(ghosts(marker).shown[0].text, "user", "a drafted chat marker shows its role");
 });
