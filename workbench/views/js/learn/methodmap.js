@@ -91,7 +91,7 @@ export function build({ measured, matrix, open, filtered, host, recorded, hasSea
   const { methods, groups, targets } = measured, links = recordingLink(host, recorded);
   const ui = /** @type {any} */ ({ filters: everything(), target: targets[0], available: null, matrix: null });
   const count = h("small", {}), plot = h("div", { className: "wb-mapplot" }), card = h("div", { className: "wb-mapcard" });
-  const aside = h("details", { className: "wb-mapothers", open: true }), note = h("p", { className: "wb-about" });
+  const aside = h("details", { className: "wb-mapothers", open: !matchMedia("(max-width: 640px)").matches }), note = h("p", { className: "wb-about" });
   kit.set(count, { role: "status" });
   const draw = () => {
     const { filters, target, available } = ui, isShown = (method) => passes(method, filters, available);

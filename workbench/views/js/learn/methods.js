@@ -309,10 +309,6 @@ async function fill(page) {
 
 function definitions(list, h) {
   const rows = list.flatMap((d) => [h("dt", {}, d.title, h("code", {}, d.name)), h("dd", {}, d.meaning)]);
-  return h(
-    "section",
-    { className: "wb-card", id: "figures" },
-    h("h2", {}, "Definitions of the figures"),
-    h("dl", { className: "wb-definitions" }, ...rows),
-  );
+  const title = h("h2", {}, "Definitions of the figures");
+  return find.fold({ id: "figures" }, [title], [h("dl", { className: "wb-definitions" }, ...rows)]);
 }
