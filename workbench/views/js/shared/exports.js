@@ -196,9 +196,10 @@ export function picture({ title, el }, note) {
   const drawings = [...el.querySelectorAll("svg")].filter(
     (svg) => svg.clientWidth > 60 && !svg.closest(".wb-overview"),
   );
-  const alone = drawings.length === 1 && !el.querySelector(".wb-ribbon");
+  const alone = drawings.length === 1 && !el.querySelector(".wb-ribbon, .wb-nodecard");
   const body = alone ? drawn(drawings[0]) : laidOut(el), head = alone ? 40 : 16;
-  const root = getComputedStyle(el.closest(".wb")), width = body.width + 32, lines = wrap(note, width - 32);
+  const root = getComputedStyle(el.closest(".wb")), start = 34 + 8 * title.length;
+  const width = Math.max(body.width + 32, alone ? legendEnd(el, start) : 0), lines = wrap(note, width - 32);
   const height = head + body.height + 16 + 15 * lines.length;
   const words = (text, x, y, size, weight = 400) =>
     Object.assign(kit.s("text", { x, y, fill: root.color, "font-size": size, "font-weight": weight }), {
@@ -211,7 +212,7 @@ export function picture({ title, el }, note) {
     body.node,
     ...lines.map((line, i) => words(line, 16, head + body.height + 19 + 15 * i, 11)),
   );
-  if (alone) outer.append(words(title, 16, 25, 14, 600), ...legend(el, 34 + 8 * title.length, words));
+  if (alone) outer.append(words(title, 16, 25, 14, 600), ...legend(el, start, words));
   return { text: new XMLSerializer().serializeToString(outer), width, height };
 }
 
@@ -226,6 +227,14 @@ export function wrap(text, width) {
   return lines;
 }
 
+/** Return the width of a legend entry in pixels. */
+const entryWidth = (entry) => 30 + 6.4 * entry.textContent.length;
+
+/** Return where a legend that starts at `x` ends, in pixels. */
+function legendEnd(el, x) {
+  return [...el.querySelectorAll(".wb-legend > span")].reduce((end, entry) => end + entryWidth(entry), x);
+}
+
 function legend(el, x, words) {
   return [...el.querySelectorAll(".wb-legend > span")].flatMap((entry) => {
     const mark = getComputedStyle(entry.querySelector("i")),
@@ -233,7 +242,7 @@ function legend(el, x, words) {
       text = entry.textContent,
       at = x;
     const dashes = /rgba?\([^)]*\)/.exec(mark.backgroundImage)?.[0] ?? "none";
-    x += 30 + 6.4 * text.length;
+    x += entryWidth(entry);
     return [
       kit.s("rect", { x: at, y: 15, width: 15, height: 10, fill: mark.backgroundColor }),
       kit.s("line", {
@@ -288,6 +297,7 @@ function laidOut(el) {
   for (const part of copy.querySelectorAll("*")) part.style.contentVisibility = "visible";
   for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table"))
     Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
+  for (const part of copy.querySelectorAll(".wb-label")) part.style.whiteSpace = "normal"; // an image has no ellipsis
   const width = copy.offsetWidth, height = copy.offsetHeight;
   inlineStyles([copy, ...copy.querySelectorAll("*")], [clone, ...clone.querySelectorAll("*")], LAID_OUT);
   offscreen.remove();
