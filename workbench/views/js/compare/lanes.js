@@ -19,8 +19,7 @@ export function render(el, data) {
   const { catalogue, choice } = data, ui = (el._ui ??= build(el));
   ui.data = data;
   controls.select(ui.target, controls.options(catalogue.targets), choice.target);
-  while (ui.lanes.childElementCount > choice.lanes.length) ui.lanes.lastChild.remove();
-  while (ui.lanes.childElementCount < choice.lanes.length) ui.lanes.append(lane(ui));
+  kit.resize(ui.lanes, choice.lanes.length, () => lane(ui));
   choice.lanes.forEach((chosen, i) => showLane(ui.lanes.children[i], chosen, i, data));
   ui.add.disabled = choice.lanes.length >= catalogue.lanes;
   ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes` : "";

@@ -50,8 +50,7 @@ export function level(comparison) {
 /** Draw the rows into `el`; existing rows are updated. */
 export function render(el, step, comparison) {
   const shown = rows(step, comparison, speedup);
-  while (el.childElementCount > shown.length) el.lastChild.remove();
-  while (el.childElementCount < shown.length) {
+  kit.resize(el, shown.length, () => {
     const row = h(
       "div",
       { className: "wb-nowrow" },
@@ -60,8 +59,8 @@ export function render(el, step, comparison) {
       h("small"),
     );
     row.setAttribute("role", "listitem");
-    el.append(row);
-  }
+    return row;
+  });
   shown.forEach(({ name, now, share, text }, i) => {
     const row = el.children[i], [title, bar, status] = row.children;
     row.dataset.lane = name;

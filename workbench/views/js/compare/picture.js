@@ -20,9 +20,9 @@ export function render(el, { catalogue, choice, shown }) {
     ...(own ? [{ name: comparechoice.OWN, url: own.url, words: "Image of the Vision tab" }] : []),
   ];
   ui.choice = choice;
-  while (ui.pictures.childElementCount > pictures.length) ui.pictures.lastChild.remove();
-  while (ui.pictures.childElementCount < pictures.length)
-    ui.pictures.append(h("button", { type: "button", className: "wb-thumb" }, h("img", { alt: "" })));
+  kit.resize(ui.pictures, pictures.length, () =>
+    h("button", { type: "button", className: "wb-thumb" }, h("img", { alt: "" })),
+  );
   pictures.forEach(({ name, url, words }, i) => {
     const button = ui.pictures.children[i];
     button.dataset.scene = name;
@@ -30,8 +30,7 @@ export function render(el, { catalogue, choice, shown }) {
     button.title = words;
     kit.set(button, { "aria-label": words, "aria-pressed": String(choice.scene === name) });
   });
-  while (ui.questions.childElementCount > offered.length) ui.questions.lastChild.remove();
-  while (ui.questions.childElementCount < offered.length) ui.questions.append(h("button", { type: "button" }));
+  kit.resize(ui.questions, offered.length, () => h("button", { type: "button" }));
   offered.forEach((question, i) => {
     kit.write(ui.questions.children[i], question);
     ui.questions.children[i].setAttribute("aria-pressed", String(choice.questions.includes(question)));

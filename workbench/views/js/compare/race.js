@@ -127,8 +127,7 @@ export function render(page) {
       comparison.prompts.map((p, i) => ({ value: `${i}`, text: p.name })),
       `${prompt}`,
     );
-  while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
-  while (parts.race.childElementCount < lanes.length) parts.race.append(row());
+  kit.resize(parts.race, lanes.length, row);
   const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before any write
   lanes.forEach((lane, i) => {
     const line = parts.race.children[i],

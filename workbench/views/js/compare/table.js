@@ -134,8 +134,7 @@ export function render(page) {
   const { parts, comparison } = page;
   const table = parts.table.querySelector("table") ?? parts.table.appendChild(head(h));
   const body = table.tBodies[0];
-  while (body.rows.length > comparison.lanes.length) body.deleteRow(-1);
-  while (body.rows.length < comparison.lanes.length) body.append(row());
+  kit.resize(body, comparison.lanes.length, row);
   comparison.lanes.forEach((lane, i) => {
     const line = body.rows[i],
       pinned = page.pin?.key === key(comparison, lane),

@@ -161,8 +161,7 @@ function facts(el, rows) {
 
 function list(page) {
   const { parts, runs } = page;
-  while (parts.runs.childElementCount > runs.length) parts.runs.lastChild.remove();
-  while (parts.runs.childElementCount < runs.length) parts.runs.append(row());
+  kit.resize(parts.runs, runs.length, row);
   runs.forEach((one, i) => {
     const item = parts.runs.children[i], [label, open] = item.children, box = label.firstChild;
     const isOpen = page.openId === one.id;

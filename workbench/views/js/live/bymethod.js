@@ -33,8 +33,7 @@ export function render(el, { segments, all, range }) {
   el.hidden = segments.length < 2;
   if (el.hidden) return;
   const list = rows(segments, all), body = (el._body ??= build(el));
-  while (body.childElementCount > list.length) body.lastChild.remove();
-  while (body.childElementCount < list.length) body.append(row(el));
+  kit.resize(body, list.length, () => row(el));
   list.forEach((cells, i) => {
     const tr = body.children[i], segment = segments[i] ?? null, [first, ...rest] = tr.children,
       on = segment ? range?.[0] === segment.from && range?.[1] === segment.to : range === null;

@@ -62,8 +62,7 @@ export function where(rounds) {
 /** Show messages in `el`, one box each; repeated messages share one box with a count. */
 export function render(el, list) {
   const shown = grouped(list);
-  while (el.childElementCount > shown.length) el.lastChild.remove();
-  while (el.childElementCount < shown.length) el.append(h("div", {}, h("b"), " ", h("span")));
+  kit.resize(el, shown.length, () => h("div", {}, h("b"), " ", h("span")));
   shown.forEach((alert, i) => {
     el.children[i].className = `wb-alert is-${alert.kind}`;
     kit.write(el.children[i].firstChild, `${alert.times > 1 ? `${alert.times} × ` : ""}${alert.message}`);

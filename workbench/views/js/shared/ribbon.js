@@ -276,8 +276,7 @@ function drawArriving(state, arriving) {
     box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
   kit.set(box, { "aria-hidden": "true" });
   const row = box.firstChild, chunk = chunkOfNext(state);
-  while (row.childElementCount > words.length) row.lastChild.remove();
-  while (row.childElementCount < words.length) row.append(kit.h("span"));
+  kit.resize(row, words.length, () => kit.h("span"));
   words.forEach((w, i) => {
     kit.set(row.children[i], { class: `wb-guess is-${w.kind}` });
     kit.write(row.children[i], w.text);

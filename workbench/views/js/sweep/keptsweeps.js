@@ -45,15 +45,14 @@ export function differences(request, sweep) {
 
 /** Draw the list into `el`; emits `wb:kept` {id}. */
 export function render(el, list, open) {
-  while (el.childElementCount > list.length) el.lastChild.remove();
-  while (el.childElementCount < list.length) {
+  kit.resize(el, list.length, () => {
     const button = h(
       "button",
       { type: "button", className: "wb-tool", onclick: () => kit.emit(el, "wb:kept", { id: button.dataset.id }) },
       "open",
     );
-    el.append(h("li", {}, h("b"), h("small"), button));
-  }
+    return h("li", {}, h("b"), h("small"), button);
+  });
   list.forEach((line, i) => {
     const [title, details, button] = el.children[i].children;
     kit.write(title, line.title.replaceAll("_", " "));

@@ -163,8 +163,7 @@ export function draw(page) {
 function failures(el, cells) {
   const errors = [...new Set(cells.filter((cell) => cell.error).map((cell) => cell.error))];
   el.hidden = !errors.length;
-  while (el.childElementCount > errors.length) el.lastChild.remove();
-  while (el.childElementCount < errors.length) el.append(h("li"));
+  kit.resize(el, errors.length, () => h("li"));
   errors.forEach((text, i) => kit.write(el.children[i], `✕ ${text}`));
 }
 
@@ -200,8 +199,7 @@ function details(page, metrics, theory) {
           ? [["measured", `${cell.machine.date}, system load before the start ${cell.machine.load ?? "unknown"}`]]
           : []),
       ];
-  while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
-  while (parts.cell.childElementCount < 2 * rows.length) parts.cell.append(h("dt"), h("dd"));
+  kit.resize(parts.cell, 2 * rows.length, (i) => h(i % 2 ? "dd" : "dt"));
   rows.forEach(([name, value], i) => {
     kit.write(parts.cell.children[2 * i], name);
     kit.write(parts.cell.children[2 * i + 1], value);
