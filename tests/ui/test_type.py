@@ -29,7 +29,7 @@ SMALL_TEXT = """() => {
 
 def select_a_node(page: Any) -> None:
     """Select a node of the recorded tree, so that the tree and the node card have text."""
-    page.locator('[data-press="run"]:visible').first.click()
+    page.locator('[data-press="run"]:visible, [data-near="run"]:visible').first.click()
     page.wait_for_selector(".wb-badge[data-state=finished]")
     page.locator(".wb-tree .wb-node:visible").last.click(force=True)
 
