@@ -1,4 +1,4 @@
-"""Recommendation of a method for a user's prompts, measured on a backend that others use too.
+"""Recommend a method for a user's prompts, by measurements on a backend shared with other users.
 
 Every run is a background run of the backend, alone on its device. Runs of other users have priority: they interrupt the
 current run, which starts again when the device is free. The budget is measuring time; waiting does not count.
@@ -60,7 +60,7 @@ class Advice:
         done: number of finished runs.
         text: current action, for display.
         waiting: reason for waiting; empty while a run is active.
-        found: results so far, a `Recommendation` as plain JSON; None before the first.
+        found: results so far, a `Recommendation` as plain JSON; None before the first results.
         last: whether this is the last message.
     """
 
@@ -131,7 +131,7 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """Do one run, restarted whenever it is interrupted; yield the reasons for waiting, and return its trace."""
+        """Do one run, restarted after each interruption; yield the reasons for waiting, and return its trace."""
         nonlocal spent
         start = partial(
             backend.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,

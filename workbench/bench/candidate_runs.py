@@ -81,7 +81,7 @@ class CandidateRuns:
 
     @property
     def plain(self) -> list[Sample]:
-        """Runs of plain decoding."""
+        """Return the runs of plain decoding."""
         return self.samples[self.contenders[0].name]
 
     def run(
@@ -168,12 +168,12 @@ class CandidateRuns:
 
     @property
     def unreached(self) -> list[str]:
-        """Methods without samples that did not fail: the time was too short for them."""
+        """Return the methods without samples that did not fail: the time was too short for them."""
         return [e.name for e in self.contenders[1:] if not self.samples[e.name] and e.name not in self.failed]
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """(prompt, repeat) of plain runs that were disturbed: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
+        """Return (prompt, repeat) of disturbed plain runs: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
@@ -188,7 +188,7 @@ class CandidateRuns:
         return paired, plain
 
     def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
-        """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
+        """Return the contenders whose interval lies below that of the best; never plain decoding, the reference of all.
 
         Refused speed-ups do not count as the best.
         """
@@ -199,7 +199,7 @@ class CandidateRuns:
         return [e for e in active if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> tuple[list[RankedMethod], list[str]]:
-        """Return the contenders, fastest first, and the names of refused ones; without plain and unmeasured ones.
+        """Return the measured contenders without plain decoding, fastest first, and the names of refused ones.
 
         A method is refused if its speed-up is above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were
         disturbed.
@@ -255,7 +255,7 @@ class CandidateRuns:
 
 
 def _is_impossible(choice: RankedMethod) -> bool:
-    """Return whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
+    """Return whether a speed-up is too far above τ to be real: a round takes at least about as long as a plain step."""
     return (
         choice.speedup is not None and choice.tau is not None and choice.speedup.value > IMPLAUSIBLE_FACTOR * choice.tau
     )

@@ -52,12 +52,12 @@ class Choice:
 
     @property
     def is_evidence(self) -> bool:
-        """Whether it is one of the settings that provide the evidence for a name."""
+        """Return whether this setting is evidence for the promise of a verifier, tree builder or policy."""
         return self.rank < 2
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Configured method that a row tests."""
+        """Return the configured method that a row tests."""
         return self.method.with_params(**self.values)
 
 
@@ -106,11 +106,11 @@ def all_choices(methods: Iterable[Method]) -> list[Choice]:
 def check_choice(
     choice: Choice, models: Models, prompts: Sequence[Sequence[int] | Prompt], max_new_tokens: int, runs: int
 ) -> Iterator[Finding]:
-    """Test one setting: greedy text on the target, and a distribution.
+    """Test one setting: its greedy text on the target, and the distribution of its sampled tokens.
 
-    On a target in float64 the distribution is that of tiny models, enumerated. In another format, or if the setting
-    needs a part that tiny models lack, long texts are tested by the positions of their tokens in the target's own
-    distributions (`check_cdf_positions`).
+    For a target in float64, samples of tiny models are compared with their enumerated distribution. In another number
+    format, or if the setting needs a part that tiny models lack, long texts are tested by the positions of their tokens
+    in the target's own distributions (`check_cdf_positions`).
 
     Args:
         choice: a setting that can run on these models.
@@ -143,7 +143,7 @@ def check_cdf_positions(
 ) -> Finding:
     """Test whether sampled tokens have uniform positions in the target's cumulative distributions after their own text.
 
-    The distributions come from one forward of Hugging Face's model over each text. For an approximate verifier the
+    The distributions come from one forward pass of Hugging Face's model over each text. For an approximate verifier the
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:

@@ -43,8 +43,8 @@ class Scale:
         timed_per_group: the same for claims about time, whose runs need an idle machine.
         tokens: length limit of every generation.
         repeats: timed runs per prompt.
-        draws: sampled runs per prompt; their rounds count as one run's. More prompts are more informative than more
-            draws.
+        draws: sampled runs per prompt, whose rounds are pooled as if from one run. More prompts are more informative
+            than more draws.
     """
 
     target: str = DEFAULT_TARGET
@@ -103,7 +103,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
     Before any of these: not measurable here (the claim states a missing requirement, or nothing can measure it; or
     nothing was measured, and `lacking` gives what is still missing), not measured yet, by construction. A figure that
-    contradicts its own construction is still contradicted, since something is broken.
+    contradicts what holds by construction is still contradicted: it reveals a bug.
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
     not kept" if the whole interval of its right answers lies below `declarations.MIN_RETAINED` of the exact verifier's,

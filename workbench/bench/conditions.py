@@ -133,7 +133,7 @@ def fingerprint(name: str) -> str | None:
     Return None if the weights are not on this machine.
 
     Raises:
-        ModelError: this is not the name of a model.
+        ModelError: `name` does not name a model.
     """
     place = locate(name)
     if path_of(place).is_dir():
@@ -181,7 +181,7 @@ def canonical_json(measuring_conditions: Mapping[str, Any] | None) -> str:
 
 
 def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[str, Any] | None) -> list[str]:
-    """Return the differences of two conditions, in words.
+    """Return the differences between two sets of conditions, in words.
 
     Args:
         recorded: the recorded conditions.

@@ -76,7 +76,7 @@ SHAPES = (
 
 
 def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
-    """Return a random target with its first layers as the drafter, undamped.
+    """Return an undamped random target, and its first layers as its drafter.
 
     Args:
         shape: shape of the target.
@@ -102,7 +102,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
         shape: shape of the target.
         device: its device.
         dtype: dtype of its weights.
-        seed: seed of the generator there. The weights differ between kinds of devices.
+        seed: seed of the device's generator. The weights differ between kinds of devices.
     """
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(shape.config())

@@ -1,7 +1,7 @@
 """Public prompt suites, read from a folder: they are not part of the repository.
 
 Each entry has its file name, the conversion of a row into a prompt, and the file's source. The prompts are those of
-Spec-Bench and of the data sets' own papers, without examples before the question.
+Spec-Bench and of the data sets' own papers, without few-shot examples.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from workbench.trace.events import Trace
 
 IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"
 
-STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwards as long as the run's"
+STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forward passes as long as the run's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Logit of plain decoding's token minus that of the run's, token by token."""
+        """Return the logit of plain decoding's token minus that of the run's, both computed token by token."""
         return self.readings[0].gap
 
     def describe(self) -> str:
@@ -206,14 +206,14 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
 def _plain_logits(
     models: Models, prompt: Sequence[int], tokens: Sequence[int], forwards: Sequence[tuple[int, int]], images: Any
 ) -> list[Float[Tensor, " V"]]:
-    """Return the logits from which plain decoding would choose each of `tokens`, in forwards of the given sizes.
+    """Return the logits from which plain decoding would choose each of `tokens`, in forward passes of the given sizes.
 
     Args:
         models: the target is used; no drafter is involved.
         prompt: token ids.
         tokens: tokens of the text, used as inputs.
-        forwards: (tokens in the forward, tokens of them that belong to the text); the rest is padding, which earlier
-            tokens do not attend to.
+        forwards: for each forward pass (its number of tokens, the number of these that belong to the text); the rest is
+            padding, which earlier tokens do not attend to.
         images: the processor's output, or None.
     """
     target = models.target

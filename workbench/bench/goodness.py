@@ -41,7 +41,7 @@ class Fit:
 
     def __str__(self) -> str:
         if self.impossible:
-            return f"{len(self.impossible)} outcomes of probability 0 were seen, {self.impossible[0]} for one"
+            return f"{len(self.impossible)} outcomes of probability 0 were seen, such as {self.impossible[0]}"
         cell, observed, expected = self.worst
         return (
             f"χ² = {self.statistic:.1f} with {self.freedom} degrees of freedom, p = {self.p_value:.2g} "
@@ -155,7 +155,7 @@ def cdf_positions(
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
-    """Return counts of the first `n_tokens` of each sample."""
+    """Count the sequences of the first `n_tokens` tokens of the samples."""
     return Counter(tuple(s[:n_tokens]) for s in samples)
 
 
@@ -166,7 +166,7 @@ def joint_distribution(
     warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]],
     extra: Mapping[str, Tensor] | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """Return the exact joint distribution of the next `n_tokens`, by one plain forward of the model per prefix.
+    """Return the exact joint distribution of the next `n_tokens`, by one plain forward pass of the model per prefix.
 
     Args:
         model: a Hugging Face causal model.

@@ -86,19 +86,19 @@ class Lane:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Method with values for all its parameters. Imports PyTorch."""
+        """Return the method with values for all its parameters. Imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is plain decoding."""
+        """Return whether the lane is plain decoding."""
         return self.method == BASELINE
 
     @property
     def title(self) -> str:
-        """Title for display: the method's title, and non-default settings."""
+        """Return the title for display: the method's title, and non-default settings."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         parts += [self.drafter] if self.drafter else []
         title = method_info.get(self.method).title

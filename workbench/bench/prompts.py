@@ -31,11 +31,10 @@ class BenchPrompt:
         chat: whether it is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.
-        question: number of the question it belongs to, if its suite numbers them.
+        question: number of the question that the prompt belongs to, if its suite numbers them.
         turn: index of the message in the conversation, from 0.
         category: the suite's own category, if that is finer than `group`.
-        answer: the number that a right text ends with, or the JSON object that comes first in it; empty if a program
-            cannot check it.
+        answer: right answer: the last number of a text, or its first JSON object; empty if a program cannot check it.
     """
 
     name: str
@@ -59,7 +58,7 @@ class BenchPrompt:
         return list(tokenizer("\n".join(turns))["input_ids"])
 
     def is_right(self, text: str) -> bool:
-        """Return whether the last number of a text, or its first JSON object in any order of fields, is the answer.
+        """Return whether the answer is the last number of a text, or its first JSON object, in any order of fields.
 
         Example:
             >>> BenchPrompt("sum", "What is 1 + 2?", answer="3").is_right("1 + 2 = 3.")

@@ -64,7 +64,7 @@ def saved_run_prompts(target: str, last: int) -> list[PromptIds]:
         last: largest number of prompts.
 
     Raises:
-        PromptError: there is none.
+        PromptError: no run of this target is saved.
     """
     store, prompts = RunStore(None), dict[tuple[int, ...], PromptIds]()
     for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
@@ -90,7 +90,7 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure until the time is up, Ctrl-C, or one method is left; return a ranking.
+    """Measure until the time is up, Ctrl-C is pressed, or one method is left; return a ranking.
 
     The time is checked between runs, so that the last one may exceed it. All finished runs count.
 

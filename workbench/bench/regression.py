@@ -1,8 +1,8 @@
 """Comparison of two saved reports: which differences are significant.
 
-Both reports ran the same prompts, so each prompt is its own control: for every method and figure, the prompts' changes
-are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of a
-comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
+Both reports contain the same prompts, so each prompt is its own control: for every method and figure, the prompts'
+changes are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of
+a comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
 many prompts the test detects changes too small to matter.
 
 Speed is compared twice. The speed-up against plain decoding within the same session cancels a slower machine or a busy
@@ -141,7 +141,7 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Changes for the worse."""
+        """Return the changes for the worse."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     """
     for label, report in (("old", old), ("new", new)):
         if not report.runs:
-            raise WorkbenchError(f"The {label} report has no runs in it.", "`workbench bench --out` writes them.")
+            raise WorkbenchError(f"The {label} report contains no runs.", "`workbench bench --out` writes them.")
     before, after = _by_method(old.runs), _by_method(new.runs)
     shared = [method for method in before if method in after]
     cases, p_values = [], []
@@ -224,7 +224,8 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Test whether the prompts' changes are symmetric about zero, and return the p-value; None with too few prompts.
 
-    `UNCHANGED` if no prompt differs, like τ of greedy runs: this counts as no test and needs no correction.
+    The result is `UNCHANGED` if no prompt differs, as with τ of greedy runs: this counts as no test and needs no
+    correction.
     """
     if len(pairs) < FEWEST:
         return None

@@ -30,7 +30,7 @@ from workbench.trace.events import Trace
 PROMPTS, TOKENS = 40, 64
 """Prompts on which τ is compared, and length limit of a run, in tokens."""
 DRAFT, IMAGE_DRAFT = "draft-model", "vlm-draft"
-"""Methods that measure a draft model, of a target without and with images."""
+"""Methods that measure a draft model: of a text target, and of a target with images."""
 Progress = Callable[[int, int], None]
 
 
@@ -56,7 +56,7 @@ def compare_storage(
     """
     config = config_of(before)
     if not (target := config.get("target")):
-        raise ModelError(f"{before} names no target.", "Give the folder of a head or of a draft model.")
+        raise ModelError(f"{before} does not name a target.", "Give the folder of a head or of a draft model.")
     models = load_models(target, None, "cpu")
     forms = [_models_with(models, folder, label) for label, folder in (("before", before), ("after", after))]
     configured = _method_for(config.get("workbench_head"), forms[0])
@@ -73,7 +73,7 @@ def compare_storage(
     )
     ratio = ratio_of_quotients((emitted[1], passes[1]), (emitted[0], passes[0]))
     if ratio is None:
-        raise ModelError(f"{before} was measured without a round.", "Allow more tokens.")
+        raise ModelError(f"The runs of {before} have no rounds.", "Allow more tokens.")
     return {
         "method": configured.method.name,
         "prompts": len(traces),
@@ -86,7 +86,7 @@ def compare_storage(
 
 
 def _models_with(models: Models, folder: Path, label: str) -> Models:
-    """Return the models with the head or draft model of a folder; `label` keeps cached nets of two forms apart."""
+    """Return the models with the head or draft model of a folder; `label` separates cached nets of the two forms."""
     config = config_of(folder)
     kind = config.get("workbench_head")
     if kind is None:
@@ -111,7 +111,7 @@ def _method_for(kind: str | None, models: Models) -> ConfiguredMethod:
 def _requests(
     models: Models, configured: ConfiguredMethod, n: int, max_new_tokens: int
 ) -> list[Callable[[Models], Request]]:
-    """Return functions from models to the request of each prompt."""
+    """Return a function for each prompt, which makes the request from models."""
     if models.processor is not None:
         scenes = [question for question in questions(n, 0) if question.kind == "caption"]
         return [lambda form, scene=scene: vision_suite.request(form, scene, configured) for scene in scenes]

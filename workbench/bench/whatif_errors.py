@@ -57,7 +57,7 @@ class ErrorEstimate:
 
     @property
     def sentence(self) -> str:
-        """Error in words: over all predictions, and of a typical single run.
+        """Return the error in words: over all predictions, and of a typical single run.
 
         Example:
             >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence

@@ -60,7 +60,7 @@ def measure(
         methods: methods to measure besides plain decoding.
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
-        finished_rows: kinds that need not be measured again, by their key.
+        finished_rows: rows of kinds that need not be measured again, by key.
         save_row: called with each finished row.
         progress: called before every run.
 
@@ -77,7 +77,9 @@ def measure(
         ids = {p.name: p.encode(models.tokenizer) for p in suite[kind]}
         fitting = {name: token_ids for name, token_ids in ids.items() if len(token_ids) <= limit}
         if not fitting:
-            raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
+            raise PromptError(
+                f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Lower the length limit."
+            )
 
         def tell(_: int, __: int, what: str) -> None:
             progress(list(suite).index(kind), len(suite), f"{kind} · {what}")
@@ -127,7 +129,7 @@ def reusable_rows(
     saved_rows: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
     tokens: int,
 ) -> dict[str, Row]:  # fmt: skip
-    """Return the saved rows of a target that a new measurement would repeat: same settings, commit and machine.
+    """Return the saved rows of a target that need no new measurement: their settings, commit and machine are the same.
 
     Args:
         saved_rows: rows of the board.
@@ -156,9 +158,9 @@ def reusable_rows(
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
     """Return the board: an entry for each target, with its methods by their speed over all kinds.
 
-    Each has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params, `all`,
-    and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain decoding),
-    and date, commits and machine of the measurement.
+    Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
+    `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain
+    decoding), and date, commits and machine of the measurement.
 
     Args:
         saved_rows: the saved rows; by default those of the repository.
@@ -193,7 +195,7 @@ def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _cell(name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
+    """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, of one or more kinds."""
     runs, plain_runs = (workload_runs(rows.values(), side) for side in (name, BASELINE))
     ratio = speedup_of_runs(runs, plain_runs)
     tau = ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()])
