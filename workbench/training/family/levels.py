@@ -75,7 +75,7 @@ def measure_ranks(
     levels: int,
     predict: Callable[[list[int], torch.Generator], Iterable[tuple[Float[Tensor, "N W"], Int[Tensor, " N"]]]],
 ) -> tuple[tuple[float, ...], ...]:
-    """Return how often the r-th best token of each level is right, r = 1 … 10, on held-out answers: [K, 10].
+    """Return how often the r-th best token of each level is right (r = 1 … 10), on held-out answers: [K, 10].
 
     Args:
         setup: training setup with the held-out answers.
