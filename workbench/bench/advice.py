@@ -95,9 +95,9 @@ def advise(
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS} prompts.")
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,}.")
+        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,} seconds.")
     texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
              for i, p in enumerate(prompts)]  # fmt: skip
     for i, text in enumerate(texts):
@@ -106,7 +106,7 @@ def advise(
     entries = {m["name"]: m for m in backend.methods(target, drafter)}
     for name in methods:
         if name in entries and not entries[name]["available"]:
-            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
+            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave this method out.")
     candidates = [method_info.get(name) for name in methods or entries if methods or entries[name]["available"]]
     candidates = [method for method in candidates if is_candidate(method)]
     if not candidates:

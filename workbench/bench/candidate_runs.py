@@ -23,8 +23,10 @@ from workbench.methods.method_info import MethodInfo
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12
-"""Tokens that each method generates, twice, before anything is measured: the first run includes compiling and loading,
-the second shows how long a run takes."""
+"""Number of tokens that each method generates in each of two warm-up runs, before anything is measured.
+
+The first run includes compiling and loading, the second shows how long a run takes.
+"""
 WARM_UP_SHARE = 0.4
 """Share of the time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
@@ -188,7 +190,7 @@ class CandidateRuns:
         return paired, plain
 
     def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
-        """Return the contenders whose interval lies below that of the best; never plain decoding, the reference of all.
+        """Return the contenders whose interval lies below that of the best; never plain decoding, the reference.
 
         Refused speed-ups do not count as the best.
         """

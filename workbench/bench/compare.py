@@ -36,12 +36,14 @@ def prepare(
     """
     parsed = [Lane.of(lane) for lane in lanes]
     if len(parsed) > LANES:
-        raise ParameterError(f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added.")
+        raise ParameterError(
+            f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added automatically."
+        )
     repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
     if repeated is not None:
-        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one, or remove it.")
+        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove it.")
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
     specs = method_info.sampling()

@@ -188,7 +188,7 @@ def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
     speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
     and K the depth drafted in that round: every draft is accepted with probability a, independent of earlier ones. τ(a)
     and both times are geometric means over prompts, like the measured speed-up: where τ(a) equals the measured τ, the
-    curve gives the measured speed-up.
+    curve has the value of the measured speed-up.
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted

@@ -2,7 +2,7 @@
 
 A random target's text is meaningless, but its speed is that of any model of its shape. The drafter is a separate model
 of the target's first layers, its norm and its LM head, with shared weights. The gains of the norms damp the layers
-above, until drafter and target agree at the wanted rate. A damped layer computes and reads as much as any other.
+above, until drafter and target agree at the desired rate. A damped layer has the same cost as any other.
 `early-exit` can draft with the same layers. (`forced_acceptance` builds drafters for an existing target; each is a
 whole additional model.)
 """

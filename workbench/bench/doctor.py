@@ -159,11 +159,11 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     dtype = str(models.target.weight_dtype).removeprefix("torch.")
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
-            f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",
+            f"The run used {header.target} in {header.dtype}, but {models.target_name} in {dtype} is loaded.",
             "Load the same target in the same dtype.",
         )
     if not header.prompt_tokens:
-        raise WorkbenchError("The trace lacks its prompt's tokens.", "Examine a run recorded with its prompt.")
+        raise WorkbenchError("The trace lacks the tokens of its prompt.", "Examine a run recorded with its prompt.")
     if getattr(header, "pictures", None) and images is None:
         raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
     tokens = trace.token_ids

@@ -96,7 +96,7 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (Holm): rejecting those below α has a total error probability ≤ α.
+    """Return p-values corrected for their number (Holm): rejecting all those below α has a total error probability ≤ α.
 
     The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. No assumption
     is made about dependence between the tests.
@@ -155,7 +155,7 @@ def cdf_positions(
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
-    """Count the sequences of the first `n_tokens` tokens of the samples."""
+    """Return how often each sequence of `n_tokens` tokens occurs at the start of the samples."""
     return Counter(tuple(s[:n_tokens]) for s in samples)
 
 
@@ -173,7 +173,7 @@ def joint_distribution(
         prompt: token ids.
         n_tokens: number of tokens; the distribution has up to V**n_tokens cells.
         warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
-        extra: inputs of the model besides token ids: pixels.
+        extra: further inputs of the model, such as pixels.
     """
     probs: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):

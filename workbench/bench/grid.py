@@ -57,12 +57,12 @@ class Axis:
                 values += [str(i) for i in range(int(first), int(last) + 1)]
             elif dots and (first.lstrip("-").isdigit() or last.lstrip("-").isdigit()):
                 raise ParameterError(
-                    f"{value.strip()!r} is not a range of whole numbers.", f"Write one as in {name.strip()}=1..6."
+                    f"{value.strip()!r} is not a range of whole numbers.", f"Write a range as in {name.strip()}=1..6."
                 )
             elif value.strip():
                 values.append(value.strip())
         if not equals or not name.strip() or not values:
-            raise ParameterError(f"{text!r} is not an axis.", "Write one as in depth=1,2,4 or depth=1..6.")
+            raise ParameterError(f"{text!r} is not an axis.", "Write an axis as in depth=1,2,4 or depth=1..6.")
         return cls(name.strip(), tuple(values))
 
 
@@ -170,7 +170,7 @@ class Sweep:
         )
         for axis in sweep.axes:
             if not axis.values or len(set(axis.values)) < len(axis.values):
-                raise ParameterError(f"{axis.name} has no values, or one value twice.", "Give each value once.")
+                raise ParameterError(f"{axis.name} has no values, or a value twice.", "Give each value once.")
         if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
             raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
         sweep.cells()  # raises errors of any cell
@@ -237,7 +237,7 @@ class Sweep:
                 raise UnknownNameError.of("group of prompts", name, groups_of(bundled))
         selected = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
         if not any(selected):
-            raise PromptError("There is no prompt to measure on.", "Use a limit of 1 or more.")
+            raise PromptError("There is no prompt to measure on.", "Set limit to 1 or more.")
         return tuple(itertools.chain.from_iterable(selected))
 
     def to_wire(self) -> dict[str, Any]:

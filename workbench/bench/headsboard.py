@@ -31,7 +31,7 @@ BOARD, SUITE = "heads", "on-policy"
 """Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
 used, a tree if they have one."""
 TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
-"""Tokens per run, tokens that each method generates before anything is timed, and draft positions on the board."""
+"""Tokens per run, warm-up tokens per method, and number of draft positions on the board."""
 DEFAULT_BATCH_SIZE = 16
 """Answers per training step if a head's options do not contain it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"

@@ -41,14 +41,14 @@ def measure(
         progress: called before every run.
         on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
             the error is raised.
-        warm_up: runs of every contender before anything is timed.
+        warm_up: warm-up runs of every contender, before the timed runs.
         store: keeps the samples, so that a stopped measurement can continue. If a contender's sample is missing in a
             repetition, all contenders are measured again in it, since ratios are taken within a repetition.
         warm_up_contenders: contenders of the same names that do the warm-up runs, for example with fewer tokens.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
-        are returned without those of the current prompt, so that every contender has the same prompts.
+        are returned, but no samples of the current prompt, so that every contender has the same prompts.
     """
     by_name = {contender.name: contender for contender in contenders}
     for_warm_up = by_name | {contender.name: contender for contender in warm_up_contenders}

@@ -71,11 +71,13 @@ class Lane:
             )
         params, drafter = value.get("params") or {}, value.get("drafter") or None
         if not isinstance(params, dict) or not (drafter is None or isinstance(drafter, str)):
-            raise ParameterError("The parameters of a lane are not given by name.", 'For example: {"depth": 4}.')
+            raise ParameterError(
+                "The parameters of a lane are not an object of names and values.", 'For example: {"depth": 4}.'
+            )
         return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """Return the same lane with typed values and without default ones.
+        """Return the same lane with typed values and without default values.
 
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.

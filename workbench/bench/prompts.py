@@ -15,7 +15,7 @@ from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
-"""Problems with one numeric answer each; generated ones are held out from training."""
+"""Problems with one numeric answer each; generated problems are held out from training."""
 CLAIM_PROMPTS = Path(__file__).with_name("claim_prompts.jsonl")
 """More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
 
@@ -120,7 +120,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
 
 
 def read_prompts(text: str) -> list[BenchPrompt]:
-    r"""Parse prompts that a user typed or pasted: one message per line, or JSON Lines like those of `load_prompts`.
+    r"""Parse prompts that a user typed or pasted: one message per line, or JSON Lines in `load_prompts`' format.
 
     Raises:
         PromptError: the text is empty, or a line of JSON is not such an object.

@@ -135,7 +135,7 @@ class Recommendation:
             more_note = "" if slower else " More time or prompts may show a difference."
             return f"Plain decoding: {summary}.{copy_note}{more_note}"
         tie_note = f" Not significantly slower: {', '.join(self.rivals)}." if self.rivals else ""
-        chance = f" As the fastest of {n} methods, it is favoured by chance." if n > 1 else ""
+        chance = f" As it is the fastest of {n} methods, its measured speed-up is likely too high." if n > 1 else ""
         return f"{best.title}: {best.speedup.sentence}. {best.why}{copy_note}{tie_note}{chance}"
 
     @property

@@ -5,8 +5,8 @@ changes are tested with Wilcoxon's signed-rank test, which assumes no distributi
 a comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
 many prompts the test detects changes too small to matter.
 
-Speed is compared twice. The speed-up against plain decoding within the same session cancels a slower machine or a busy
-minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
+Speed is compared twice. The speed-up over plain decoding within the same session is not affected by a slower machine or
+a busy minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
 `workbench.trace.speedup`, so that a report's figures here equal those in its own tables; other figures are medians over
 prompts.
 """
@@ -47,7 +47,7 @@ class Figure:
     """A figure that is compared, prompt by prompt.
 
     Attributes:
-        title: title.
+        title: title for display.
         value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
@@ -97,8 +97,8 @@ class Change:
         new: value in the new report.
         change: relative change per prompt, summarised over prompts in the same way: 0.1 means +10 %.
         prompts: number of prompts with the figure in both reports.
-        p: adjusted for all tests of the comparison; None with too few prompts.
-        verdict: "better", "worse", "within noise", "too few prompts".
+        p: p-value, adjusted for all tests of the comparison; None with too few prompts.
+        verdict: "better", "worse", "within noise" or "too few prompts".
     """
 
     method: str
@@ -174,7 +174,9 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     """
     for label, report in (("old", old), ("new", new)):
         if not report.runs:
-            raise WorkbenchError(f"The {label} report contains no runs.", "`workbench bench --out` writes them.")
+            raise WorkbenchError(
+                f"The {label} report contains no runs.", "Give a report that `workbench bench --out` wrote."
+            )
     before, after = _by_method(old.runs), _by_method(new.runs)
     shared = [method for method in before if method in after]
     cases, p_values = [], []
@@ -187,7 +189,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
                 cases.append((method, name, pairs))
                 p_values.append(_p_value(pairs))
     if not cases:
-        raise WorkbenchError("The reports share no prompt and method.", "Compare runs of the same suite.")
+        raise WorkbenchError("The reports have no prompt and method in common.", "Compare runs of the same suite.")
     testable = [p for p in p_values if p is not None and p != UNCHANGED]
     adjusted = iter(stats.false_discovery_control(testable) if testable else [])
     changes = [

@@ -74,8 +74,8 @@ SAMPLING_TESTS = (
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
-"""Required number of cells in a test of trained heads. They fit their own target only, whose first tokens may be almost
-certain, and one cell would test nothing."""
+"""Required number of cells in a test of trained heads. Heads can only be tested with their own target. Its first
+tokens may be almost certain, and one cell would test nothing."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
 

@@ -129,7 +129,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the speed of one file relative to another: a row per Spec-Bench category, then one for all.
 
-    Only questions that both files answer count, on both sides.
+    Only questions that both files answer count.
 
     Returns:
         Rows with category, questions, mean_accepted (mean of accept_lengths; None if the file has none),

@@ -2,7 +2,7 @@
 
 Speeds are geometric means over equally weighted prompts. Speed-ups are geometric means of ratios within one prompt and
 repeat, with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
-(`Totals`). Other figures, one value per prompt, are means with the one 95 % interval below: scipy's percentile
+(`Totals`). Other figures, one value per prompt, are means with the 95 % interval of scipy's percentile
 bootstrap (Efron & Tibshirani 1993, §13.3) with a fixed seed.
 """
 

@@ -73,7 +73,7 @@ def compare_storage(
     )
     ratio = ratio_of_quotients((emitted[1], passes[1]), (emitted[0], passes[0]))
     if ratio is None:
-        raise ModelError(f"The runs of {before} have no rounds.", "Allow more tokens.")
+        raise ModelError(f"The runs of {before} have no rounds.", "Allow more tokens per run.")
     return {
         "method": configured.method.name,
         "prompts": len(traces),
@@ -105,7 +105,9 @@ def _method_for(kind: str | None, models: Models) -> ConfiguredMethod:
     for method in registry.methods():
         if kind in method.needs:
             return method.with_params()
-    raise ModelError(f"No method drafts with heads of the kind {kind}.", "See workbench methods.")
+    raise ModelError(
+        f"No method drafts with heads of the kind {kind}.", "`workbench methods` lists the kinds of heads."
+    )
 
 
 def _requests(

@@ -43,10 +43,10 @@ class Plan:
         repeats: repetitions of every method and prompt.
         sampling: temperature and filters.
         seed: seed of every generation.
-        against_hf: measure Hugging Face's `generate` too.
-        stock: run Hugging Face's `generate` with transformers' own linear layers, as its users do, instead of on our
-            model objects, whose linear layers are packed on a CPU.
-        against_llama: measure llama.cpp too, if it is installed.
+        against_hf: whether to measure Hugging Face's `generate`, too.
+        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as its users do, instead
+            of on our model objects, whose linear layers are packed on a CPU.
+        against_llama: whether to measure llama.cpp, too, if it is installed.
         suite: name of the suite, for the report.
         per_group: number of prompts per group: the first ones that fit the context; 0 uses all.
     """
@@ -88,7 +88,9 @@ def bench_methods(
     for configured in methods:
         reason = models.unsupported_reason(configured.method.needs)
         if reason:
-            raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Exclude it with --method.")
+            raise MethodUnavailableError(
+                f"{configured.name} cannot run: {reason}", "Choose other methods with --method."
+            )
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
     settings = _settings(models, plan, len(prompts))
     facts = machine_facts()

@@ -171,7 +171,9 @@ class SweepFolder:
         try:
             return Sweep.from_wire(json.loads(read_regular(self.folder / "sweep.json")))
         except (OSError, ValueError, KeyError) as error:
-            raise WorkbenchError(f"{self.folder} contains no sweep.", "Give the folder of one, or axes.") from error
+            raise WorkbenchError(
+                f"{self.folder} contains no sweep.", "Give the folder of a sweep, or axes for a new one."
+            ) from error
 
     def _path(self, name: str) -> Path:
         return self.folder / "cells" / f"{name}.json"
@@ -214,7 +216,7 @@ def _read(path: Path) -> Result | None:
 
 
 def _unwritable(path: Path, error: OSError) -> WorkbenchError:
-    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Make room, or choose another folder.")
+    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Free disk space, or choose another folder.")
 
 
 # -- many sweeps ------------------------------------------------------------------------------------------------------

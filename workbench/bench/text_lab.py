@@ -102,7 +102,8 @@ def tokens_per_layer(rounds: Sequence[Round], layers: int, head: float) -> float
     """Return the tokens emitted per layer computed, over rounds that draft from early layers.
 
     Args:
-        rounds: rounds of a method whose drafts exit the target after "exit layer" (signal) or `exit_layer` (parameter).
+        rounds: rounds of a method that drafts with the target's layers up to the signal "exit layer", or up to the
+            parameter `exit_layer`.
         layers: number of layers of the target.
         head: cost of the LM head, in layers.
     """
@@ -255,7 +256,7 @@ class TextLab:
         Args:
             own_params: parameters of this method.
             other_settings: parameters of each other setting; the best is the one with the largest geometric mean over
-                prompts. As the best of several, it is favoured by chance.
+                prompts. Being the best of several, its measured speed is likely too high.
             temperature: temperature of all settings.
             other: registry name of the other settings' method; "": this method.
         """
@@ -360,8 +361,8 @@ class TextLab:
     ) -> Measurement:
         """Measure tokens per computed layer relative to another early-exit method: geometric mean over prompts.
 
-        A round computes all layers once to verify, and those before the exit once per draft pass; the LM head counts as
-        `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
+        A round computes all layers once to verify, and the layers before the exit once per draft pass; the LM head
+        counts as `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
         """
         target = self.models.target
         ratios = [

@@ -28,7 +28,7 @@ PREDICTIONS = {
 }
 """Predicted figures, by the key of the row."""
 TIMED = ("speeds", "plain", "formula")
-"""Predictions of speeds, whose real runs need an idle machine. The others are counts of tokens."""
+"""Predictions of speeds, whose real runs need an idle machine. The other predictions are counts of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ErrorEstimate:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
-    """Return the error of a saved row; None if it has too few pairs."""
+    """Return the error of a saved row; None if the row has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:

@@ -126,7 +126,9 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     if models.drafter is None:
-        raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter=….")
+        raise ParameterError(
+            f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter to a draft model."
+        )
     train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
     net = _new_head(train_drafts, options)
     report(

@@ -179,7 +179,7 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     Args:
         figures: figures of the last run.
         hardware: hardware of runs whose figures do not include it.
-        token_note: note in brackets after the number of tokens on what the number includes; empty: no note.
+        token_note: note in brackets that says which tokens the number of tokens includes; empty: no note.
     """
     runs = runs_of(figures)
     if len(runs) == 1:

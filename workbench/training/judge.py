@@ -145,7 +145,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
             f"Of {len(swaps)} swaps, {int(is_wrong.sum())} are wrong; a judge needs harmless and wrong ones.",
-            "Use more problems: count=…, held=….",
+            "Use more problems: increase count and held.",
         )
     states = [
         torch.cat(

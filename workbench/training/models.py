@@ -118,7 +118,7 @@ def half_precision(enabled: bool = True) -> Iterator[None]:
 def fast_attention() -> str:
     """Return the attention implementation that trains fastest on this CPU, for sequences of a few hundred tokens.
 
-    In bfloat16 plain products are faster than the fused kernel; in float32 it is the other way round.
+    In bfloat16, plain products are faster than the fused kernel; in float32, the fused kernel is faster.
     """
     return "eager" if has_bfloat16() else "sdpa"
 

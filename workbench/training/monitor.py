@@ -51,7 +51,7 @@ class TrainingMonitor:
         except ImportError:
             raise WorkbenchError(
                 "Curves are written as TensorBoard event files, and the package tensorboardX is not installed.",
-                "Run pip install tensorboardX, or leave curves out.",
+                "Run `pip install tensorboardX`, or leave out `curves`.",
             ) from None
 
     def record_losses(self, step: int, losses: Mapping[str, float]) -> None:

@@ -47,7 +47,7 @@ class PretrainOptions(RunOptions):
         exact_rows: Number of windows per forward pass that come from `exact.bin`, with more of the tasks that need
             exact answers.
         repeat_rows: Number of windows that are replaced by repeated random spans (see `repeats`) in the first
-            `repeat_steps`.
+            `repeat_steps` steps.
         repeat_steps: Number of first steps with repeated random spans.
         parts: Forward passes per optimizer step (gradient accumulation).
         user_share: Share of the tokens in user turns that have a loss.

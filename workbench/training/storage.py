@@ -47,7 +47,9 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
     elif "mask_token_id" in config:
         first, second = (list(_masked_answers(folder, n)) for folder in (before, after))
     else:
-        raise ModelError(f"There are no problems for {before}.", "Leave out --measure, or give a draft model or heads.")
+        raise ModelError(
+            f"There are no problems for {before}.", "Leave out --measure, or give a draft model or a head."
+        )
     pairs = list(zip(first, second, strict=True))
     return {
         "each": n,

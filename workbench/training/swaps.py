@@ -126,7 +126,7 @@ def find_swaps(
         ParameterError: there is no draft model.
     """
     if models.drafter is None:
-        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter=….")
+        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter to a draft model.")
     engine = Engine(models, max_sequences=rows, record=False)
     searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _generate_continuations(engine, [(search.prompt_ids, tokens) for search in searches])

@@ -1,4 +1,4 @@
-"""The trainer of all recipes: a pipeline declares its net, loss, evaluation and files; the trainer does the rest.
+"""The trainer of all recipes: a recipe declares its net, loss, evaluation and files; the trainer runs the loop.
 
 each step        loss of the step → gradients → one optimizer step (`run_loop`)
 each checkpoint  state for resuming → figures on held-out data → learning curve → files of the model

@@ -97,7 +97,7 @@ class ChatDrafterOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Teacher:
-    """Parts of a target that drafters are trained against, besides its stored hidden states.
+    """Parts of a target that the training of drafters uses, in addition to stored hidden states.
 
     Attributes:
         lm_head: weights of its LM head, float32 [V, D].
@@ -141,7 +141,7 @@ def load_teacher(options: Any) -> Teacher:
 
     Raises:
         ParameterError: the readings come from another target or from other weights, or they are too few.
-        ModelError: this machine has no such device.
+        ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)
     readings = Readings(options.readings)
@@ -152,7 +152,7 @@ def load_teacher(options: Any) -> Teacher:
     ):
         raise ParameterError(
             f"{options.readings} has too few readings (stored hidden states): training and held-out ones are needed.",
-            "Create more: workbench train answers, then workbench train readings.",
+            "Create more readings: `workbench train answers`, then `workbench train readings`.",
         )
     facts, name = readings.facts, short_name(options.target)
     if facts["target"] != name:
@@ -165,8 +165,8 @@ def load_teacher(options: Any) -> Teacher:
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"{options.readings} was made with other weights than those of this {name}.",
-            "Create readings of these weights in another folder: workbench train readings.",
+            f"{options.readings} was computed with other weights than this {name} has.",
+            "Create readings of these weights in another folder: `workbench train readings`.",
         )
     modules = (head, model.get_input_embeddings())
     weights, embedding = (part.to(device).get_parameter("weight").detach() for part in modules)
@@ -329,7 +329,9 @@ def check_folders_differ(begin: Path | None, out: Path) -> None:
         ParameterError: both folders are the same.
     """
     if begin is not None and begin.resolve() == out.resolve():
-        raise ParameterError(f"{out} is both the model to start from and the output folder.", "Set another `out`.")
+        raise ParameterError(
+            f"{out} is both the model to start from and the output folder.", "Set `out` to another folder."
+        )
 
 
 AnswerBatches = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]

@@ -80,7 +80,7 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
     if not prompts or not folders:
         raise ParameterError(
             f"Nothing can be measured: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
-            "Create them: workbench train answers, readings, chat-drafter, chat-heads.",
+            "Run the recipes answers, readings, and chat-drafter or chat-heads.",
         )
     drafter = str(folders["drafter"]) if "drafter" in folders else None
     models = load_models(options.target, drafter, options.device, options.dtype, strict=drafter is not None)

@@ -28,7 +28,7 @@ from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_par
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
+"""Function (indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
 EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
 
@@ -39,7 +39,7 @@ class TrainingSetup:
 
     Attributes:
         options: options of the kind, its module's `Options`.
-        teacher: parts of the target that drafters are trained against.
+        teacher: parts of the target that the training uses.
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].
         held_out: indices of the readings held out for evaluation.
@@ -82,7 +82,7 @@ class TrainingSetup:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
-        """Return the configuration entries that all heads have besides their sizes and tokens."""
+        """Return the configuration entries that all heads have in addition to their sizes and tokens."""
         return {
             WEIGHTS: self.teacher.weights,
             "parameters": count_parameters(net),

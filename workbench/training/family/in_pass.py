@@ -59,7 +59,7 @@ class ProbedTexts:
 
 
 RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
-"""(net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
+"""Function (net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
 
 
 @dataclass

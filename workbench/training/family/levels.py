@@ -24,8 +24,8 @@ Predict = Callable[
     [AnswerBatch, torch.Generator, int | None],
     Iterable[tuple[Float[Tensor, "N D"], Float[Tensor, "N W"], Float[Tensor, "N D"]]],
 ]
-"""(answers, random generator, largest number of positions; None: all) → per level the predicted features, their logits
-over the draft vocabulary, and the target's features at the same tokens."""
+"""Function (answers, random generator, largest number of positions; None: all) → for each level the predicted features,
+their logits over the draft vocabulary, and the target's features at the same tokens."""
 
 
 def train_levels(

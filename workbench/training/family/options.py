@@ -156,7 +156,7 @@ def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
     """Return the options class of the recipe `chat-heads` for the given values: that of their `method`.
 
     Raises:
-        UnknownNameError: there is no such kind.
+        UnknownNameError: the kind of head does not exist.
         ParameterError: heads of this kind cannot be averaged with the head that they start from.
     """
     kind = str(values.get("method") or DEFAULT_KIND)

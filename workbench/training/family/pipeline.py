@@ -118,7 +118,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     Raises:
         ParameterError: the target has too few layers or is too narrow for this kind, an earlier run of a step used
             other settings, or a finished head would be overwritten.
-        ModelError: there is no such target.
+        ModelError: the target does not exist.
     """
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:

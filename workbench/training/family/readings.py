@@ -210,7 +210,7 @@ def compute_hidden_states(
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return a target's final norm, whose output its LM head reads; the initial value of heads' own norms.
+    """Return a target's final norm, whose output its LM head reads; heads' own norms are initialised with it.
 
     Raises:
         ParameterError: the norm is not Llama's RMSNorm.
@@ -235,7 +235,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(
-            f"{folder} was made with {changed}.", "Use the same options to continue, or set another out."
+            f"{folder} was created with {changed}.", "Use the same options to continue, or set `out` to another folder."
         )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):

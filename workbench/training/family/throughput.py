@@ -134,7 +134,10 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
         ParameterError: heads of this kind have their own training loop; see also `train_chat_heads`.
     """
     if get_training_module(options.method) is eagle:
-        raise ParameterError("EAGLE's layer has another training loop, shared with vision targets.", "Use mtp.")
+        raise ParameterError(
+            "The throughput of this head cannot be timed: its training loop is shared with vision targets.",
+            "Time another kind of head, such as mtp.",
+        )
     module, setup, _ = prepare_training(options, report)
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)

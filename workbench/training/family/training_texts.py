@@ -1,4 +1,4 @@
-"""Sources of a draft model's training texts: the target's answers, those of the training text, or the drafter's own.
+"""Sources of a draft model's training texts: answers of the target, of the training text, or of the drafter itself.
 
 A drafter that is trained only on correct text does not learn to continue its own mistakes. So it generates texts with
 its current weights, and the target's distribution at each position is the label:

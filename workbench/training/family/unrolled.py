@@ -31,7 +31,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""(rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
+"""Function (rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
 
 
 class Batch(NamedTuple):
@@ -60,8 +60,8 @@ class Batch(NamedTuple):
 
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""(answers, random generator, or None to use all positions for measuring) → per step of the drafts the states [N, D],
-and the indices [N] of the positions with the target's distribution for the same tokens."""
+"""Function (answers, random generator; None: use all positions, for measuring) → for each draft step the states
+[N, D], and the indices [N] of the positions with the target's distribution for the same tokens."""
 
 
 def train_unrolled(

@@ -26,7 +26,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 IsTargetToken = Callable[[Tensor, Tensor], Tensor]
-"""(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
+"""Function (chosen token indices among the logits [N], features [N, D]) → whether each is the target's top token."""
 
 
 EARLIER_DEFAULTS = {
@@ -104,7 +104,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     """Return an untrained drafter for a target; its final norm is initialised with the target's.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: `options.method` names no feature drafter.
     """
     nets = {kind: head for kind, head in registry.heads().items() if issubclass(head.net, FeatureNet)}
     if options.method not in nets:

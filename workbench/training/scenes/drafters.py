@@ -155,7 +155,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         turns += dialogues
         n_true += sum(map(sum, agrees))
         share = n_true / sum(map(len, turns))
-        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
+        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} right, {clock.seconds:.0f} s")
     _write_turns(options.own, turns)
 
 
