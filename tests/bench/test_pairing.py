@@ -243,9 +243,9 @@ def test_a_run_that_starts_during_the_wait_has_priority(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
     updates: list[str] = []
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
-        if news.waiting and not device.busy and "another run has the device" not in updates:
+        if news.waiting and not device.busy and "another run is using the device" not in updates:
             device.busy = [True, True]
         updates += [news.text.removeprefix("waiting: ")] if news.waiting else []
         if "another run" in news.text:
             assert len(device.started) == 2, "no pair starts during the other run"
-    assert "another run has the device" in updates
+    assert "another run is using the device" in updates

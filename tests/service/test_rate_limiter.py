@@ -210,7 +210,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
                 clock.now += 60
     ends = [event[2][0] for event in events if event[0] == END]
     assert [end.state for end in ends] == ["done", "done"]
-    assert any("waits" in getattr(event[2], "text", "") for event in events)
+    assert any("waiting" in getattr(event[2], "text", "") for event in events)
 
 
 def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..., Backend]) -> None:

@@ -42,8 +42,8 @@ EQUAL, CHAINS, REFUSED, DIFFERS = "equal", "equal in chains", "refused", "differ
 NOT_BUILT, NOT_CHECKED = "not built yet", "not tested yet"
 MEANINGS = {
     EQUAL: "greedy text by draft trees and by a chain equals that of `generate`, token for token",
-    CHAINS: "greedy text by a chain equals it; methods with trees are refused by name, before the run",
-    REFUSED: "refused by name when a model is loaded, with the reason given",
+    CHAINS: "greedy text by a chain equals that of `generate`; methods with trees are refused before the run",
+    REFUSED: "refused when a model is loaded, for the reason given",
     DIFFERS: "passes the self-test but generates other text: an error",
     NOT_BUILT: "no tiny random model of it could be built, for the reason given",
     NOT_CHECKED: "`workbench check --families` has not tested it yet",

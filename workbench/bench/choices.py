@@ -64,9 +64,9 @@ class Choice:
 def all_choices(methods: Iterable[Method]) -> list[Choice]:
     """Return all settings that get a row of the board, the most informative first.
 
-    Rank 0 has every name once, with the first method that offers it; rank 1 each verifier on trees that it is exact
-    for, one per kind of sibling sampling; rank 2 the other methods; rank 3 verifiers with policies; rank 4 verifiers on
-    the other trees.
+    Rank 0 has every name once, with the first method that offers it. Rank 1 has each verifier on trees for which it is
+    exact, one per kind of sibling sampling. Rank 2 has the other methods, rank 3 verifiers with policies, and rank 4
+    verifiers on the other trees.
 
     Args:
         methods: methods of the registry, in its order; methods without drafting rounds are skipped.

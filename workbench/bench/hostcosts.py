@@ -266,9 +266,9 @@ def page(report: dict[str, Any]) -> str:
         [
             "# Host overhead of drafting",
             "",
-            "Milliseconds per round for proposing and observing together, the median of "
-            f"{report['rounds']} rounds, of each drafter that reads text alone, with its default parameters, by tokens "
-            "of context. No model runs; the text is this project's own, in a vocabulary of "
+            "Milliseconds per round that each text-only drafter, with its default parameters, takes to propose and to "
+            f"observe, by tokens of context: the median of {report['rounds']} rounds. "
+            "No model runs; the text is this project's own, in a vocabulary of "
             f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are left out: their costs are "
             "part of the measured phases of each round.  `rasd` does the same look-up as `rest`. Made by "
             f"`workbench bench --suite host --out assets/boards/{BOARD}`, which continues after an interruption; "

@@ -268,9 +268,9 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# Cost of verifiers",
         "",
-        f"Milliseconds per rule on a draft of {report['nodes']} nodes, including the values that a round reads: the "
-        "slower of a round that accepts as much as possible and one that accepts nothing, each the median of "
-        f"{report['repeats']}, on random distributions. Made by `workbench bench --suite verifiers --out "
+        f"Milliseconds per rule on a draft of {report['nodes']} nodes, including the values that a round reads, on "
+        "random distributions. One timed round accepts as much as possible, another accepts nothing; the table has the "
+        f"slower one, as the median of {report['repeats']} repeats. Made by `workbench bench --suite verifiers --out "
         "assets/boards/verifiers.json`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",

@@ -96,7 +96,7 @@ def draft(
 def distributions_of(
     models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float
 ) -> Iterator[TextDistributions]:
-    """Yield the distributions along a text after each prompt; the target generates it with drafts of one token.
+    """Yield for each prompt both models' distributions along a text of the target, generated with drafts of one token.
 
     Args:
         models: models with a draft model.

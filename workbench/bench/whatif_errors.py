@@ -17,13 +17,13 @@ from workbench.trace.speedup import estimate
 
 BOARD = "whatif"
 PREDICTIONS = {
-    "lengths": "τ of drafts of at most K",
-    "speeds": "speed of drafts of at most K",
+    "lengths": "τ with drafts of at most K tokens",
+    "speeds": "speed with drafts of at most K tokens",
     "plain": "speed without drafts",
     "width": "τ with two siblings at every position",
     "combination": "τ of the better of two drafters",
-    "by-position": "τ of K levels by acceptance per position",
-    "iid": "τ of K levels with a constant acceptance rate",
+    "by-position": "τ of K draft levels, from acceptance per position",
+    "iid": "τ of K draft levels, from a constant acceptance rate",
     "formula": "speed-up by the formula",
 }
 """Predicted figures, by the key of the row."""
@@ -106,6 +106,6 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "# Predictions of `workbench whatif` compared with real runs\n\n"
         "Every prediction of `workbench whatif` compared with the run that it predicts, by `workbench bench --suite "
         "whatif`: geometric mean over prompts of predicted / measured, with its 95 % interval, and the median error "
-        "of a single prediction. τ is counted and the same on every machine; speeds "
-        f"are of the machine named in the data.\n\n{table(columns, entries)}\n"
+        "of a single prediction. τ is a count and is the same on every machine; speeds "
+        f"were measured on the machine named in the data.\n\n{table(columns, entries)}\n"
     )
