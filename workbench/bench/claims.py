@@ -148,7 +148,7 @@ def claims_of(method: str, key: str | None = None) -> list[Claim]:
     """Return the claims of a method.
 
     Raises:
-        UnknownNameError: the method has no claim of that key.
+        UnknownNameError: the method has no claim with this key.
     """
     declared = claims()
     matches = [c for c in declared if c.method == method and key in (None, c.key)]

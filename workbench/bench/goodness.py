@@ -140,7 +140,7 @@ def cdf_positions(
     distribution cannot be enumerated.
 
     Args:
-        distributions: distributions that the tokens should come from; every token with a probability above 0.
+        distributions: expected distribution of each token, in which the token has a probability above 0.
         tokens: sampled tokens.
         within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 

@@ -18,7 +18,7 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a row with an `Estimate`."""
+"""Columns of a row that contain an `Estimate`."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """Hugging Face counterpart of a method; every other method is compared with plain `generate`."""

@@ -37,11 +37,11 @@ Progress = Callable[[int, int], None]
 def compare_storage(
     before: Path, after: Path, n_prompts: int = PROMPTS, max_new_tokens: int = TOKENS, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Measure τ of both forms of a head or a draft model on the same prompts.
+    """Measure τ of the two stored forms of a head or a draft model on the same prompts.
 
     Args:
         before: folder of the first form.
-        after: folder of the second.
+        after: folder of the second form.
         n_prompts: number of prompts: of the suites `bundled` and `work`, or captions of held-out scenes for a target
             with images.
         max_new_tokens: length limit of a run, in tokens.

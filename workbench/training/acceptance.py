@@ -67,8 +67,8 @@ class AcceptanceOptions(RunOptions):
         answers: Folder with the target's answers, written by the `answers` recipe.
         out: Parent folder of the finished head's folder, which is named after the target.
         tokens: Maximum number of answer tokens to train on.
-        blocks: Number of residual blocks, D in the paper.
-        tied: Share the weights of all residual blocks, as in the paper's code.
+        blocks: Number of residual blocks (D in the SpecDec++ paper).
+        tied: Share the weights of all residual blocks, as in the code of SpecDec++.
         drawn: Share of an answer's tokens that are replaced by samples from the draft model.
         draws: Number of passes over each training answer, each with new samples from the draft model.
         rejection_weight: Weight of rejected tokens in the loss, relative to accepted ones.

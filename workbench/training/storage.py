@@ -31,7 +31,7 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
 
     Args:
         before: folder of the first form of `diffusion-target`, `vision-target` or a model trained like them.
-        after: folder of the second.
+        after: folder of the second form.
         n: problems per task, or scenes per style of drawing with all questions about each.
 
     Returns:
