@@ -30,7 +30,7 @@ The first run includes compiling and loading, the second shows how long a run ta
 WARM_UP_SHARE = 0.4
 """Share of the time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
-"""Number of methods that are measured even if one pass over the prompts does not fit the time."""
+"""Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
 IMPLAUSIBLE_FACTOR = 1.5
 """Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
 many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
@@ -91,8 +91,8 @@ class CandidateRuns:
     ) -> Generator[tuple[str, str], None, None]:
         """Measure until `is_over` returns True, or one method is left. All finished runs count.
 
-        Every contender is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
-        the warm-up are measured, as many as fit.
+        Every contender is warmed up. If one pass of all of them over the prompts takes longer than the available
+        time, only as many as fit are measured: those that were fastest in the warm-up.
 
         Args:
             is_over: called between runs.

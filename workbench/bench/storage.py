@@ -1,7 +1,7 @@
 """Compare two stored forms of one head or draft model, float16 and int8: τ on the same prompts, and the texts.
 
 Greedy runs are deterministic, so that the two forms are compared prompt by prompt, on one machine in one session. The
-text belongs to the target and must not change.
+text depends on the target alone and must not change.
 """
 
 from __future__ import annotations

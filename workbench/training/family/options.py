@@ -85,7 +85,7 @@ class ChatHeadOptions(CommonHeadOptions):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the finished heads, named after target and method so that two methods differ in it."""
+        """Return the folder of the finished heads, named after target and method: no two methods share a folder."""
         return self.out / f"{short_name(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:

@@ -205,7 +205,7 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, target_heads: int) -> int:
-    """Return the target's number of attention heads, or the next lower one that divides its width into even sizes.
+    """Return the target's number of attention heads, or the next lower number that gives heads of an even size.
 
     Raises:
         ParameterError: no number of heads divides the width.
