@@ -240,7 +240,7 @@ def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
 # -- one cell of a sweep ----------------------------------------------------------------------------------------------
 
 METRICS = {
-    "speedup": "speed-up against plain decoding",
+    "speedup": "speed-up over plain decoding",
     "tau": "mean accepted length τ",
     "acceptance_rate": "accepted / tested",
     "tokens_per_second": "tokens per second",

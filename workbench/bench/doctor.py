@@ -125,7 +125,7 @@ class Diagnosis:
     def sentences(self) -> list[str]:
         """Return the result, one sentence per differing position."""
         if not self.differences:
-            return [f"All {self.tokens} tokens are those of plain decoding."]
+            return [f"All {self.tokens} tokens equal those of plain decoding."]
         return [d.describe() for d in self.differences]
 
 

@@ -149,7 +149,9 @@ def _bench_shape(
     for level in levels:
         reached = damp_to(models, shape.draft_layers, level)
         name = f"{shape.name}, acceptance {level:g}"
-        drafter = f"its first {shape.draft_layers} of {shape.layers} layers, which agree in {reached:.2f}"
+        drafter = (
+            f"its first {shape.draft_layers} of {shape.layers} layers, which agree with it on {reached:.0%} of tokens"
+        )
         pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
         report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
         _add(combined_report, pair, report, rate)

@@ -76,7 +76,7 @@ def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
 
 
 FIGURES = {
-    "speedup": Figure("speed-up against plain decoding", _speedup, is_speed=True),
+    "speedup": Figure("speed-up over plain decoding", _speedup, is_speed=True),
     "tokens_per_second": Figure("tokens per second", lambda runs, _: _rate(runs), is_speed=True),
     "tau": Figure("τ", lambda runs, _: _share(runs, "tokens", "rounds")),
     "acceptance_rate": Figure("accepted / tested", lambda runs, _: _share(runs, "accepted", "tested")),

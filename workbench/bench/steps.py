@@ -118,7 +118,8 @@ class StepDecoder:
         """
         if "news" not in message:
             raise WorkbenchError(
-                "That app reports comparisons in another format.", "Use the same version of both apps."
+                "The other app sends comparisons in a different format.",
+                "Use the same version of the workbench on both sides.",
             )
         news = message["news"]
         if news is not None:
