@@ -84,7 +84,7 @@ def test_other_runs_have_priority_and_waiting_does_not_count() -> None:
     host = Host()
     host.busy = [False, True] + [True] * 40 + [False]  # taken while the first run goes on, then for a while
     said = collect_advice(host, ["Once"], 0.5)
-    waiting = [step for step in said if step.waiting == "waits: another run has the device"]
+    waiting = [step for step in said if step.waiting == "waiting: another run is using the device"]
     assert len(waiting) > 20
     assert host.made[0].stopped, "the current run is stopped for the other run"
     assert host.asked[0] == host.asked[1], "the interrupted run is repeated"

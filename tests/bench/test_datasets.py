@@ -97,7 +97,7 @@ def test_a_conversation_is_benched_turn_by_turn_and_long_prompts_are_counted() -
     said: list[str] = []
     method = registry.get("prompt-lookup").with_params()
     report = bench_methods(models, [method], prompts, plan, lambda done, total, what: said.append(what))
-    assert said[0] == "answers that follow-ups need"
+    assert said[0] == "answers before follow-up messages"
     ran = [(run["question"], run["turn"]) for run in report.runs if run["contender"] == "prompt-lookup"]
     assert sorted(set(ran)) == [(1, 0), (1, 1), (3, 0)]
     assert len(ran) == 6

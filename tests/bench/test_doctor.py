@@ -50,7 +50,7 @@ def half() -> Models:
 def test_an_exact_run_is_identical(tiny: Models) -> None:
     found = diagnose(tiny, registry.get("draft-model").with_params(), PROMPT, 16)
     assert (found.verdict, found.differences) == (IDENTICAL, ())
-    assert found.sentences() == ["All 16 tokens are those of plain decoding."]
+    assert found.sentences() == ["All 16 tokens equal those of plain decoding."]
 
 
 def test_a_broken_rule_is_a_bug_at_every_wrong_position(tiny: Models) -> None:

@@ -108,7 +108,7 @@ def test_other_runs_have_priority_and_the_interrupted_pair_is_repeated() -> None
         updates += [news] if news.waiting else []
         last = news
     assert updates
-    assert updates[0].text == "waits: another run has the device"
+    assert updates[0].text == "waiting: another run is using the device"
     assert last.ratios == (2.0,) * len(last.ratios)
     plain = sum(method == "autoregressive" for method, _, _ in device.started)
     assert plain == len(last.ratios) + 2, "one run to warm up, one interrupted"
@@ -224,7 +224,7 @@ def test_waiting_for_the_token_limit_does_not_count_and_is_not_retried_early(clo
     device = ThrottledDevice(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
     updates = collect_pairs(device)
     waits = [p.text for p in updates if p.waiting]
-    assert set(waits) == {"waits: Tokens are owed."}
+    assert set(waits) == {"waiting: Tokens are owed."}
     assert len(waits) > 200, "the measurement can be stopped at any time"
     at, again = device.asked_at[2:4]
     assert 57 <= again - at < 58
@@ -243,9 +243,9 @@ def test_a_run_that_starts_during_the_wait_has_priority(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
     updates: list[str] = []
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
-        if news.waiting and not device.busy and "another run has the device" not in updates:
+        if news.waiting and not device.busy and "another run is using the device" not in updates:
             device.busy = [True, True]
-        updates += [news.text.removeprefix("waits: ")] if news.waiting else []
+        updates += [news.text.removeprefix("waiting: ")] if news.waiting else []
         if "another run" in news.text:
             assert len(device.started) == 2, "no pair starts during the other run"
-    assert "another run has the device" in updates
+    assert "another run is using the device" in updates

@@ -100,7 +100,7 @@ def test_reports_that_share_nothing_are_refused() -> None:
     other = report(1)
     for run in other.runs:
         run["name"] = "another " + run["name"]
-    with pytest.raises(WorkbenchError, match="share no prompt"):
+    with pytest.raises(WorkbenchError, match="no prompt and method in common"):
         compare_reports(report(1), other)
     with pytest.raises(WorkbenchError, match="no runs"):
         compare_reports(report(1), BenchReport({}, MACHINE, [], {}))

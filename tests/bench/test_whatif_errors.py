@@ -75,4 +75,4 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     out = capsys.readouterr().out
     assert "τ: Against 24 real runs on 3 prompts (tiny-llama): predicted / measured" in out
     assert "with an acceptance rate per position: Against" in out
-    assert "| τ of drafts of at most K |" in (tmp_path / "boards" / "whatif.md").read_text(encoding="utf-8")
+    assert "| τ with drafts of at most K tokens |" in (tmp_path / "boards" / "whatif.md").read_text(encoding="utf-8")

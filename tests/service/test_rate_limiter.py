@@ -107,7 +107,7 @@ def test_a_comparison_waits_for_the_token_limit_between_runs(monkeypatch: pytest
             """Do nothing: no run is stored."""
 
     steps = list(compare.measure(Owing(), "x", ["autoregressive", "draft-model"], repeats=1))  # type: ignore[arg-type]
-    assert {step.waiting for step in steps} == {"", "waits: Tokens are owed."}
+    assert {step.waiting for step in steps} == {"", "waiting: Tokens are owed."}
     assert sum(step.waiting != "" for step in steps) > 10, "the comparison can be stopped at any time"
     assert begun[:4] == [0, 0, pytest.approx(2, abs=0.3), pytest.approx(4, abs=0.5)], (
         "runs are not retried before the stated time"
@@ -136,7 +136,7 @@ def test_a_sweep_retries_after_the_stated_time_and_can_be_stopped_while_waiting(
     cell = Sweep.of({"depth": [1]}, prompts=(PROMPT,)).cells()[0]
     said = list(worker_groups._steps_when_admitted(Owing(), cell, lambda: False, "a"))
     assert asked == [0, pytest.approx(57, abs=0.5)]
-    assert (said[0], said[-1], len(said) > 100) == ("waits: Tokens are owed.", "begun", True)
+    assert (said[0], said[-1], len(said) > 100) == ("waiting: Tokens are owed.", "begun", True)
     clock.now = 0.0
     assert len(list(worker_groups._steps_when_admitted(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
 
@@ -210,7 +210,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
                 clock.now += 60
     ends = [event[2][0] for event in events if event[0] == END]
     assert [end.state for end in ends] == ["done", "done"]
-    assert any("waits" in getattr(event[2], "text", "") for event in events)
+    assert any("waiting" in getattr(event[2], "text", "") for event in events)
 
 
 def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..., Backend]) -> None:

@@ -666,7 +666,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
     figures = recipes.run("eagle-3", chosen, lines.append)
     assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
-    assert any("come from the generators only" in line for line in lines), "there is no data"
+    assert any("all prompts come from the generators" in line for line in lines), "there is no data"
     assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
     assert figures["steps"] == 30
     folder = tmp_path / "models" / "text-target-eagle-3"

@@ -410,7 +410,7 @@ class FakeWorkbench:
             yield Pairs(ratios[:n], f"pair {n + 1}")
         while first and not stopped():
             time.sleep(self.pace)
-            yield Pairs(ratios, "waits: another run has the device", True)
+            yield Pairs(ratios, "waiting: another run is using the device", True)
         yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
     def stream_recommendation(
@@ -427,7 +427,7 @@ class FakeWorkbench:
                 return
             time.sleep(4 * self.pace)
             waiting = (
-                "waits: another run has the device" if 3 <= n < 13 else ""
+                "waiting: another run is using the device" if 3 <= n < 13 else ""
             )  # for two seconds, so that a busy page shows it
             yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
         yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)

@@ -203,7 +203,7 @@ def test_the_speed_up_is_shown_only_after_a_measured_baseline(fake_app: str, ope
     assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
     # the baseline continues in the background: no result while the interval contains 1×; it is stopped and resumed
     wait_for_text(page, "[data-figure=speedup] .wb-label", "no significant difference yet, n = 4")
-    wait_for_text(page, ".wb-pairs", "waits: another run has the device")
+    wait_for_text(page, ".wb-pairs", "waiting: another run is using the device")
     label = page.locator("[data-figure=speedup] .wb-label")
     assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not truncated"
     page.click(".wb-pairs button:has-text('Stop')")

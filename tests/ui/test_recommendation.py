@@ -193,7 +193,7 @@ def test_prompts_are_measured_stopped_and_answered(
     assert page.locator(".wb-which [role=alert]").count() == 0
 
     page.get_by_role("button", name="Measure").press("Enter")
-    page.locator(".wb-whichsaid", has_text="waits: another run has the device").wait_for()
+    page.locator(".wb-whichsaid", has_text="waiting: another run is using the device").wait_for()
     assert page.get_by_role("button", name="Measure").is_disabled()
     page.get_by_role("button", name="Stop").click()
     page.locator(".wb-whichsaid", has_text="Stopped after").wait_for()

@@ -1,4 +1,4 @@
-"""Recommendation of a method for a user's prompts, measured on a backend that others use too.
+"""Recommend a method for a user's prompts, by measurements on a backend shared with other users.
 
 Every run is a background run of the backend, alone on its device. Runs of other users have priority: they interrupt the
 current run, which starts again when the device is free. The budget is measuring time; waiting does not count.
@@ -60,7 +60,7 @@ class Advice:
         done: number of finished runs.
         text: current action, for display.
         waiting: reason for waiting; empty while a run is active.
-        found: results so far, a `Recommendation` as plain JSON; None before the first.
+        found: results so far, a `Recommendation` as plain JSON; None before the first results.
         last: whether this is the last message.
     """
 
@@ -95,9 +95,9 @@ def advise(
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS} prompts.")
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,}.")
+        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,} seconds.")
     texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
              for i, p in enumerate(prompts)]  # fmt: skip
     for i, text in enumerate(texts):
@@ -106,7 +106,7 @@ def advise(
     entries = {m["name"]: m for m in backend.methods(target, drafter)}
     for name in methods:
         if name in entries and not entries[name]["available"]:
-            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
+            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave this method out.")
     candidates = [method_info.get(name) for name in methods or entries if methods or entries[name]["available"]]
     candidates = [method for method in candidates if is_candidate(method)]
     if not candidates:
@@ -131,7 +131,7 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """Do one run, restarted whenever it is interrupted; yield the reasons for waiting, and return its trace."""
+        """Do one run, restarted after each interruption; yield the reasons for waiting, and return its trace."""
         nonlocal spent
         start = partial(
             backend.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,

@@ -1,7 +1,7 @@
 """Share of right answers under approximate verifiers: sums, word problems and JSON records.
 
 `draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier gains τ and
-loses right answers; the table shows both, and the suite is small enough to be repeated.
+loses right answers. The table shows both. The suite is small enough to be repeated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Scale:
 
 
 def verifiers_of(models: Models) -> list[str]:
-    """Return the names of the verifiers that these models can run: the exact default, then those never exact."""
+    """Return the verifiers that these models can run: the exact default, then those that are never exact."""
     method = registry.get(METHOD)
     default = method.verifier.name
     others = [v for v in method.other_verifiers if not v.exact_for and not models.unsupported_reason(v.needs)]
@@ -68,8 +68,8 @@ def run_suite(
         resume: file of answers, JSON Lines, from which the same measurement continues.
 
     Returns:
-        Plain JSON: `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` (number by group),
-        `target`, `dtype`, `temperature`, `tokens`, `command`, `machine`.
+        Plain JSON: `rows` (verifier, τ, and for each group a list with 1 per right answer and 0 per wrong one),
+        `problems` (number by group), `target`, `dtype`, `temperature`, `tokens`, `command`, `machine`.
     """
     tasks = first_of_each_group(all_problems(), scale.per_group) if scale.per_group else all_problems()
     problems = {group: sum(p.group == group for p in tasks) for group in dict.fromkeys(p.group for p in tasks)}
@@ -121,7 +121,7 @@ def run_suite(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a table, one row per verifier: τ, right answers by group and in total, and the ratio to the exact one."""
+    """Return a table, one row per verifier: τ, right answers by group and in total, ratio to the exact rule's."""
     problems: dict[str, int] = report["problems"]
 
     def all_of(row: dict[str, Any]) -> list[int]:
@@ -140,7 +140,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
-    """Return right answers / the exact verifier's; without interval if a resample may have no right answer."""
+    """Return the ratio of right answers to the exact rule's; without interval if a resample may have none right."""
     if not sum(exact):
         return format_interval(None)
     ratio = ratio_of_sums(right, exact)

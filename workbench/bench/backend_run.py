@@ -1,4 +1,4 @@
-"""A measured run on a backend, alone on its device: request it until admitted, follow it to its end, delete it."""
+"""A measured run on a backend, alone on its device: request it until admitted, follow it to its end, then delete it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class BackendRun:
         backend: the backend.
         start: function that starts the run; called again after a temporary refusal.
         stopped: called often; True ends the run.
-        others: function that returns whether another user's run is active besides the given one. If it is set, this is
-            a background run, and other users' runs have priority. None: the run is queued like any other.
+        others: function that returns whether a run other than the given one is active. If it is set, this is a
+            background run, and other users' runs have priority. None: the run is queued like any other.
 
     Attributes:
         run: the run, once it is admitted.
@@ -106,7 +106,7 @@ class BackendRun:
         if self._stopped():
             raise StopError
         if self._others is not None and self._others(None):  # checked again after each wait
-            self._waits = "waits: another run has the device"
+            self._waits = "waiting: another run is using the device"
             return False
         self.run, self._waits = self._start.try_once(), self._start.reason
         if self.run is not None and self._others is not None:

@@ -17,7 +17,7 @@ COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 
 
 def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
-    """Return the bytes per second that a device moves while it copies a block: each byte counts as read and as written.
+    """Return the bytes per second that a device moves when copying a block: each byte counts as one read and one write.
 
     The rate is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly
     reads, which may be a little faster.
@@ -27,7 +27,7 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
         n_bytes: size of the block; by default `COPY_BYTES`, or an eighth of a GPU's free memory if that is less.
 
     Raises:
-        RuntimeError: no memory for two blocks (`core.errors.is_out_of_memory`).
+        RuntimeError: two blocks do not fit into memory (`core.errors.is_out_of_memory` recognises the error).
     """
     device = torch.device(device)
     if n_bytes is None:

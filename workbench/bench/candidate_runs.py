@@ -23,12 +23,14 @@ from workbench.methods.method_info import MethodInfo
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12
-"""Tokens that each method generates, twice, before anything is measured: the first run includes compiling and loading,
-the second shows how long a run takes."""
+"""Number of tokens that each method generates in each of two warm-up runs, before anything is measured.
+
+The first run includes compiling and loading, the second shows how long a run takes.
+"""
 WARM_UP_SHARE = 0.4
 """Share of the time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
-"""Number of methods that are measured even if one pass over the prompts does not fit the time."""
+"""Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
 IMPLAUSIBLE_FACTOR = 1.5
 """Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
 many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
@@ -81,7 +83,7 @@ class CandidateRuns:
 
     @property
     def plain(self) -> list[Sample]:
-        """Runs of plain decoding."""
+        """Return the runs of plain decoding."""
         return self.samples[self.contenders[0].name]
 
     def run(
@@ -89,8 +91,8 @@ class CandidateRuns:
     ) -> Generator[tuple[str, str], None, None]:
         """Measure until `is_over` returns True, or one method is left. All finished runs count.
 
-        Every contender is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
-        the warm-up are measured, as many as fit.
+        Every contender is warmed up. If one pass of all of them over the prompts takes longer than the available
+        time, only as many as fit are measured: those that were fastest in the warm-up.
 
         Args:
             is_over: called between runs.
@@ -168,12 +170,12 @@ class CandidateRuns:
 
     @property
     def unreached(self) -> list[str]:
-        """Methods without samples that did not fail: the time was too short for them."""
+        """Return the methods without samples that did not fail: the time was too short for them."""
         return [e.name for e in self.contenders[1:] if not self.samples[e.name] and e.name not in self.failed]
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """(prompt, repeat) of plain runs that were disturbed: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
+        """Return (prompt, repeat) of disturbed plain runs: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
@@ -188,7 +190,7 @@ class CandidateRuns:
         return paired, plain
 
     def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
-        """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
+        """Return the contenders whose interval lies below that of the best; never plain decoding, the reference.
 
         Refused speed-ups do not count as the best.
         """
@@ -199,7 +201,7 @@ class CandidateRuns:
         return [e for e in active if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> tuple[list[RankedMethod], list[str]]:
-        """Return the contenders, fastest first, and the names of refused ones; without plain and unmeasured ones.
+        """Return the measured contenders without plain decoding, fastest first, and the names of refused ones.
 
         A method is refused if its speed-up is above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were
         disturbed.
@@ -255,7 +257,7 @@ class CandidateRuns:
 
 
 def _is_impossible(choice: RankedMethod) -> bool:
-    """Return whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
+    """Return whether a speed-up is too far above τ to be real: a round takes at least about as long as a plain step."""
     return (
         choice.speedup is not None and choice.tau is not None and choice.speedup.value > IMPLAUSIBLE_FACTOR * choice.tau
     )

@@ -66,8 +66,8 @@ def check_method(
 ) -> Iterator[Finding]:
     """Test one method.
 
-    Greedy text is not compared if the defaults do not keep it, as in beam search, and nothing is for a masked-diffusion
-    model, which has no plain decoding to compare with.
+    Greedy text is not compared if the default parameters do not preserve it, as in beam search. Nothing is compared for
+    a masked-diffusion model, which has no plain decoding.
 
     Args:
         method: method from the registry.
@@ -77,7 +77,7 @@ def check_method(
         runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
         seconds: time budget, in equal shares for greedy text, the families if there are any, and sampled tokens; if it
-            is too short for all tests, settings, families and runs are sampled, and the finding reports it.
+            is too short for all tests, only a sample of settings, families and runs is tested, and the finding says so.
     """
     reason = models.unsupported_reason(method.needs)
     if reason:
@@ -122,7 +122,7 @@ def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
 
 
 def image_prompts(models: Models) -> list[Prompt]:
-    """Return two drawn images with a request each, for a target that reads images."""
+    """Return two prompts with a synthetic image each, for a target that reads images."""
     prompts = []
     for text, shapes in (
         ("What is in this picture?", [("red", (8, 8, 30, 30)), ("blue", (36, 34, 58, 56))]),
@@ -143,7 +143,7 @@ def image_prompts(models: Models) -> list[Prompt]:
 def check_families(
     method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24, seconds: float = math.inf
 ) -> Finding:
-    """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family.
+    """Compare the default setting's greedy tokens with Hugging Face's, on a tiny random model of each family.
 
     After `seconds` no further family is started; the finding names those that were left out.
     """
@@ -202,8 +202,8 @@ def check_greedy(
         prompts: token ids, or prompts with images.
         max_new_tokens: length of the texts.
         others: settings besides the defaults; None: each parameter at each end of its range.
-        seconds: time after which no other setting is started. Their order jumps from parameter to parameter, the same
-            in every run, so that the tested ones are a sample of all.
+        seconds: time after which no other setting is started. Their fixed order alternates between
+            parameters, so that the tested ones are a sample of all.
         main_setting: the setting that is tested on every prompt; None: the defaults.
     """
     start, main_setting = time.perf_counter(), main_setting or method.with_params()
@@ -289,7 +289,7 @@ def affordable_runs(
     seconds: float,
     test: SamplingTest = SAMPLING_TESTS[1],
 ) -> int:
-    """Return the runs per setting of a sampling test that fit in `seconds` on this target, by trial; at most `runs`."""
+    """Return how many runs per setting of a sampling test fit in `seconds` on this target, by trial; at most `runs`."""
     if seconds == math.inf or runs <= LEAST:
         return runs
     start = time.perf_counter()
@@ -310,7 +310,7 @@ def _make_finding(
     kind: str,
     figures: dict[str, Any],
 ) -> Finding:
-    """Return a finding: passed if all compared texts were right and the test was not empty (no texts, or no drafts)."""
+    """Return a finding; it passes if all compared texts were right and the test had texts and drafts to compare."""
     if not figures["tried"]:
         passed, detail = False, f"{NEVER_RAN}: {detail}"
     elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):

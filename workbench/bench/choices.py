@@ -52,21 +52,21 @@ class Choice:
 
     @property
     def is_evidence(self) -> bool:
-        """Whether it is one of the settings that provide the evidence for a name."""
+        """Return whether this setting is evidence for the promise of a verifier, tree builder or policy."""
         return self.rank < 2
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Configured method that a row tests."""
+        """Return the configured method that a row tests."""
         return self.method.with_params(**self.values)
 
 
 def all_choices(methods: Iterable[Method]) -> list[Choice]:
     """Return all settings that get a row of the board, the most informative first.
 
-    Rank 0 has every name once, with the first method that offers it; rank 1 each verifier on trees that it is exact
-    for, one per kind of sibling sampling; rank 2 the other methods; rank 3 verifiers with policies; rank 4 verifiers on
-    the other trees.
+    Rank 0 has every name once, with the first method that offers it. Rank 1 has each verifier on trees for which it is
+    exact, one per kind of sibling sampling. Rank 2 has the other methods, rank 3 verifiers with policies, and rank 4
+    verifiers on the other trees.
 
     Args:
         methods: methods of the registry, in its order; methods without drafting rounds are skipped.
@@ -106,11 +106,11 @@ def all_choices(methods: Iterable[Method]) -> list[Choice]:
 def check_choice(
     choice: Choice, models: Models, prompts: Sequence[Sequence[int] | Prompt], max_new_tokens: int, runs: int
 ) -> Iterator[Finding]:
-    """Test one setting: greedy text on the target, and a distribution.
+    """Test one setting: its greedy text on the target, and the distribution of its sampled tokens.
 
-    On a target in float64 the distribution is that of tiny models, enumerated. In another format, or if the setting
-    needs a part that tiny models lack, long texts are tested by the positions of their tokens in the target's own
-    distributions (`check_cdf_positions`).
+    For a target in float64, samples of tiny models are compared with their enumerated distribution. In another number
+    format, or if the setting needs a part that tiny models lack, long texts are tested by the positions of their tokens
+    in the target's own distributions (`check_cdf_positions`).
 
     Args:
         choice: a setting that can run on these models.
@@ -143,7 +143,7 @@ def check_cdf_positions(
 ) -> Finding:
     """Test whether sampled tokens have uniform positions in the target's cumulative distributions after their own text.
 
-    The distributions come from one forward of Hugging Face's model over each text. For an approximate verifier the
+    The distributions come from one forward pass of Hugging Face's model over each text. For an approximate verifier the
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:

@@ -1,4 +1,4 @@
-"""Papers' claims, the measurements here, and the verdicts that a rule computes from both.
+"""Papers' claims, measurements of them, and verdicts that a rule computes from claim and measurement.
 
 Each method declares its claims as data: the paper's quantity, setting and figure, and the function that measures the
 same quantity at the scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
@@ -40,11 +40,11 @@ class Scale:
         dtype: number format of the target.
         per_group: prompts of each kind, for a claim about prompts of all seven kinds: 16 means 112 prompts. A claim
             about fewer kinds has the same number of prompts in total. 0: all prompts.
-        timed_per_group: the same for claims about time, whose runs need an idle machine.
+        timed_per_group: prompts of each kind for claims about time, whose runs need an idle machine.
         tokens: length limit of every generation.
         repeats: timed runs per prompt.
-        draws: sampled runs per prompt; their rounds count as one run's. More prompts are more informative than more
-            draws.
+        draws: sampled runs per prompt, whose rounds are pooled as if from one run. More prompts are more informative
+            than more draws.
     """
 
     target: str = DEFAULT_TARGET
@@ -77,7 +77,7 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
     """
     if estimate is None or estimate.low is None or estimate.high is None:
-        raise WorkbenchError("A speed claim needs three prompts that both methods ran.", "Measure more of them.")
+        raise WorkbenchError("A speed claim needs three prompts that both methods ran.", "Measure more prompts.")
     return Measurement(
         estimate.value, estimate.low, estimate.high, estimate.prompts, f"{setting}; geometric mean over prompts"
     )
@@ -103,7 +103,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
     Before any of these: not measurable here (the claim states a missing requirement, or nothing can measure it; or
     nothing was measured, and `lacking` gives what is still missing), not measured yet, by construction. A figure that
-    contradicts its own construction is still contradicted, since something is broken.
+    contradicts what holds by construction is still contradicted: it reveals a bug.
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
     not kept" if the whole interval of its right answers lies below `declarations.MIN_RETAINED` of the exact verifier's,
@@ -122,7 +122,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
 
 def _compare_figures(claim: Claim, measured: Measurement) -> str:
-    """Return one of `MEASURED_VERDICTS`: see `compute_verdict`."""
+    """Return the verdict on a measured figure, one of `MEASURED_VERDICTS`; see `compute_verdict`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
     if claim.low is not None and low <= claim.neutral <= high:
@@ -148,7 +148,7 @@ def claims_of(method: str, key: str | None = None) -> list[Claim]:
     """Return the claims of a method.
 
     Raises:
-        UnknownNameError: the method has no claim of that key.
+        UnknownNameError: the method has no claim with this key.
     """
     declared = claims()
     matches = [c for c in declared if c.method == method and key in (None, c.key)]

@@ -65,7 +65,7 @@ def measure_claims(
 def claim_entry(
     claim: Claim, measured: Measurement | None, column: str = BUNDLED, saved_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a claim in one column: its figure and the verdict that follows from both, or the missing requirement.
+    """Return the entry of a claim in one column: its figure and verdict, or the missing requirement.
 
     Args:
         claim: claim of a paper.
@@ -121,7 +121,7 @@ def _column(claim: Claim, column: str, saved_rows: dict[str, Any]) -> dict[str, 
 
 
 def format_paper_figure(low: float | None, high: float | None, neutral: float) -> str:
-    """Return a figure or a range of a paper in words."""
+    """Return a paper's figure or range of figures as text."""
     if low is None or high is None:
         return f"more than {neutral:g} (no figure)"
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
@@ -185,7 +185,7 @@ RULES = (
     "A claim of no change (1 in the paper) is reproduced if the whole interval lies within the tolerance, and "
     "contradicted if all of it lies outside. **By construction**: the figure follows from a definition or from the "
     "structure of what is measured; it is shown and not counted as a verdict. **Answers not kept**: an approximate "
-    "rule keeps fewer than 95 % of the exact rule's right answers in the same runs, so that its gain is not judged. "
+    "rule keeps fewer than 95 % of the exact rule's right answers in the same runs, so that its gain gets no verdict. "
     "Claims about speed keep the figure of the last measurement on an idle machine. `workbench claims --all --report` "
     "measures everything again, with `--target smollm2` for SmolLM2.",
 )

@@ -36,12 +36,14 @@ def prepare(
     """
     parsed = [Lane.of(lane) for lane in lanes]
     if len(parsed) > LANES:
-        raise ParameterError(f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added.")
+        raise ParameterError(
+            f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added automatically."
+        )
     repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
     if repeated is not None:
-        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one, or remove it.")
+        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove it.")
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
     specs = method_info.sampling()
@@ -75,12 +77,12 @@ def measure(
 ) -> Iterator[Step]:
     """Compare, step by step.
 
-    The order is that of `study.interleaved_runs`. Each lane has the device to itself while it runs. If a lane fails, it
-    is left out from there on, with the reason. Closing the iterator ends the current run.
+    Runs are ordered as in `study.interleaved_runs`. Each lane has the device to itself while it runs. A lane that fails
+    is left out from then on, and the comparison has the reason. Closing the iterator ends the current run.
 
     Args:
         backend: the backend.
-        prompts: a text, several, or prompts with names and groups.
+        prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
         stopped: called often; once it returns True, the runs so far are the result.
@@ -181,12 +183,12 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
         getattr(steps, "close", lambda: None)()
         if comparison is None:
             raise
-    assert comparison is not None, "the last step holds it"
+    assert comparison is not None, "the last step holds the comparison"
     return comparison
 
 
 def format_prompt(backend: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
-    """Return a prompt in the host's format; apply the target's chat template to a message if it has one.
+    """Return a prompt as the backend takes it: a message is wrapped in the target's chat template if there is one.
 
     A question about images is always a message.
 

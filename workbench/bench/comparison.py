@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Whether every lane takes the most probable token."""
+        """Return whether every lane takes the most probable token."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
@@ -64,7 +64,7 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run, and its trace as long as the race may select it."""
+        """Store the figures of a run, and its trace while the race may still select it."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))
@@ -101,7 +101,7 @@ class Comparison:
         """Return a lane by its name or its method.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no lane has this name or method.
         """
         for lane in self.lanes:
             if name in (lane.name, lane.lane.method):
@@ -110,17 +110,17 @@ class Comparison:
 
     @property
     def reference(self) -> LaneRuns | None:
-        """Plain decoding, the reference of the others."""
+        """Return plain decoding, the reference of the other lanes."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Figures by the lane's name: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token and counts."""
+        """Return the figures by lane: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token and counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """Traces of the first prompt by the lane's name, from the repeat that the race replays."""
+        """Return the traces of the first prompt by lane name, from the repeat that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:

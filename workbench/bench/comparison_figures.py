@@ -39,7 +39,7 @@ GRID = [i / 20 for i in range(21)]
 
 
 def full_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return all figures of a comparison: `partial_figures`, with texts, race, break-even and exactness per lane."""
+    """Return all figures: those of `partial_figures`, and each lane's texts, race, break-even and exactness."""
     data = partial_figures(comparison)
     plain = comparison.reference
     for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
@@ -114,7 +114,7 @@ def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
 
 
 def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str, float | None]:
-    """Return a token's cost, 1 / tokens per second, split into its kinds of work."""
+    """Return the milliseconds per token at this rate, split into the kinds of work."""
     shares = _shares(samples)
     return {part: None if rate is None or not shares else 1e3 / rate.value * shares[part] for part in PARTS}
 
@@ -140,8 +140,8 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 def most_typical_repeat(comparison: Comparison, prompt: int) -> int:
     """Return the repeat that a race on a prompt replays in all lanes: the one with the most typical speed-ups.
 
-    Among the repeats that the most lanes completed, it has the least sum over lanes of the distances to the prompt's
-    speed-up, on a logarithmic scale.
+    Among the repeats that the most lanes completed, it minimises the sum over lanes of the distances between the
+    repeat's speed-up and the prompt's, on a logarithmic scale.
     """
     base = {} if comparison.reference is None else rates(comparison.reference.samples.values())
     distances: dict[int, list[float]] = {}
@@ -188,12 +188,12 @@ def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
     speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
     and K the depth drafted in that round: every draft is accepted with probability a, independent of earlier ones. τ(a)
     and both times are geometric means over prompts, like the measured speed-up: where τ(a) equals the measured τ, the
-    curve gives the measured speed-up.
+    curve has the value of the measured speed-up.
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted
-        speed-up at that rate, break_even (None: no such rate between 0 and 1), always (speed-up ≥ 1 without any
-        acceptance), depth, and the costs in milliseconds; None if nothing was drafted.
+        speed-up at that rate, break_even (None: no such rate between 0 and 1), always (whether the speed-up is
+        ≥ 1 even if nothing is accepted), depth, and the costs in milliseconds; None if nothing was drafted.
     """
     from scipy.optimize import brentq  # importing it takes a third of a second: not at the app's start
 
@@ -240,7 +240,7 @@ def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
 # -- one cell of a sweep ----------------------------------------------------------------------------------------------
 
 METRICS = {
-    "speedup": "speed-up against plain decoding",
+    "speedup": "speed-up over plain decoding",
     "tau": "mean accepted length τ",
     "acceptance_rate": "accepted / tested",
     "tokens_per_second": "tokens per second",

@@ -1,4 +1,4 @@
-"""Conditions of a measurement: everything that changes a figure besides the settings.
+"""Conditions of a measurement: everything apart from the settings that changes a figure.
 
 Two figures may appear in one sweep only if these are the same: device, number formats, machine, versions, the weights
 of every model involved, and the measuring method itself. A machine is described by its processor, cores, threads,
@@ -68,7 +68,7 @@ def conditions(
         at_once: number of cells measured at once on this machine, which slow each other down.
 
     Raises:
-        ModelError: there is no such model, device or number format.
+        ModelError: the model, the device or the number format does not exist.
     """
     from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
 
@@ -133,7 +133,7 @@ def fingerprint(name: str) -> str | None:
     Return None if the weights are not on this machine.
 
     Raises:
-        ModelError: this is not the name of a model.
+        ModelError: `name` does not name a model.
     """
     place = locate(name)
     if path_of(place).is_dir():
@@ -181,7 +181,7 @@ def canonical_json(measuring_conditions: Mapping[str, Any] | None) -> str:
 
 
 def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[str, Any] | None) -> list[str]:
-    """Return the differences of two conditions, in words.
+    """Return the differences between two sets of conditions, in words.
 
     Args:
         recorded: the recorded conditions.

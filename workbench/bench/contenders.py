@@ -21,7 +21,7 @@ DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_
 
 
 def weights_of(*models: Any) -> int:
-    """Return the bytes of the parameters of models; shared ones count once."""
+    """Return the bytes of the parameters of models; shared parameters count once."""
     tensors = {p.data_ptr(): p.numel() * p.element_size() for m in models if m is not None for p in m.parameters()}
     return sum(tensors.values())
 
@@ -49,37 +49,37 @@ class EngineContender:
 
     @property
     def name(self) -> str:
-        """Registry name, or its label."""
+        """Return the registry name, or the label."""
         return self.label or self.configured.name
 
     @property
     def title(self) -> str:
-        """Title for display."""
+        """Return the title for display."""
         return self.configured.method.title
 
     @property
     def promise(self) -> str:
-        """Promise of the method."""
+        """Return the promise of the method."""
         return self.configured.promise.value
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Values of the method's parameters."""
+        """Return the values of the method's parameters."""
         return dict(self.configured.values)
 
     @property
     def changed_parameters(self) -> dict[str, Any]:
-        """Values of the method's parameters that differ from their defaults."""
+        """Return the values of the method's parameters that differ from their defaults."""
         specs = self.configured.method.params
         return {name: value for name, value in self.configured.values.items() if value != specs[name].default}
 
     def shortened(self, max_new_tokens: int) -> EngineContender:
-        """Return a copy that generates at most so many tokens, for warm-up runs."""
+        """Return a copy that generates at most `max_new_tokens` tokens, for warm-up runs."""
         return replace(self, max_new_tokens=min(self.max_new_tokens, max_new_tokens))
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the target and of the method's other models: the drafter, the files of trained heads."""
+        """Return the bytes of the target and of the method's other models: the drafter, the files of trained heads."""
         models, needs = self.engine.models, self.configured.method.needs
         drafter = models.draft_model.model if models.draft_model is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
@@ -140,14 +140,14 @@ class HuggingFaceContender:
 
     @property
     def name(self) -> str:
-        """Name in reports."""
+        """Return the name in reports."""
         if self.assistant is not None:
             return "hf-assisted-defaults" if self.draft_tokens is None else "hf-assisted"
         return "hf-generate" if self.draft_tokens is None else "hf-prompt-lookup"
 
     @property
     def title(self) -> str:
-        """Title for display."""
+        """Return the title for display."""
         variants = {
             "hf-assisted": "assistant_model",
             "hf-assisted-defaults": "assistant_model with its defaults",
@@ -158,7 +158,7 @@ class HuggingFaceContender:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Draft length, and the other options that determine the work of a round."""
+        """Return the draft length and the other options that determine the work of a round."""
         options: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
         if self.name == "hf-assisted-defaults":
             options |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
@@ -166,7 +166,7 @@ class HuggingFaceContender:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of target and assistant."""
+        """Return the bytes of target and assistant."""
         return weights_of(self.model, self.assistant)
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
@@ -207,7 +207,8 @@ class HuggingFaceContender:
     def _fixed_length(self) -> Iterator[None]:
         """Fix the assistant's draft length: transformers reads it from the assistant's generation configuration.
 
-        With the defaults nothing is set; changes by a schedule are undone, so that every run starts equally.
+        With transformers' defaults nothing is set. Changes by its schedule are undone afterwards, so that every run
+        starts with the same draft length.
         """
         if self.assistant is None:
             yield
@@ -226,7 +227,7 @@ class HuggingFaceContender:
 
 @contextmanager
 def _count_forwards(model: Any) -> Iterator[list[int]]:
-    """Count forwards with a hook: transformers inspects `forward`, so it must not be wrapped."""
+    """Count forward passes with a hook: transformers inspects `forward`, so it must not be wrapped."""
     count = [0]
 
     def add(*_: Any) -> None:

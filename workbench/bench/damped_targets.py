@@ -2,7 +2,7 @@
 
 A random target's text is meaningless, but its speed is that of any model of its shape. The drafter is a separate model
 of the target's first layers, its norm and its LM head, with shared weights. The gains of the norms damp the layers
-above, until drafter and target agree at the wanted rate. A damped layer computes and reads as much as any other.
+above, until drafter and target agree at the desired rate. A damped layer has the same cost as any other.
 `early-exit` can draft with the same layers. (`forced_acceptance` builds drafters for an existing target; each is a
 whole additional model.)
 """
@@ -76,7 +76,7 @@ SHAPES = (
 
 
 def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
-    """Return a random target with its first layers as the drafter, undamped.
+    """Return an undamped random target, and its first layers as its drafter.
 
     Args:
         shape: shape of the target.
@@ -102,7 +102,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
         shape: shape of the target.
         device: its device.
         dtype: dtype of its weights.
-        seed: seed of the generator there. The weights differ between kinds of devices.
+        seed: seed of the device's generator. The weights differ between kinds of devices.
     """
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(shape.config())

@@ -1,7 +1,7 @@
 """Public prompt suites, read from a folder: they are not part of the repository.
 
 Each entry has its file name, the conversion of a row into a prompt, and the file's source. The prompts are those of
-Spec-Bench and of the data sets' own papers, without examples before the question.
+Spec-Bench and of the data sets' own papers, without few-shot examples.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
-        UnknownNameError: there is no such suite.
+        UnknownNameError: the suite does not exist.
         PromptError: the file is missing, or a row has another format.
     """
     if name == BUNDLED:
@@ -128,18 +128,18 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     if data is None:
         raise PromptError(
             f"The suite {name} reads {dataset.file}, which is not part of the workbench.",
-            f"Give its folder with --data. It comes from {dataset.source} ({dataset.licence}).",
+            f"Give its folder with --data. The file comes from {dataset.source} ({dataset.licence}).",
         )
     paths = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
     path = next((candidate for candidate in paths if candidate.is_file()), None)
     if path is None:
         raise PromptError(
             f"There is no {dataset.file} in {data}.",
-            f"Put it there from {dataset.source} ({dataset.licence}), or name another folder with --data.",
+            f"Get the file from {dataset.source} ({dataset.licence}), or give another folder with --data.",
         )
     prompts = list(_read(path, dataset))
     if not prompts:
-        raise PromptError(f"{path} contains no questions.", f"It comes from {dataset.source}.")
+        raise PromptError(f"{path} contains no questions.", f"Get the file from {dataset.source}.")
     return prompts
 
 
@@ -150,7 +150,7 @@ def _read(path: Path, dataset: Dataset) -> Iterator[BenchPrompt]:
         lines = data.decode("utf-8").split("\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is damaged or not UTF-8 text"
-        raise PromptError(f"{path} cannot be read: {reason}.", f"It comes from {dataset.source}.") from None
+        raise PromptError(f"{path} cannot be read: {reason}.", f"Get the file from {dataset.source}.") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield _parse(line, number, path, dataset)

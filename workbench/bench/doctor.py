@@ -31,7 +31,7 @@ from workbench.trace.events import Trace
 
 IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"
 
-STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwards as long as the run's"
+STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forward passes as long as the run's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Logit of plain decoding's token minus that of the run's, token by token."""
+        """Return the logit of plain decoding's token minus that of the run's, both computed token by token."""
         return self.readings[0].gap
 
     def describe(self) -> str:
@@ -125,7 +125,7 @@ class Diagnosis:
     def sentences(self) -> list[str]:
         """Return the result, one sentence per differing position."""
         if not self.differences:
-            return [f"All {self.tokens} tokens are those of plain decoding."]
+            return [f"All {self.tokens} tokens equal those of plain decoding."]
         return [d.describe() for d in self.differences]
 
 
@@ -159,11 +159,11 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     dtype = str(models.target.weight_dtype).removeprefix("torch.")
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
-            f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",
+            f"The run used {header.target} in {header.dtype}, but {models.target_name} in {dtype} is loaded.",
             "Load the same target in the same dtype.",
         )
     if not header.prompt_tokens:
-        raise WorkbenchError("The trace lacks its prompt's tokens.", "Examine a run recorded with its prompt.")
+        raise WorkbenchError("The trace lacks the tokens of its prompt.", "Examine a run recorded with its prompt.")
     if getattr(header, "pictures", None) and images is None:
         raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
     tokens = trace.token_ids
@@ -206,14 +206,14 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
 def _plain_logits(
     models: Models, prompt: Sequence[int], tokens: Sequence[int], forwards: Sequence[tuple[int, int]], images: Any
 ) -> list[Float[Tensor, " V"]]:
-    """Return the logits from which plain decoding would choose each of `tokens`, in forwards of the given sizes.
+    """Return the logits from which plain decoding would choose each of `tokens`, in forward passes of the given sizes.
 
     Args:
         models: the target is used; no drafter is involved.
         prompt: token ids.
         tokens: tokens of the text, used as inputs.
-        forwards: (tokens in the forward, tokens of them that belong to the text); the rest is padding, which earlier
-            tokens do not attend to.
+        forwards: for each forward pass (its number of tokens, the number of these that belong to the text); the rest is
+            padding, which earlier tokens do not attend to.
         images: the processor's output, or None.
     """
     target = models.target

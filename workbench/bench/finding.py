@@ -44,7 +44,7 @@ class Prompt:
         return prompt if isinstance(prompt, Prompt) else cls(prompt)
 
     def request(self, configured: ConfiguredMethod, sampling: SamplingParams | None = None, **options: Any) -> Request:
-        """Return a request that continues it."""
+        """Return an engine request that continues this prompt."""
         return Request(
             self.raw_prompt or list(self.ids),
             configured,
@@ -55,7 +55,7 @@ class Prompt:
         )
 
     def pixels(self, models: Models) -> dict[str, Tensor]:
-        """Return the inputs of the target's own forward besides token ids."""
+        """Return the inputs of the target's own forward pass other than token ids."""
         inputs = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
         target = models.target
         return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in inputs.items()}

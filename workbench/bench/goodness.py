@@ -41,7 +41,7 @@ class Fit:
 
     def __str__(self) -> str:
         if self.impossible:
-            return f"{len(self.impossible)} outcomes of probability 0 were seen, {self.impossible[0]} for one"
+            return f"{len(self.impossible)} outcomes of probability 0 were seen, such as {self.impossible[0]}"
         cell, observed, expected = self.worst
         return (
             f"χ² = {self.statistic:.1f} with {self.freedom} degrees of freedom, p = {self.p_value:.2g} "
@@ -96,7 +96,7 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (Holm): rejecting those below α has a total error probability ≤ α.
+    """Return p-values corrected for their number (Holm): rejecting all those below α has a total error probability ≤ α.
 
     The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. No assumption
     is made about dependence between the tests.
@@ -140,7 +140,7 @@ def cdf_positions(
     distribution cannot be enumerated.
 
     Args:
-        distributions: distributions that the tokens should come from; every token with a probability above 0.
+        distributions: expected distribution of each token, in which the token has a probability above 0.
         tokens: sampled tokens.
         within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 
@@ -155,7 +155,7 @@ def cdf_positions(
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
-    """Return counts of the first `n_tokens` of each sample."""
+    """Return how often each sequence of `n_tokens` tokens occurs at the start of the samples."""
     return Counter(tuple(s[:n_tokens]) for s in samples)
 
 
@@ -166,14 +166,14 @@ def joint_distribution(
     warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]],
     extra: Mapping[str, Tensor] | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """Return the exact joint distribution of the next `n_tokens`, by one plain forward of the model per prefix.
+    """Return the exact joint distribution of the next `n_tokens`, by one plain forward pass of the model per prefix.
 
     Args:
         model: a Hugging Face causal model.
         prompt: token ids.
         n_tokens: number of tokens; the distribution has up to V**n_tokens cells.
         warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
-        extra: inputs of the model besides token ids: pixels.
+        extra: further inputs of the model, such as pixels.
     """
     probs: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):

@@ -1,8 +1,8 @@
 """The GPU suite: targets of common shapes, created on the device, compared with transformers' own `generate`.
 
 It needs no files and no Hub. The targets are random, since only speed is measured: it depends on the shapes
-and on the acceptance rate, which is forced. The device's copy rate is also reported: a forward pass that decodes a
-token can hardly be faster than reading its weights.
+and on the acceptance rate, which is forced. The device's copy rate is also reported: a forward pass can hardly be
+faster than reading the model's weights once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)
-"""Shares of the target's tokens that the drafter should predict: those of an average pair, and of a good one."""
+"""Shares of the target's tokens that the drafter should predict: as in an average pair of models, and in a good one."""
 HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
 """Rows of the first table: plain decoding and the draft model, here and in transformers."""
 PROMPTS, PROMPT_TOKENS = 4, 200
@@ -53,19 +53,19 @@ def bench_gpu(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Measure methods on targets created here, and on a real one if it is given, each together with transformers' own.
+    """Measure methods on random targets, and on a real one if given, each together with transformers' `generate`.
 
     Args:
         device: device of all models.
         plan: measuring plan; `against_hf` is always on.
-        shapes: shapes of the targets; one that does not fit the memory is left out, and the report says so.
-        levels: acceptance of the drafters, one table each.
+        shapes: shapes of the random targets; one that does not fit into memory is left out, and the report says so.
+        levels: acceptance rates of the drafters; each has a table.
         methods: methods to measure; by default those that declare an entry of this suite, which draft `depth` tokens,
             and on the real target all that run.
-        real: function that loads a target; called after the created ones are done.
+        real: function that loads a real target; called after the random targets are done.
         real_prompts: prompts for it; by default the bundled prompts, `PER_GROUP` of each group.
         depth: draft length of the default methods.
-        dtype: dtype of the created targets.
+        dtype: dtype of the random targets.
         progress: called before every run.
 
     Returns:
@@ -149,7 +149,9 @@ def _bench_shape(
     for level in levels:
         reached = damp_to(models, shape.draft_layers, level)
         name = f"{shape.name}, acceptance {level:g}"
-        drafter = f"its first {shape.draft_layers} of {shape.layers} layers, which agree in {reached:.2f}"
+        drafter = (
+            f"its first {shape.draft_layers} of {shape.layers} layers, which agree with it on {reached:.0%} of tokens"
+        )
         pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
         report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
         _add(combined_report, pair, report, rate)
@@ -218,7 +220,7 @@ def _named(progress: Progress | None, name: str) -> Progress | None:
 
 
 def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
-    """Return the reason why a target does not fit a GPU; empty if it fits.
+    """Return the reason why a target does not fit into a GPU's memory; empty if it fits.
 
     Main memory is not checked: an allocation that does not fit raises an error.
     """

@@ -57,12 +57,12 @@ class Axis:
                 values += [str(i) for i in range(int(first), int(last) + 1)]
             elif dots and (first.lstrip("-").isdigit() or last.lstrip("-").isdigit()):
                 raise ParameterError(
-                    f"{value.strip()!r} is not a range of whole numbers.", f"Write one as in {name.strip()}=1..6."
+                    f"{value.strip()!r} is not a range of whole numbers.", f"Write a range as in {name.strip()}=1..6."
                 )
             elif value.strip():
                 values.append(value.strip())
         if not equals or not name.strip() or not values:
-            raise ParameterError(f"{text!r} is not an axis.", "Write one as in depth=1,2,4 or depth=1..6.")
+            raise ParameterError(f"{text!r} is not an axis.", "Write an axis as in depth=1,2,4 or depth=1..6.")
         return cls(name.strip(), tuple(values))
 
 
@@ -81,7 +81,7 @@ class SweepBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the grid: its index on each axis, and everything that is measured there."""
+    """One cell of the grid: its index on each axis, and the lane, plan and prompts that are measured there."""
 
     at: tuple[int, ...]
     lane: Lane
@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Id of the settings, the same in every sweep and under all conditions."""
+        """Return the id of the settings, the same in every sweep and under all conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -170,7 +170,7 @@ class Sweep:
         )
         for axis in sweep.axes:
             if not axis.values or len(set(axis.values)) < len(axis.values):
-                raise ParameterError(f"{axis.name} has no values, or one value twice.", "Give each value once.")
+                raise ParameterError(f"{axis.name} has no values, or a value twice.", "Give each value once.")
         if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
             raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
         sweep.cells()  # raises errors of any cell
@@ -192,7 +192,7 @@ class Sweep:
         """Return the specification of a parameter.
 
         Raises:
-            UnknownNameError: neither the methods nor sampling have one of that name.
+            UnknownNameError: neither a method nor sampling has a parameter of that name.
         """
         specs = {**OPTIONS, **method_info.sampling()}
         for method in self._methods():
@@ -202,7 +202,7 @@ class Sweep:
         return specs[name]
 
     def cells(self) -> list[Cell]:
-        """Return all cells, in the order in which they are measured: along the last axis first.
+        """Return all cells in measuring order: the last axis varies fastest.
 
         Raises:
             WorkbenchError: a setting is wrong.
@@ -237,7 +237,7 @@ class Sweep:
                 raise UnknownNameError.of("group of prompts", name, groups_of(bundled))
         selected = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
         if not any(selected):
-            raise PromptError("There is no prompt to measure on.", "Use a limit of 1 or more.")
+            raise PromptError("There is no prompt to measure on.", "Set limit to 1 or more.")
         return tuple(itertools.chain.from_iterable(selected))
 
     def to_wire(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class Sweep:
         return {name: value for name, value in self.to_wire().items() if value != defaults[name]}
 
     def code(self) -> str:
-        """Return Python code that measures the same."""
+        """Return Python code that measures this sweep."""
         axes = ", ".join(f"{json.dumps(a.name)}: {list(a.values)!r}" for a in self.axes)
         rest = "".join(f", {name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in self._settings().items())
         return (
@@ -276,7 +276,7 @@ class Sweep:
         )
 
     def command(self, out: Path | None = None) -> str:
-        """Return a command line that measures the same; with `out`, it resumes the sweep in that folder."""
+        """Return a command line that measures this sweep; with `out`, it resumes the sweep in that folder."""
         import shlex
 
         words = ["workbench", "sweep"]

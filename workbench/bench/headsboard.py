@@ -31,7 +31,7 @@ BOARD, SUITE = "heads", "on-policy"
 """Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
 used, a tree if they have one."""
 TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
-"""Tokens per run, tokens that each method generates before anything is timed, and draft positions on the board."""
+"""Tokens per run, warm-up tokens per method, and number of draft positions on the board."""
 DEFAULT_BATCH_SIZE = 16
 """Answers per training step if a head's options do not contain it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"
@@ -97,7 +97,7 @@ def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:
 
 
 def _training_facts(folder: Path) -> dict[str, Any]:
-    """Return a head's size and training from its folder; None values if its training left no figures."""
+    """Return a head's size and training figures from its folder; None values if no training figures are saved."""
     size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
     training = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
@@ -123,8 +123,8 @@ def save(row: Row) -> None:
 def figures(row: Row) -> list[dict[str, Any]]:
     """Return the figures of each head on the board, the fastest first.
 
-    Each has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token), places
-    (acceptance by position), tau and speedup, these with their intervals.
+    Each entry has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token),
+    places (acceptance by position), and tau and speedup with their intervals.
     """
     plain = head_runs(row, row["plain"])
     entries: list[dict[str, Any]] = []
@@ -155,9 +155,10 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "All heads that were trained for a target, on the same bundled prompts, greedy. No head was trained on these "
         "prompts; τ on the held-out prompts of a head's own card is higher, because they are of the kinds used in its "
         "training. Each head is measured with the largest draft of its method: a tree, or a chain if the method has no "
-        "trees. Answers read: in training, repetitions included; the head's card gives the share that the target "
-        "generated. Tokens counted: in these answers; some recipes include prompts or padding. ms: drafting time per "
-        "drafted token. Positions: share of the rounds reaching a position of the draft that accepted a token there. "
+        "trees. Answers read: answers used in training, repetitions included; the head's card gives the share that the "
+        "target generated. Tokens counted: tokens of these answers; some recipes include prompts or padding. ms: "
+        "drafting time per drafted token. Positions: of the rounds that reached a position of the draft, the share "
+        "that accepted a token there. "
         "τ: tokens per pass of the target; speed-up: over plain decoding of the same prompt, geometric mean; both with "
         "their 95 % interval over prompts. A tree of 16 nodes and its root are 17 tokens, which take longer on a CPU "
         "than one: this board compares heads; the claims board has each method's gain with fewer tokens per round. "

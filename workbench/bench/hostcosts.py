@@ -1,7 +1,7 @@
 """Host overhead of drafting: time of `propose` and `observe` of each text-only drafter, by context and store size.
 
 No model runs: the text of a round is from this project's own texts, and the target's top tokens are random. So the
-figures hold for any target; a drafter that also runs layers of the target has their cost in addition.
+figures hold for any target. Drafters that run layers of the target are not measured.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ GROWS = {
     "aggressive": "a scan of the input after the output differs from it",
     "stand": "look-ups in a dictionary of at most 16,384 contexts",
     "adaptive-trigram": "look-ups in a dictionary of at most 16,384 pairs",
-    "token-recycling": "as many look-ups as nodes",
-    "lookahead-trie": "nodes below one node, of at most 65,536 in all",
+    "token-recycling": "one look-up per node of the draft",
+    "lookahead-trie": "the nodes below one node; the trie has at most 65,536",
     "rest": "bisections: logarithmic in the datastore, constant in the context",
     "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
-    "jacobi": "as many guesses as the draft is long",
+    "jacobi": "one guess per token of the draft",
 }
-"""Growth of the work with the context, from the code."""
+"""Part of each drafter's work that may grow with the context, according to its code."""
 
 
 @lru_cache(maxsize=1)
@@ -121,7 +121,7 @@ def run_suite(
     Args:
         tokenizer: tokenizer of the texts.
         earlier: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
-        save: called with the report after every measurement, so that an interrupted one can continue.
+        save: called with the report after every measurement, so that an interrupted suite can continue.
         progress: called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
@@ -155,13 +155,13 @@ def run_suite(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two reports are of the same machine, regardless of date and load."""
+    """Return whether two reports are from the same machine, regardless of date and load."""
     facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
     return facts[0] == facts[1]
 
 
 def growth(report: dict[str, Any], name: str) -> float | None:
-    """Return the time at the longest context divided by that at the shortest."""
+    """Return the ratio of the median time at the longest context to that at the shortest."""
     rows = report["rows"].items()
     medians = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
     return medians[-1][1] / medians[0][1] if len(medians) > 1 else None
@@ -266,11 +266,11 @@ def page(report: dict[str, Any]) -> str:
         [
             "# Host overhead of drafting",
             "",
-            "Milliseconds per round for proposing and observing together, the median of "
-            f"{report['rounds']} rounds, of each drafter that reads text alone, with its default parameters, by tokens "
-            "of context. No model runs; the text is this project's own, in a vocabulary of "
+            "Milliseconds per round that each text-only drafter, with its default parameters, takes to propose and to "
+            f"observe, by tokens of context: the median of {report['rounds']} rounds. "
+            "No model runs; the text is this project's own, in a vocabulary of "
             f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are left out: their costs are "
-            "in their rounds' phases. `rasd` does the same look-up as `rest`. Made by "
+            "part of the measured phases of each round.  `rasd` does the same look-up as `rest`. Made by "
             f"`workbench bench --suite host --out assets/boards/{BOARD}`, which continues after an interruption; "
             "`workbench docs` writes this page.",
             "",

@@ -1,4 +1,4 @@
-"""Interleaved measuring: on each prompt, all contenders run several times, in changing order."""
+"""Interleaved measurement: on each prompt, all contenders run several times, in changing order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measure(
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
-    The order is that of `interleaved_runs`.
+    Runs are ordered as in `interleaved_runs`.
 
     Args:
         contenders: contenders with different names; the first is the baseline.
@@ -41,14 +41,14 @@ def measure(
         progress: called before every run.
         on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
             the error is raised.
-        warm_up: runs of every contender before anything is timed.
-        store: keeps the samples; an earlier measurement that was stopped is continued. All contenders are measured
-            again in a repetition that lacks one of them, since ratios are taken within a repetition.
+        warm_up: warm-up runs of every contender, before the timed runs.
+        store: keeps the samples, so that a stopped measurement can continue. If a contender's sample is missing in a
+            repetition, all contenders are measured again in it, since ratios are taken within a repetition.
         warm_up_contenders: contenders of the same names that do the warm-up runs, for example with fewer tokens.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
-        are returned without those of the current prompt, so that every contender has the same prompts.
+        are returned, but no samples of the current prompt, so that every contender has the same prompts.
     """
     by_name = {contender.name: contender for contender in contenders}
     for_warm_up = by_name | {contender.name: contender for contender in warm_up_contenders}
@@ -101,7 +101,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _WholeTurns:
-    """Store that returns samples only from repetitions in which every contender has one; it keeps no warm-up runs."""
+    """Store that returns samples only from repetitions in which every contender has one; it stores no warm-up runs."""
 
     store: Store[Run, Sample]
     contenders: Sequence[str]

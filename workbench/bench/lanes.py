@@ -71,11 +71,13 @@ class Lane:
             )
         params, drafter = value.get("params") or {}, value.get("drafter") or None
         if not isinstance(params, dict) or not (drafter is None or isinstance(drafter, str)):
-            raise ParameterError("The parameters of a lane are not given by name.", 'For example: {"depth": 4}.')
+            raise ParameterError(
+                "The parameters of a lane are not an object of names and values.", 'For example: {"depth": 4}.'
+            )
         return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """Return the same lane with typed values and without default ones.
+        """Return the same lane with typed values and without default values.
 
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.
@@ -86,19 +88,19 @@ class Lane:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Method with values for all its parameters. Imports PyTorch."""
+        """Return the method with values for all its parameters. Imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is plain decoding."""
+        """Return whether the lane is plain decoding."""
         return self.method == BASELINE
 
     @property
     def title(self) -> str:
-        """Title for display: the method's title, and non-default settings."""
+        """Return the title for display: the method's title, and non-default settings."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         parts += [self.drafter] if self.drafter else []
         title = method_info.get(self.method).title

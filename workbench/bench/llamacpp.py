@@ -49,7 +49,7 @@ def why_not(models: Models) -> str:
 
 
 def build_info() -> str:
-    """Return the wheel's version and the CPU extensions it was compiled for: a general wheel lacks some.
+    """Return the wheel's version and the CPU extensions that it was compiled for: a generic wheel lacks some.
 
     The query runs in a separate process, since importing compiled code may crash it.
     """
@@ -88,13 +88,13 @@ class LlamaCppContender:
 
     @property
     def title(self) -> str:
-        """Title for display."""
+        """Return the title for display."""
         variants = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
         return f"llama.cpp, {variants[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Draft length, and n-gram length of prompt lookup."""
+        """Return the draft length, and the n-gram length of prompt lookup."""
         if not self.setting.depth:
             return {}
         return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
@@ -106,7 +106,7 @@ class LlamaCppContender:
         the prompt's.
 
         Raises:
-            ContenderLostError: the server does not start, ended, or refuses.
+            ContenderLostError: the server did not start, has ended, or refused the request.
         """
         self._start()
         sampling = self.sampling
@@ -130,7 +130,7 @@ class LlamaCppContender:
         return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
 
     def close(self) -> None:
-        """End the server, if it runs."""
+        """Stop the server if it is running."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -188,7 +188,7 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield contenders: plain decoding by llama.cpp, and the counterparts of the methods. Their servers end at exit.
+    """Yield plain decoding by llama.cpp, and the methods' counterparts. The program's exit stops their servers.
 
     A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
     the whole vocabulary in llama.cpp.

@@ -1,7 +1,7 @@
 """llama.cpp's own server in a separate process: `python -m workbench.bench.llamaserver '{…}'`, started by `llamacpp`.
 
-If compiled code crashes with a segmentation fault, only this process ends. It prints its address and serves until its
-standard input is closed, which also happens when the parent ends.
+If compiled code crashes with a segmentation fault, only this process ends. The process prints its address and serves
+until its standard input is closed, which also happens when the parent process ends.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Setting:
 
     Attributes:
         model: path of the GGUF file.
-        context: positions.
+        context: size of the KV cache, in positions.
         threads: threads of every forward pass.
-        exact: KV cache in float32 and no flash attention, for a float32 target; else float16.
+        exact: whether the KV cache is float32, without flash attention (for a float32 target); else it is float16.
         depth: tokens drafted per round; 0 for plain decoding.
         drafter: path of the draft model's GGUF file; without one, drafts are looked up in the text.
         ngram: length of the n-grams that are looked up.
@@ -68,7 +68,7 @@ def params_of(setting: Setting, xllamacpp: Any) -> Any:
 
 
 def main() -> None:
-    """Serve with the settings in the JSON argument; print the address after a keyword, since llama.cpp prints too."""
+    """Serve with the settings in the JSON argument; print the address after a keyword, since llama.cpp also prints."""
     import xllamacpp  # pyright: ignore[reportMissingImports]  # an optional dependency
 
     server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))

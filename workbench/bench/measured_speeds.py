@@ -22,7 +22,7 @@ class MeasuredSpeed:
 
     Attributes:
         method: registry name.
-        speedup: tokens per second over those of plain decoding, geometric mean over prompts.
+        speedup: tokens per second relative to plain decoding, geometric mean over prompts.
         tau: tokens per target pass, over all prompts.
         by_kind: speed-up by kind of prompt, in the order of the board.
         board: board that contains the measurement.
@@ -80,7 +80,7 @@ def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
 
 
 def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, Sequence[float]]:
-    """Return a method's runs in rows of the workload board, without runs that generated nothing."""
+    """Return a method's runs in rows of the workload board; runs without tokens are left out."""
     return _complete({
         ((row["kind"], i), 0): run
         for row in rows if method in row["methods"]
@@ -89,7 +89,7 @@ def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, S
 
 
 def head_runs(row: Mapping[str, Any], runs: Sequence[Sequence[float]]) -> dict[Key, Sequence[float]]:
-    """Return runs of a row of the board of heads, whose prompts name their kind, without those without tokens."""
+    """Return runs of a row of the heads board, whose prompts name their kind; runs without tokens are left out."""
     kinds = [name.split("-")[0] for name in row["prompts"]]
     return _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, runs, strict=True))})
 
@@ -99,7 +99,7 @@ def _of_kind(runs: Runs, kind: str) -> Runs:
 
 
 def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield method, board, date, runs and plain runs of each method on the workload board."""
+    """Yield each method on the workload board, with its board, date, runs and the plain runs."""
     rows = [row for row in boardfiles.read("work").values() if row["target"] == target]
     for method in dict.fromkeys(name for row in rows for name in row["methods"] if name != PLAIN):
         own = [row for row in rows if method in row["methods"] and PLAIN in row["methods"]]
@@ -108,7 +108,7 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield method, board, date, runs and plain runs of each head on its board."""
+    """Yield the method of each head on the heads board, with its board, date, runs and the plain runs."""
     for row in boardfiles.read("heads").values():
         if row["target"] == target:
             plain = head_runs(row, row["plain"])

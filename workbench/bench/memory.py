@@ -16,7 +16,7 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 def growth() -> Iterator[list[int | None]]:
     """Yield a list of one entry: at exit, the peak minus the level at the start in bytes, or None if not available.
 
-    It does not measure time; put it around the timed code. Buffers of earlier runs are reused and do not count: the
+    Place it around the timed code: it takes time itself. Buffers of earlier runs are reused and do not count, so the
     first runs show more growth.
     """
     result: list[int | None] = [None]

@@ -42,7 +42,7 @@ class SharedBackend(Hosting, Protocol):
     """A backend that reports whether other users' runs are active."""
 
     def has_other_runs(self, excluding: Any = None) -> bool:
-        """Return whether another user's run is active that is not one of these measurements."""
+        """Return whether another user's run is active; the run `excluding` and background measurements do not count."""
         ...
 
 
@@ -53,8 +53,8 @@ class Pairs:
     Attributes:
         ratios: speed-up of each finished pair.
         text: current action, for display.
-        waiting: whether it waits, because another run has the device or the user's limit for this minute is reached.
-        ended: reason for the end; empty before.
+        waiting: whether the measurement waits: another run is using the device, or the user's rate limit is reached.
+        ended: reason for the end; empty before the end.
     """
 
     ratios: tuple[float, ...] = ()
@@ -64,7 +64,7 @@ class Pairs:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Speed-up over all pairs, of this prompt only."""
+        """Return the speed-up over all pairs; it holds for this prompt only."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def measure_pairs(
         target: by default the backend's.
         drafter: draft model of the method.
         max_new_tokens: length limit of every run.
-        seed: seed of every run, so that all pairs do the same work.
+        seed: seed of every run, so that all pairs generate the same texts.
         stop: strings that end a text.
         images: images of the prompt.
         user: opaque key for limits and fairness.
@@ -130,7 +130,7 @@ def measure_pairs(
         the results so far; the last one contains the reason for the end.
 
     Raises:
-        WorkbenchError: a run is not possible.
+        WorkbenchError: the backend refuses a run.
     """
     shared = {"target": target, "seed": seed, "stop": tuple(stop), "user": user}
     shared |= {"images": images} if images else {}
@@ -154,7 +154,7 @@ def measure_pairs(
                     break
 
     def measure(run: Run) -> Generator[tuple[str, bool], None, Rate | None]:
-        """Do one run, once the device is free; yield its reasons for waiting, and whether it has not begun."""
+        """Do one run once the device is free; yield its reasons for waiting, and whether it has not begun yet."""
         length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
         start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
         background = BackendRun(backend, start, stopped, backend.has_other_runs)
@@ -179,7 +179,7 @@ def measure_pairs(
                     if (method_run := pair[0]) is None or (plain_run := pair[1]) is None:
                         continue
                     if not (method_run[0] and plain_run[0]):
-                        reason = "a run emitted no tokens"
+                        reason = "a run generated no tokens"
                         continue
                     ratios.append(method_run[0] / plain_run[0])
                     seconds += method_run[1] + plain_run[1]

@@ -15,7 +15,7 @@ from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
-"""Problems with one numeric answer each; generated ones are held out from training."""
+"""Problems with one numeric answer each; generated problems are held out from training."""
 CLAIM_PROMPTS = Path(__file__).with_name("claim_prompts.jsonl")
 """More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
 
@@ -31,11 +31,10 @@ class BenchPrompt:
         chat: whether it is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.
-        question: number of the question it belongs to, if its suite numbers them.
+        question: number of the question that the prompt belongs to, if its suite numbers them.
         turn: index of the message in the conversation, from 0.
         category: the suite's own category, if that is finer than `group`.
-        answer: the number that a right text ends with, or the JSON object that comes first in it; empty if a program
-            cannot check it.
+        answer: right answer: the last number of a text, or its first JSON object; empty if a program cannot check it.
     """
 
     name: str
@@ -59,7 +58,7 @@ class BenchPrompt:
         return list(tokenizer("\n".join(turns))["input_ids"])
 
     def is_right(self, text: str) -> bool:
-        """Return whether the last number of a text, or its first JSON object in any order of fields, is the answer.
+        """Return whether the answer is the last number of a text, or its first JSON object, in any order of fields.
 
         Example:
             >>> BenchPrompt("sum", "What is 1 + 2?", answer="3").is_right("1 + 2 = 3.")
@@ -121,7 +120,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
 
 
 def read_prompts(text: str) -> list[BenchPrompt]:
-    r"""Parse prompts that a user typed or pasted: one message per line, or JSON Lines like those of `load_prompts`.
+    r"""Parse prompts that a user typed or pasted: one message per line, or JSON Lines in `load_prompts`' format.
 
     Raises:
         PromptError: the text is empty, or a line of JSON is not such an object.

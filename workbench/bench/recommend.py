@@ -49,7 +49,7 @@ def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMeth
         names: registry names; by default all methods.
 
     Raises:
-        UnknownNameError: there is no such method.
+        UnknownNameError: a method does not exist.
     """
     selected = [registry.get(name) for name in names] or registry.methods()
     runnable = [(m, MethodInfo.of(m)) for m in selected if not models.unsupported_reason(m.needs)]
@@ -64,7 +64,7 @@ def saved_run_prompts(target: str, last: int) -> list[PromptIds]:
         last: largest number of prompts.
 
     Raises:
-        PromptError: there is none.
+        PromptError: no run of this target is saved.
     """
     store, prompts = RunStore(None), dict[tuple[int, ...], PromptIds]()
     for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
@@ -74,7 +74,7 @@ def saved_run_prompts(target: str, last: int) -> list[PromptIds]:
     if not prompts:
         raise PromptError(
             f"There is no saved run of {target}.",
-            "Save one (on the Live page, or with `workbench generate --keep`), or give prompts.",
+            "Save a run (on the Live page, or with `workbench generate --keep`), or give prompts.",
         )
     return list(prompts.values())
 
@@ -90,7 +90,7 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure until the time is up, Ctrl-C, or one method is left; return a ranking.
+    """Measure until the time is up, Ctrl-C is pressed, or one method is left; return a ranking.
 
     The time is checked between runs, so that the last one may exceed it. All finished runs count.
 
@@ -112,9 +112,7 @@ def recommend(
         raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N.")
     selected = list(methods) or candidates(models)
     if not selected:
-        raise WorkbenchError(
-            "No method that drafts runs on this target.", "See `workbench methods` for what is missing."
-        )
+        raise WorkbenchError("No method that drafts runs on this target.", "`workbench methods` lists what is missing.")
     engine, start, complete = Engine(models, record=False), now(), True
 
     def candidate(one: ConfiguredMethod) -> Candidate:

@@ -9,7 +9,7 @@ from workbench.bench.lanes import BASELINE
 from workbench.trace.speedup import FASTER, SLOWER, Estimate
 
 HIGH_REPETITION = 0.3
-"""Share of repeated tokens from which on the recommendation calls copying promising."""
+"""Share of repeated tokens above which the recommendation calls copying promising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RankedMethod:
         speedup: speed-up over plain decoding; None if there are no runs to compare.
         tau: tokens per target pass.
         acceptance: drafted tokens accepted / tested.
-        round_cost: seconds of its round / seconds of a plain one.
+        round_cost: seconds per round / seconds per step of plain decoding.
         draft_ms: drafting time per round.
         verify_ms: verification time per round.
         left: pass after which it was dropped as slower than the best, from 1; 0: never.
@@ -42,7 +42,7 @@ class RankedMethod:
 
     @property
     def why(self) -> str:
-        """Explanation of its speed: tokens per round, and cost of a round."""
+        """Return the explanation of the method's speed: tokens per round, and cost of a round."""
         if self.speedup is None or self.tau is None or not self.round_cost:
             return "Only plain decoding was measured."
         tau, round_cost = self.tau, self.round_cost
@@ -70,10 +70,11 @@ class Recommendation:
         target: its name.
         prompts: names of the measured prompts.
         ranking: fastest first, without plain decoding.
-        repeats: share of the plain texts' tokens that the three tokens before them predict from an earlier occurrence.
+        repeats: share of the plain texts' tokens that also followed the last occurrence of the three tokens before
+            them.
         seconds: time spent.
         passes: number of passes over all prompts, including an unfinished one.
-        complete: False if it was stopped before the time was up.
+        complete: False if the measurement was stopped before the time was up.
         machine: facts about the machine.
         failed: methods that could not run, with the reasons.
         asked: number of requested prompts.
@@ -98,12 +99,12 @@ class Recommendation:
 
     @property
     def best(self) -> RankedMethod | None:
-        """First method of the ranking that is significantly faster than plain decoding; None if there is none."""
+        """Return the best method if it is significantly faster than plain decoding; None if there is none."""
         return next((c for c in self.ranking if c.speedup is not None and c.speedup.verdict == FASTER), None)
 
     @property
     def rivals(self) -> list[str]:
-        """Methods whose intervals overlap the best one's."""
+        """Return the methods whose intervals overlap that of the best method."""
         if self.best is None or self.best.speedup is None or self.best.speedup.low is None:
             return []
         low = self.best.speedup.low
@@ -114,7 +115,7 @@ class Recommendation:
 
     @property
     def answer(self) -> str:
-        """Recommended method, its certainty, and the explanation."""
+        """Return the recommended method, its certainty, and the explanation."""
         best, n = self.best, len(self.ranking)
         copy_note = (
             ""
@@ -134,12 +135,12 @@ class Recommendation:
             more_note = "" if slower else " More time or prompts may show a difference."
             return f"Plain decoding: {summary}.{copy_note}{more_note}"
         tie_note = f" Not significantly slower: {', '.join(self.rivals)}." if self.rivals else ""
-        chance = f" As the fastest of {n} methods, it is favoured by chance." if n > 1 else ""
+        chance = f" As it is the fastest of {n} methods, its measured speed-up is likely too high." if n > 1 else ""
         return f"{best.title}: {best.speedup.sentence}. {best.why}{copy_note}{tie_note}{chance}"
 
     @property
     def limits(self) -> str:
-        """Omissions of the measurement, in sentences; empty if there are none."""
+        """Return the omissions of the measurement, in sentences; empty if there are none."""
         sentences = list[str]()
         if self.complete and len(self.prompts) < self.asked:
             sentences.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
@@ -162,7 +163,7 @@ class Recommendation:
 
     @property
     def command(self) -> str:
-        """Command that runs the best method."""
+        """Return the command that runs the best method."""
         best = self.best
         name, params = (best.method, best.params) if best else (BASELINE, {})
         settings = "".join(f" --set {key}={value}" for key, value in params.items())

@@ -1,8 +1,8 @@
 """Boards of finished studies: text, tables, commands and machines are data of the file; the studies' code is not kept.
 
 The file has a `title` and `sections`. A section has `parts`: paragraphs (Markdown, in which `{command}` and `{machine}`
-stand for the section's own) and tables (`columns`, `left`: columns aligned left besides the first, `rows` of texts). It
-may have the `command` and the `machine` of the study, and its `results`: the figures from which the tables were
+stand for the section's own) and tables (`columns`, `left`: columns aligned left besides the first, `rows` of texts). A
+section may have the `command` and the `machine` of the study, and its `results`: the figures from which the tables were
 computed. A study that is finished writes such a file once; the reader renders it without knowing the study.
 """
 
@@ -18,7 +18,7 @@ from workbench.models.machine import describe
 
 
 def pages(boards_folder: Path) -> dict[Path, str]:
-    """Return the Markdown of all recorded boards in a folder, by the file that has it."""
+    """Return the Markdown of all recorded boards in a folder, by file."""
     reports = {path: _read(path) for path in sorted(boards_folder.glob("*.json"))}
     return {path.with_suffix(".md"): page(board) for path, board in reports.items() if _is_recorded(board)}
 

@@ -1,12 +1,12 @@
 """Comparison of two saved reports: which differences are significant.
 
-Both reports ran the same prompts, so each prompt is its own control: for every method and figure, the prompts' changes
-are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of a
-comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
+Both reports contain the same prompts, so each prompt is its own control: for every method and figure, the prompts'
+changes are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of
+a comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
 many prompts the test detects changes too small to matter.
 
-Speed is compared twice. The speed-up against plain decoding within the same session cancels a slower machine or a busy
-minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
+Speed is compared twice. The speed-up over plain decoding within the same session is not affected by a slower machine or
+a busy minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
 `workbench.trace.speedup`, so that a report's figures here equal those in its own tables; other figures are medians over
 prompts.
 """
@@ -47,7 +47,7 @@ class Figure:
     """A figure that is compared, prompt by prompt.
 
     Attributes:
-        title: title.
+        title: title for display.
         value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
@@ -76,7 +76,7 @@ def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
 
 
 FIGURES = {
-    "speedup": Figure("speed-up against plain decoding", _speedup, is_speed=True),
+    "speedup": Figure("speed-up over plain decoding", _speedup, is_speed=True),
     "tokens_per_second": Figure("tokens per second", lambda runs, _: _rate(runs), is_speed=True),
     "tau": Figure("τ", lambda runs, _: _share(runs, "tokens", "rounds")),
     "acceptance_rate": Figure("accepted / tested", lambda runs, _: _share(runs, "accepted", "tested")),
@@ -97,8 +97,8 @@ class Change:
         new: value in the new report.
         change: relative change per prompt, summarised over prompts in the same way: 0.1 means +10 %.
         prompts: number of prompts with the figure in both reports.
-        p: adjusted for all tests of the comparison; None with too few prompts.
-        verdict: "better", "worse", "within noise", "too few prompts".
+        p: p-value, adjusted for all tests of the comparison; None with too few prompts.
+        verdict: "better", "worse", "within noise" or "too few prompts".
     """
 
     method: str
@@ -141,7 +141,7 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Changes for the worse."""
+        """Return the changes for the worse."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
@@ -174,7 +174,9 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     """
     for label, report in (("old", old), ("new", new)):
         if not report.runs:
-            raise WorkbenchError(f"The {label} report has no runs in it.", "`workbench bench --out` writes them.")
+            raise WorkbenchError(
+                f"The {label} report contains no runs.", "Give a report that `workbench bench --out` wrote."
+            )
     before, after = _by_method(old.runs), _by_method(new.runs)
     shared = [method for method in before if method in after]
     cases, p_values = [], []
@@ -187,7 +189,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
                 cases.append((method, name, pairs))
                 p_values.append(_p_value(pairs))
     if not cases:
-        raise WorkbenchError("The reports share no prompt and method.", "Compare runs of the same suite.")
+        raise WorkbenchError("The reports have no prompt and method in common.", "Compare runs of the same suite.")
     testable = [p for p in p_values if p is not None and p != UNCHANGED]
     adjusted = iter(stats.false_discovery_control(testable) if testable else [])
     changes = [
@@ -224,7 +226,8 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Test whether the prompts' changes are symmetric about zero, and return the p-value; None with too few prompts.
 
-    `UNCHANGED` if no prompt differs, like τ of greedy runs: this counts as no test and needs no correction.
+    The result is `UNCHANGED` if no prompt differs, as with τ of greedy runs: this counts as no test and needs no
+    correction.
     """
     if len(pairs) < FEWEST:
         return None

@@ -30,7 +30,7 @@ class BenchReport:
         groups: rows by group of prompts; empty if there is only one group.
         complete: False if it was stopped.
         runs: every timed run as plain values (`RUN_COLUMNS`), for comparisons with other reports and for answer files.
-        left_out: numbers of prompts that were not run, by the reason.
+        left_out: numbers of prompts that were not run, by reason.
     """
 
     settings: dict[str, Any]

@@ -35,7 +35,7 @@ PARQUET_SCHEMA = {column: _kind(column) for column in RUN_COLUMNS}
 
 
 def to_parquet(report: BenchReport) -> bytes:
-    """Return Parquet with one row per timed run; everything else is in the metadata."""
+    """Return Parquet with one row per timed run; its metadata contains all other fields."""
     runs = pl.DataFrame(report.runs, schema=PARQUET_SCHEMA)
     rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Retries at the time when a user's rate limit allows them."""
+"""An action that a user's rate limit may delay: it is retried when the limit allows it."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class RetriedAction(Generic[T]):
         except CapacityError as error:
             if error.retry_after_s is None:
                 raise
-            self._at, self.reason = time.monotonic() + error.retry_after_s, f"waits: {error.message}"
+            self._at, self.reason = time.monotonic() + error.retry_after_s, f"waiting: {error.message}"
             return None

@@ -18,7 +18,7 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a row with an `Estimate`."""
+"""Columns of a row that contain an `Estimate`."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """Hugging Face counterpart of a method; every other method is compared with plain `generate`."""
@@ -39,16 +39,16 @@ class BenchRow:
         acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or if unknown.
         tokens_per_second: decoding rate, without prefill: geometric mean over equally weighted prompts; None for other
             engines, which do not report the end of prefill.
-        call_tokens_per_second: the same for whole calls, prefill included: every engine has it.
+        call_tokens_per_second: rate of whole calls, prefill included; every engine has it.
         speedup_vs_autoregressive: speed-up of decoding; see `workbench.trace.speedup`. None for other engines.
-        call_speedup_vs_autoregressive: the same estimate for whole calls, on both sides.
-        speedup_vs_hf: the same estimate for whole calls over the counterpart's; None unless measured against it.
+        call_speedup_vs_autoregressive: speed-up of whole calls over plain decoding's whole calls.
+        speedup_vs_hf: speed-up of whole calls over the counterpart's; None unless the counterpart was measured.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
         hf_plain_part: part of `speedup_vs_hf` due to plain decoding: ours over Hugging Face's plain `generate`.
         hf_speculation_part: part due to speculation: the method's gain over plain decoding here, over the counterpart's
             gain over plain `generate`. The product of the two parts is `speedup_vs_hf`.
-        overhead_share: wall time outside model forwards / wall time from the end of prefill to the last token.
-        overhead_ms_per_round: the same, in milliseconds per round.
+        overhead_share: wall time outside model forward passes / wall time from the end of prefill to the last token.
+        overhead_ms_per_round: wall time outside model forward passes, in milliseconds per round.
         draft_ms_per_round: drafting time.
         verify_ms_per_round: time of the target's verification.
         identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.

@@ -34,10 +34,11 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
         second: runs of the other group, to which the first is compared.
 
     Returns:
-        `problems`: why the groups are not comparable (then there are no figures); `notes`: limits of the comparison;
-        `prompts`: number of prompts that both ran; `figures`: by name, `value`, `low`, `high`, `n` (prompts), and
-        `verdict`. `speed` is the ratio of tokens per second; `tau` and `acceptance_rate` are differences, first −
-        second. An interval needs several prompts; without one, `low` is None and `verdict` states n.
+        `problems`: reasons why the groups are not comparable (if there are any, there are no figures); `notes`: limits
+        of the comparison; `prompts`: number of prompts that both ran; `figures`: by name, `value`, `low`, `high`, `n`
+        (prompts), and `verdict`. `speed` is the ratio of tokens per second; `tau` and `acceptance_rate` are
+        differences, first − second. An interval needs several prompts; without one, `low` is None and `verdict` states
+        n.
     """
     headers = [trace.header for trace in (*first, *second)]
     problems = [f"{title}: {values}." for title, values in _differing(headers, _TARGET)]

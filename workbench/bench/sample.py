@@ -46,12 +46,12 @@ class Sample:
 
     @property
     def call_rate(self) -> float:
-        """Tokens per second of the whole call."""
+        """Return the tokens per second of the whole call."""
         return len(self.token_ids) / self.seconds
 
     @property
     def decode_rate(self) -> float:
-        """Tokens per second after prefill; of the whole call if the end of prefill is unknown."""
+        """Return the tokens per second after prefill, or of the whole call if the end of prefill is unknown."""
         return len(self.token_ids) / (self.decode_seconds or self.seconds)
 
 
@@ -65,32 +65,32 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in reports."""
+        """Return the name in reports."""
         ...
 
     @property
     def title(self) -> str:
-        """Title for display."""
+        """Return the title for display."""
         ...
 
     @property
     def kind(self) -> str:
-        """Implementation: "workbench", "hugging-face" or "llama.cpp"."""
+        """Return the implementation: "workbench", "hugging-face" or "llama.cpp"."""
         ...
 
     @property
     def promise(self) -> str:
-        """Promise about the output."""
+        """Return the promise about the output."""
         ...
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Settings that determine the work of a round."""
+        """Return the settings that determine the work of a round."""
         ...
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the weights it needs, without rearranged copies."""
+        """Return the bytes of the required weights, without rearranged copies."""
         ...
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
@@ -103,12 +103,12 @@ class Contender(Protocol):
 
 
 def sample_from_wire(data: Mapping[str, Any]) -> Sample:
-    """Return the sample whose fields are `data`, plain JSON."""
+    """Return the sample with the fields in `data`, plain JSON."""
     return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
 
 
 def counts_by_prompt(samples: Iterable[Sample], contender: str) -> list[list[float]]:
-    """Return [tokens, target passes, seconds of decoding] of a contender's runs, by prompt: a board's form of runs."""
+    """Return [tokens, target passes, seconds of decoding] of a contender's runs by prompt, as boards store runs."""
     runs = sorted((s for s in samples if s.contender == contender), key=lambda s: s.prompt)
     return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in runs]
 

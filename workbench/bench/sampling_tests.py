@@ -1,4 +1,4 @@
-"""Tests of sampled tokens against the target's exact joint distribution: one for each setting with the same promise."""
+"""Tests of sampled tokens against the target's exact joint distribution: one per setting with the method's promise."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ SAMPLING_TESTS = (
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
-"""Required number of cells in a test of trained heads. They fit their own target only, whose first tokens may be almost
-certain, and one cell would test nothing."""
+"""Required number of cells in a test of trained heads. Heads can only be tested with their own target. Its first
+tokens may be almost certain, and one cell would test nothing."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
 
@@ -91,9 +91,9 @@ def check_distribution(
 ) -> Finding:
     """Test sampled first tokens against their exact joint distribution.
 
-    The defaults and every other choice with the same promise (a policy, say) are tested separately: in one common test,
-    the right ones would hide a choice with a wrong distribution. The p-values are corrected for their number (Holm), so
-    that the finding is a false alarm with probability `ALPHA`. Choices that promise less are listed.
+    The defaults and every other choice with the same promise (a policy, for example) are tested separately: in one
+    common test, correct choices would hide a choice with a wrong distribution. The p-values are corrected for their
+    number (Holm), so that the finding is a false alarm with probability `ALPHA`. Choices that promise less are listed.
 
     Args:
         method: method from the registry. An approximate one is measured, since it does not promise the distribution;
@@ -103,8 +103,8 @@ def check_distribution(
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
-        seconds: time after which no other setting is started; the defaults are always tested. The finding reports the
-            number of settings that were left out.
+        seconds: time in seconds after which no other setting is started; the defaults are always tested. The finding
+            reports the number of settings that were left out.
     """
     start = time.perf_counter()
     parsed, claim = Prompt.of(prompt), f"sampling distribution ({test.name})"
@@ -166,7 +166,7 @@ def check_distribution(
 
 
 def settings_by_promise(method: Method) -> tuple[list[ConfiguredMethod], list[ConfiguredMethod]]:
-    """Return the defaults and every other choice of a parameter: those with the method's promise, and the others.
+    """Return two lists: the defaults and the other choices of a parameter with the method's promise; all other choices.
 
     The first list includes each exact verifier with each of its numeric parameters at the low end of its range: an
     error may occur only where such a bound is reached, which is rare at its default.
@@ -187,12 +187,12 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Return the name of the setting with the worst fit, if there are several."""
+    """Return the note that names the setting with the worst fit; empty for a single setting."""
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
 def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:
-    """Return the test of a trained head: truncation keeps the distribution small, temperature makes enough cells.
+    """Return the test of a trained head; truncation keeps the distribution small, temperature makes enough cells.
 
     The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes have a large enough
     expected count in `runs` samples; the highest if there is none.
@@ -226,7 +226,7 @@ def sample_many(
 
     Raises:
         ParameterError: the target refuses the setting.
-        MethodUnavailableError: the method cannot run on it.
+        MethodUnavailableError: the method cannot run on this target.
         WorkbenchError: a run failed.
     """
     engine = Engine(models, max_sequences=BATCH, record=False)

@@ -1,7 +1,7 @@
 """Simulated rounds without a model: a fixed text replaces the target's output, to measure the cost of drafting.
 
-A draft is accepted as far as it equals the text. The target's top tokens are the text's own token, and random tokens
-after it.
+A draft is accepted up to its first token that differs from the text. At each position, the target's top tokens are the
+text's token, followed by random tokens.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SimulatedSequence:
     def of(
         cls, configured: ConfiguredMethod, models: Models, text: abc.Sequence[int], prompt: int, seed: int = 0
     ) -> SimulatedSequence:
-        """Return a sequence with the first `prompt` tokens committed, and the drafter's state after them."""
+        """Return a sequence with the first `prompt` tokens committed, and the drafter's state for them."""
         prompt_ids = list(text[:prompt])
         sequence = Sequence(
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
@@ -73,7 +73,7 @@ class SimulatedSequence:
 
     @property
     def is_over(self) -> bool:
-        """Whether the text is too short for another round."""
+        """Return whether the text is too short for another round."""
         return self.position + self.sequence.state.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
@@ -124,7 +124,7 @@ class SimulatedSequence:
         )
 
     def observe(self, feedback: RoundFeedback) -> None:
-        """Pass the outcome to the drafter."""
+        """Pass the feedback of the round to the drafter."""
         self.sequence.drafter.observe(self.sequence, feedback)
 
 

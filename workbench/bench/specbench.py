@@ -7,9 +7,9 @@ corrected or bonus token. `datasets` reads the questions (suite `spec-bench`). S
 arXiv:2401.07851, github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
 Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure is
-reported too, under its name: total tokens / total time of the first choices, over the same of the baseline. Its
-speed.py counts a method's tokens as generated, and the baseline's by tokenising its text again; here both counts are
-those in the files.
+reported too, under its name: total tokens / total time of the first choices, divided by the baseline's quotient. Its
+speed.py counts a method's generated tokens, but tokenises the baseline's text again to count its tokens; here both
+counts are those in the files.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _answer(number: int, runs: list[dict[str, Any]], model: str, decode: Callabl
 
 
 def read_answers(path: Path) -> dict[int, dict[str, Any]]:
-    """Return question → answer; of several answers to one question the last, as in Spec-Bench.
+    """Return question → answer; if a question has several answers, the last counts, as in Spec-Bench.
 
     Raises:
         WorkbenchError: the file cannot be read, or a line is not an answer.
@@ -129,7 +129,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the speed of one file relative to another: a row per Spec-Bench category, then one for all.
 
-    Only questions that both files answer count, on both sides.
+    Only questions that both files answer count.
 
     Returns:
         Rows with category, questions, mean_accepted (mean of accept_lengths; None if the file has none),
@@ -175,7 +175,7 @@ def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def _first_choice(side: Any, numbers: Sequence[int]) -> float:
-    """Return total tokens / total time of the first choices; speed.py uses only these, too."""
+    """Return total tokens / total time of the first choices; Spec-Bench's speed.py also uses only these."""
     first = [side[number]["choices"][0] for number in numbers]
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 
@@ -187,7 +187,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "tokens/s": lambda r: format_value(r["tokens_per_second"], ".1f"),
     "baseline tokens/s": lambda r: format_value(r["baseline_tokens_per_second"], ".1f"),
     "speed-up [95 %]": lambda r: r["speedup"] or "–",
-    "Spec-Bench's speed-up, of totals": lambda r: format_value(r["spec_bench_speedup"], ".2f"),
+    "Spec-Bench's speed-up, from totals": lambda r: format_value(r["spec_bench_speedup"], ".2f"),
 }
 
 

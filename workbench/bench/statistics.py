@@ -2,7 +2,7 @@
 
 Speeds are geometric means over equally weighted prompts. Speed-ups are geometric means of ratios within one prompt and
 repeat, with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
-(`Totals`). Other figures, one value per prompt, are means with the one 95 % interval below: scipy's percentile
+(`Totals`). Other figures, one value per prompt, are means with the 95 % interval of scipy's percentile
 bootstrap (Efron & Tibshirani 1993, §13.3) with a fixed seed.
 """
 
@@ -41,7 +41,7 @@ def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int
 
 
 def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
-    """Return the same as `rates` for the runs of a saved report (`report.RUN_COLUMNS`)."""
+    """Return the rates, as `rates` does, for the runs of a saved report (`report.RUN_COLUMNS`)."""
     return {
         (run.get("prompt", run.get("name")), run["repeat"]):
             run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])
@@ -50,14 +50,15 @@ def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[
 
 
 def average_rate(rates_by_run: Rates) -> Estimate | None:
-    """Return the average rate of all runs; the ratio of two such averages over the same runs is the speed-up."""
+    """Return the average rate over all runs; the ratio of two such averages over the same runs is the speed-up."""
     return estimate(group_by_prompt(rates_by_run))
 
 
 def tau_of(samples: Iterable[Sample]) -> float | None:
     """Return the mean accepted length τ, averaged like speed-ups: the geometric mean over equally weighted prompts.
 
-    With both averages of one kind, speed-up = τ × plain seconds per token / seconds per round. None without a round.
+    Since τ and speeds are averaged in the same way, speed-up = τ × plain seconds per token / seconds per round. The
+    result is None if there is no round.
     """
     average = average_rate({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
     return None if average is None else average.value
@@ -135,21 +136,21 @@ class Totals:
 
     @property
     def tau(self) -> float | None:
-        """Tokens emitted / target verification passes."""
+        """Return the emitted tokens / target verification passes."""
         return share(self.tokens, self.rounds)
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Drafted tokens accepted / tested."""
+        """Return the accepted / tested drafted tokens."""
         return share(self.accepted, self.tested)
 
     @property
     def overhead_share(self) -> float | None:
-        """Wall time outside model forwards / wall time from the end of prefill to the last token."""
+        """Return the wall time outside model forward passes / wall time from the end of prefill to the last token."""
         return share(self.seconds["overhead"], self.seconds["decode"])
 
     def ms_per_round(self, part: str) -> float | None:
-        """Return milliseconds of a part of the work / target verification passes."""
+        """Return the milliseconds per target verification pass of a part of the work."""
         return share(1e3 * self.seconds[part], self.rounds)
 
 
@@ -184,7 +185,7 @@ Quotient = tuple[Sequence[float], Sequence[float]]
 
 
 def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:
-    """Return a quotient of sums / another one over the same prompts, resampled together; None if the latter is 0."""
+    """Return a quotient of sums / another one over the same prompts, resampled together; None if the second is 0."""
     if not sum(denominator[0]):
         return None
     return _figure(
@@ -194,7 +195,7 @@ def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval |
 
 
 def difference_of_quotients(first: Quotient, second: Quotient) -> Interval | None:
-    """Return a quotient of sums − another one, over the same prompts, which are resampled together."""
+    """Return the difference of two quotients of sums over the same prompts, which are resampled together."""
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
         *first, *second,

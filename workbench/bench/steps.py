@@ -53,11 +53,11 @@ class Step:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """All fields except the comparison, as plain JSON."""
+        """Return all fields except the comparison, as plain JSON."""
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON for the page: figures so far with the race on the prompt; all data in the last step."""
+        """Return plain JSON for the page: figures so far, with the race on the prompt; all data in the last step."""
         comparison = self.comparison
         if comparison is None:
             return self.numbers | {"comparison": None}
@@ -101,7 +101,7 @@ class StepEncoder:
 
 
 class StepDecoder:
-    """Converts messages from another process into steps, and rebuilds the comparison that is measured there.
+    """Converts messages from another process into steps, and rebuilds the comparison measured there.
 
     Args:
         comparison: the comparison, prepared like the original, without any run.
@@ -114,11 +114,12 @@ class StepDecoder:
         """Return the step of a message of `StepEncoder`; its comparison grows from step to step.
 
         Raises:
-            WorkbenchError: the message is of another version of the workbench.
+            WorkbenchError: the message comes from another version of the workbench.
         """
         if "news" not in message:
             raise WorkbenchError(
-                "That app reports comparisons in another format.", "Use the same version of both apps."
+                "The other app sends comparisons in a different format.",
+                "Use the same version of the workbench on both sides.",
             )
         news = message["news"]
         if news is not None:

@@ -1,7 +1,7 @@
 """Compare two stored forms of one head or draft model, float16 and int8: τ on the same prompts, and the texts.
 
 Greedy runs are deterministic, so that the two forms are compared prompt by prompt, on one machine in one session. The
-text belongs to the target and must not change.
+text depends on the target alone and must not change.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from workbench.trace.events import Trace
 PROMPTS, TOKENS = 40, 64
 """Prompts on which τ is compared, and length limit of a run, in tokens."""
 DRAFT, IMAGE_DRAFT = "draft-model", "vlm-draft"
-"""Methods that measure a draft model, of a target without and with images."""
+"""Methods that measure a draft model: of a text target, and of a target with images."""
 Progress = Callable[[int, int], None]
 
 
 def compare_storage(
     before: Path, after: Path, n_prompts: int = PROMPTS, max_new_tokens: int = TOKENS, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Measure τ of both forms of a head or a draft model on the same prompts.
+    """Measure τ of the two stored forms of a head or a draft model on the same prompts.
 
     Args:
         before: folder of the first form.
-        after: folder of the second.
+        after: folder of the second form.
         n_prompts: number of prompts: of the suites `bundled` and `work`, or captions of held-out scenes for a target
             with images.
         max_new_tokens: length limit of a run, in tokens.
@@ -56,7 +56,7 @@ def compare_storage(
     """
     config = config_of(before)
     if not (target := config.get("target")):
-        raise ModelError(f"{before} names no target.", "Give the folder of a head or of a draft model.")
+        raise ModelError(f"{before} does not name a target.", "Give the folder of a head or of a draft model.")
     models = load_models(target, None, "cpu")
     forms = [_models_with(models, folder, label) for label, folder in (("before", before), ("after", after))]
     configured = _method_for(config.get("workbench_head"), forms[0])
@@ -73,7 +73,7 @@ def compare_storage(
     )
     ratio = ratio_of_quotients((emitted[1], passes[1]), (emitted[0], passes[0]))
     if ratio is None:
-        raise ModelError(f"{before} was measured without a round.", "Allow more tokens.")
+        raise ModelError(f"The runs of {before} have no rounds.", "Allow more tokens per run.")
     return {
         "method": configured.method.name,
         "prompts": len(traces),
@@ -86,7 +86,7 @@ def compare_storage(
 
 
 def _models_with(models: Models, folder: Path, label: str) -> Models:
-    """Return the models with the head or draft model of a folder; `label` keeps cached nets of two forms apart."""
+    """Return the models with the head or draft model of a folder; `label` separates cached nets of the two forms."""
     config = config_of(folder)
     kind = config.get("workbench_head")
     if kind is None:
@@ -105,13 +105,15 @@ def _method_for(kind: str | None, models: Models) -> ConfiguredMethod:
     for method in registry.methods():
         if kind in method.needs:
             return method.with_params()
-    raise ModelError(f"No method drafts with heads of the kind {kind}.", "See workbench methods.")
+    raise ModelError(
+        f"No method drafts with heads of the kind {kind}.", "`workbench methods` lists the kinds of heads."
+    )
 
 
 def _requests(
     models: Models, configured: ConfiguredMethod, n: int, max_new_tokens: int
 ) -> list[Callable[[Models], Request]]:
-    """Return functions from models to the request of each prompt."""
+    """Return a function for each prompt, which makes the request from models."""
     if models.processor is not None:
         scenes = [question for question in questions(n, 0) if question.kind == "caption"]
         return [lambda form, scene=scene: vision_suite.request(form, scene, configured) for scene in scenes]

@@ -32,7 +32,7 @@ _WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its times. seconds: time of each repetition; rows: number of matching runs."""
+    """A query, the seconds of each repetition, and the number of matching runs (rows)."""
 
     name: str
     rows: int
@@ -42,8 +42,8 @@ class Query:
 def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
     """Fill a store in a temporary folder with runs and search it.
 
-    Every run is a real file with an invented text, method, tags, figures and date. A query ends when the rows of one
-    page (`PAGE`) are in memory. The first query has to build the index; another one follows directly after a save.
+    Every run is a real file with an artificial text, method, tags, figures and date. A query ends when the rows of one
+    page (`PAGE`) are in memory. The first query has to build the index; a later one follows directly after a save.
     """
     with tempfile.TemporaryDirectory(prefix="workbench-runs-") as folder:
         run_store = RunStore(folder)
@@ -103,7 +103,7 @@ def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
 
 
 def _write_run(folder: Path, i: int) -> None:
-    """Write a run like `RunStore.save`, without waiting for the disk and with an invented date."""
+    """Write a run like `RunStore.save`, without waiting for the disk and with an artificial date."""
     trace = _trace(i)
     run = f"{20260101 + i % 28:08d}-{i % 10**6:06d}-{i:08x}"
     entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")

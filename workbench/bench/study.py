@@ -4,9 +4,9 @@ Comparisons, sweeps, suites, recommendations, claims and boards are declarations
 cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
 study continues after its stored cells.
 
-`interleaved_runs` has the order of all timed measurements: every contender, plain decoding among them, runs on a prompt
-before the next prompt begins, in changing order. So a slow minute of the machine affects all contenders alike, and no
-contender always runs first. With two contenders the order is AB BA AB BA, so that drift affects both.
+`interleaved_runs` defines the order of all timed measurements: every contender, plain decoding among them, runs on a
+prompt before the next prompt begins, in changing order. So a slow minute of the machine affects all contenders alike,
+and no contender always runs first. With two contenders the order is AB BA AB BA, so that drift affects both.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def is_warm_up(self) -> bool:
-        """Whether the run only warms up, so that its time does not count."""
+        """Return whether the run is only a warm-up, whose time does not count."""
         return self.repeat < 0
 
 
@@ -109,7 +109,7 @@ class Store(Protocol[C_contra, R_co]):
         ...
 
     def save(self, cell: C_contra, result: Any) -> R_co:
-        """Store the result that a runner returned; return the result as the study keeps it."""
+        """Store the result that a runner returned; return the result that the study keeps."""
         ...
 
 
@@ -128,13 +128,14 @@ def _plain(value: Any) -> Any:
 class JsonLines(Generic[R]):
     """Append-only file of results: one JSON object per line, with the fingerprint of its cell and settings.
 
-    A killed process can leave an incomplete last line, which is ignored. Of several results of a cell the last counts.
+    A killed process can leave an incomplete last line, which is ignored. If a cell has several results, the last
+    counts.
 
     Args:
         path: the file; created with the first result.
-        settings: everything else that affects a result: results with other settings stay in the file and do not count.
+        settings: everything else that affects a result. Results with other settings stay in the file and do not count.
         encode: function that returns a result as plain JSON.
-        decode: function that reverses it.
+        decode: the inverse of `encode`.
 
     Raises:
         WorkbenchError: the file cannot be read.
@@ -260,7 +261,8 @@ class Study(Generic[C, R]):
         runner: measures the cells without a stored result.
         store: keeps the results; None: this process's memory only.
         key: function that returns a cell's key; by default the cell itself. Equal keys are measured once.
-        contender: function that returns a cell's contender. Once a cell of it fails, its other cells are left out.
+        contender: function that returns a cell's contender. Once a contender's cell fails, its other cells are left
+            out.
 
     Attributes:
         results: results by the cell's key, in the order in which they became known.
@@ -315,19 +317,19 @@ class Study(Generic[C, R]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell was measured, failed or left out."""
+        """Return whether every cell was measured, failed or left out."""
         return self._is_exhausted and self.done == self._taken
 
     @property
     def left_s(self) -> float | None:
-        """Estimated seconds left, from the cells since the clock was started; None before one is done."""
+        """Return the estimated seconds left, from the cells since the clock was started; None before one is done."""
         n = self.done - self._first
         if self.total is None or n <= 0:
             return None
         return (time.monotonic() - self._start) / n * (self.total - self.done)
 
     def restart_clock(self) -> None:
-        """Estimate the remaining time from the cells after this call: warm-up runs are not typical."""
+        """Estimate the remaining time from later cells only, since warm-up runs are not typical."""
         self._start, self._first = time.monotonic(), self.done
 
     def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:

@@ -43,10 +43,10 @@ class Plan:
         repeats: repetitions of every method and prompt.
         sampling: temperature and filters.
         seed: seed of every generation.
-        against_hf: measure Hugging Face's `generate` too.
-        stock: run Hugging Face with transformers' own linear layers, as its users have them, instead of on the same
-            model objects, whose linear layers are packed on a CPU.
-        against_llama: measure llama.cpp too, if it is installed.
+        against_hf: whether to measure Hugging Face's `generate`, too.
+        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as its users do, instead
+            of on our model objects, whose linear layers are packed on a CPU.
+        against_llama: whether to measure llama.cpp, too, if it is installed.
         suite: name of the suite, for the report.
         per_group: number of prompts per group: the first ones that fit the context; 0 uses all.
     """
@@ -78,8 +78,8 @@ def bench_methods(
         prompts: prompts of the suite.
         plan: settings.
         progress: called before every run.
-        resume: file of runs, JSON Lines: each run is appended when it ends, and those of a measurement that was stopped
-            are not repeated if everything that affects them is the same.
+        resume: file of runs, JSON Lines. Each run is appended when it ends. Runs of a stopped measurement are not
+            repeated if everything that affects them is the same.
 
     Raises:
         MethodUnavailableError: the models lack a part that a method needs.
@@ -88,7 +88,9 @@ def bench_methods(
     for configured in methods:
         reason = models.unsupported_reason(configured.method.needs)
         if reason:
-            raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Exclude it with --method.")
+            raise MethodUnavailableError(
+                f"{configured.name} cannot run: {reason}", "Choose other methods with --method."
+            )
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
     settings = _settings(models, plan, len(prompts))
     facts = machine_facts()
@@ -127,7 +129,7 @@ def bench_methods(
 def _store(
     path: Path, models: Models, contenders: Sequence[Contender], ids: Sequence[list[int]], plan: Plan
 ) -> JsonLines[Sample]:
-    """Return the store of a measurement's runs, which count under the same settings, code, weights and machine."""
+    """Return the store of a measurement's runs, which count if settings, code, weights and machine are the same."""
     settings = conditions_of_models(models) | {
         "plan": dataclasses.asdict(plan),
         "contenders": {contender.name: contender.parameters for contender in contenders},
@@ -149,10 +151,10 @@ def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPro
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """Return the prompts that fit the context with their answers, their token ids, and the number of others by group.
+    """Return the prompts that fit the context with their answers, their token ids, and the numbers left out by reason.
 
     Raises:
-        PromptError: none fits.
+        PromptError: no prompt fits.
     """
     engine = Engine(models, record=False)
     limit = models.target.context - plan.max_new_tokens
@@ -162,7 +164,7 @@ def _fitting(
         if len(ids) > limit:
             return None
         if progress is not None:
-            progress(len(finished), n_answers, "answers that follow-ups need")
+            progress(len(finished), n_answers, "answers before follow-up messages")
         finished.append(prompt.name)
         request = Request(ids, registry.get(BASELINE).with_params(), plan.sampling, plan.max_new_tokens, plan.seed)
         return engine.generate(request).text.strip()

@@ -1,7 +1,7 @@
 """Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
 A sweep is a `Study`: its cells are those of `workbench.bench.grid`, its store is `workbench.bench.sweepfolder`, and its
-runner is a group of workers: on this backend (`workbench.bench.worker_groups`), in processes
+runner is a group of workers: on one backend (`workbench.bench.worker_groups`), in processes
 (`workbench.service.workers`) or on a Ray cluster (`workbench.service.ray_workers`). Settings and measuring conditions
 identify a cell: a killed sweep continues after its finished cells, and a sweep with extended axes measures only the new
 cells.
@@ -51,7 +51,7 @@ class Update:
         results: results by the cell's id.
         kept: number of cells from an earlier run.
         text: current action.
-        note: note about existing cells that do not count.
+        note: note about saved cells that do not count.
         follows: whether another process measures this sweep; its cells appear here when they are finished.
         changed: ids of the cells that changed since the last update.
         left_s: estimated seconds left, from the cells so far; None before one is done.
@@ -71,22 +71,22 @@ class Update:
 
     @property
     def total(self) -> int:
-        """Number of all cells."""
+        """Return the number of all cells."""
         return len(self.cells)
 
     @property
     def done(self) -> int:
-        """Number of cells that are done or failed."""
+        """Return the number of cells that are done or failed."""
         return sum(self.results[cell.id].state in (DONE, FAILED) for cell in self.cells)
 
     @property
     def complete(self) -> bool:
-        """Whether every cell was measured."""
+        """Return whether every cell was measured."""
         return self.done == self.total
 
     @property
     def latest_measurement(self) -> dict[str, str]:
-        """Newest cell's measurement, for display: `date`, and `on` (device, dtype and machine)."""
+        """Return the facts of the newest measurement, for display: `date`, and `on` (device, dtype and machine)."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
         if last is None:
@@ -100,7 +100,7 @@ class Update:
         """Return the result at these values of the axes.
 
         Raises:
-            KeyError: there is no such cell.
+            KeyError: no cell has these values.
         """
         for cell in self.cells:
             if tuple(axis.values[i] for axis, i in zip(self.sweep.axes, cell.at, strict=True)) == values:
@@ -146,8 +146,8 @@ def run(
         sweep: definition of the sweep.
         workers: the workers.
         folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
-            another process writes to it, its cells are read when they are finished, and missing ones are measured
-            after them.
+            another process writes to it, this one reads the cells that the other finishes, and measures the missing
+            ones afterwards.
         stopped: called often; once it returns True, the last update follows.
 
     Yields:
@@ -196,7 +196,7 @@ class _CellStore:
 def _measure_with_lock(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Measure once this process has the folder's lock; until then, read the other process's cells."""
+    """Measure once this process holds the folder's lock; until then, read the cells of the process that holds it."""
     assert store.folder is not None
     while True:
         with store.folder.try_lock() as has_lock:
@@ -223,7 +223,7 @@ def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
 def _measure(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Load existing cells, and measure the rest."""
+    """Load saved cells, and measure the rest."""
     update.follows = False
     _load_finished(update, study)
     update.note = store.note(update.cells)
@@ -243,7 +243,7 @@ def load_updates(sweep_folder: SweepFolder) -> list[Update]:
     """Return the contents of a sweep's folder, without measuring: an update per set of conditions, the newest first.
 
     Raises:
-        WorkbenchError: the folder holds no sweep.
+        WorkbenchError: the folder contains no sweep.
     """
     sweep, groups = sweep_folder.sweep, dict[str, list[Result]]()
     for result in sorted(sweep_folder.results(), key=lambda r: r.machine.get("date", "")):
@@ -260,5 +260,5 @@ def load_updates(sweep_folder: SweepFolder) -> list[Update]:
 
 
 def _conditions_key(result: Result) -> str:
-    """Return a key that results of one set share: all conditions except the weights, which an axis may vary."""
+    """Return a key of all conditions except the weights, which an axis may vary; results of one set share it."""
     return canonical_json(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

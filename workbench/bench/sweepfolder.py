@@ -97,7 +97,7 @@ class SweepFolder:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a process holds the folder's lock now."""
+        """Return whether a process holds the folder's lock now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
@@ -144,7 +144,7 @@ class SweepFolder:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def load(self, cell: str, conditions: Mapping[str, Any] | None) -> Result | None:
-        """Return a cell that was measured under these conditions; None if there is none that can be read.
+        """Return a cell that was measured under these conditions; None if none can be read.
 
         Unknown conditions (None) never match.
         """
@@ -163,15 +163,17 @@ class SweepFolder:
 
     @property
     def sweep(self) -> Sweep:
-        """Sweep that was last started in this folder.
+        """Return the sweep that was last started in this folder.
 
         Raises:
-            WorkbenchError: there is none.
+            WorkbenchError: the folder contains no sweep.
         """
         try:
             return Sweep.from_wire(json.loads(read_regular(self.folder / "sweep.json")))
         except (OSError, ValueError, KeyError) as error:
-            raise WorkbenchError(f"{self.folder} contains no sweep.", "Give the folder of one, or axes.") from error
+            raise WorkbenchError(
+                f"{self.folder} contains no sweep.", "Give the folder of a sweep, or axes for a new one."
+            ) from error
 
     def _path(self, name: str) -> Path:
         return self.folder / "cells" / f"{name}.json"
@@ -214,7 +216,7 @@ def _read(path: Path) -> Result | None:
 
 
 def _unwritable(path: Path, error: OSError) -> WorkbenchError:
-    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Make room, or choose another folder.")
+    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Free disk space, or choose another folder.")
 
 
 # -- many sweeps ------------------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def generations(base: Path) -> list[Path]:
 
 
 def next_generation(base: Path) -> Path:
-    """Create an empty folder to measure a sweep again; earlier or current measurements stay.
+    """Create an empty folder to measure a sweep again; the folders of earlier or running measurements stay.
 
     Raises:
         WorkbenchError: the folder cannot be created.
@@ -246,13 +248,13 @@ def next_generation(base: Path) -> Path:
 
 
 def _number(base: Path, path: Path) -> int:
-    """Return the generation of a folder, from 1; 0 if it is something else."""
+    """Return the generation of a folder, from 1; 0 if its name has another form."""
     rest = path.name.removeprefix(base.name)
     return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
 
 
 def delete_oldest(folder: Path, most: int) -> None:
-    """Delete the oldest sweeps of a folder, so that `most` stay. Sweeps that are being written are not deleted."""
+    """Delete the oldest sweeps of a folder, so that `most` remain. Sweeps that are being written are not deleted."""
     folders = sorted(
         (p for p in folder.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )

@@ -12,7 +12,7 @@ from workbench.trace.files import write_atomically
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
-    """Return the rows as a file; `kind` is "csv" or "parquet". Columns are all names, in order of appearance."""
+    """Return rows as a file; `kind` is "csv" or "parquet". It has the columns of all rows, in order of appearance."""
     import polars as pl
 
     names = list(dict.fromkeys(name for row in rows for name in row))

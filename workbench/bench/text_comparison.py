@@ -20,7 +20,7 @@ PREFIX_CHARS = 60
 
 
 def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Return both texts as pieces: ["same", text], ["plain", only in plain decoding's], ["lane", only in the other]."""
+    """Return both texts as pieces: ["same", text], ["plain", text only in plain], ["lane", text only in the other]."""
     a, b = _emitted(plain), _emitted(other)
     matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
     pieces: list[list[str]] = []
@@ -101,9 +101,8 @@ def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
 
     Returns:
         at (number of equal tokens before it), before (the end of the common text), plain and other (token, text, p:
-        the target's probability; None if that text has ended), margin (in nats: the difference of the target's logits
-        of plain's and the other token), rank (of the other token in the target's top tokens, from 1; None: not among
-        them).
+        the target's probability; None if that text has ended), margin (the target's logit of plain's token minus that
+        of the other, in nats), rank (of the other token in the target's top tokens, from 1; None: not among them).
     """
     a, b = _emitted(plain), _emitted(other)
     position = first_difference([e.token for e in a], [e.token for e in b])

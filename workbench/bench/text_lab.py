@@ -60,9 +60,9 @@ ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 TARGETS = (DEFAULT_TARGET, SMOLLM2.name)
 """Targets with different vocabularies, each with a draft model."""
 BATCH_SIZE = 16
-"""Runs that share a batch in measurements that are not timed."""
+"""Number of runs that share a batch, in measurements that are not timed."""
 MIN_COPIED_SHARE = 0.75
-"""Share of an answer's n-grams in the prompt from which on the answer counts as copied."""
+"""Smallest share of an answer's n-grams found in the prompt for which the answer counts as copied."""
 EXCLUDED_FOLDERS = ("encodings", "pydoc_data", "site-packages", "test")
 """Excluded folders of Python's library: tables, texts, third-party code, and parts not installed everywhere."""
 
@@ -99,10 +99,11 @@ def code_datastore(models: Models) -> Path:
 
 
 def tokens_per_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
-    """Return the emitted tokens of rounds that draft from early layers / the number of layers that they computed.
+    """Return the tokens emitted per layer computed, over rounds that draft from early layers.
 
     Args:
-        rounds: rounds of a method whose drafts exit the target after "exit layer" (signal) or `exit_layer` (parameter).
+        rounds: rounds of a method that drafts with the target's layers up to the signal "exit layer", or up to the
+            parameter `exit_layer`.
         layers: number of layers of the target.
         head: cost of the LM head, in layers.
     """
@@ -160,9 +161,9 @@ class TextLab:
         groups: kinds of prompts; those of `workbench.bench.verifiable_problems` are problems whose answers a program
             checks.
         reads_code: use `code_datastore` as the datastore instead of the bundled one.
-        other_vocabulary_drafter: draft model with a different vocabulary, in place of the target's own; "": the
-            target's own.
-        weight_noise: noise in the target's matrices since its heads were trained, as a share of their standard
+        other_vocabulary_drafter: draft model with a different vocabulary, used instead of the target's own draft model;
+            "": the target's own.
+        weight_noise: noise added to the target's matrices after its heads were trained, as a share of their standard
             deviation.
         only_copied: use only prompts that the target answers by copying: see `copied_share`.
     """
@@ -193,19 +194,19 @@ class TextLab:
         return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:
-        """Return a copy with the draft model of another family, which has a different vocabulary."""
+        """Return a copy with the draft model of another model family, which has a different vocabulary."""
         drafters = [
             drafter for target in TARGETS if target != self.scale.target and (drafter := bundled_drafter(target))
         ]
         return dataclasses.replace(self, other_vocabulary_drafter=drafters[0])
 
     def with_weight_noise(self, weight_noise: float) -> TextLab:
-        """Return a copy with changed target weights, for which its heads were not trained."""
+        """Return a copy with noise in the target's weights, so that its heads no longer fit it."""
         return dataclasses.replace(self, weight_noise=weight_noise)
 
     @property
     def models(self) -> Models:
-        """Target with its draft model and its heads."""
+        """Return the target with its draft model and its heads."""
         key = self.scale.target, self.scale.dtype
         if self.weight_noise:
             return _models_with_noise(*key, self.weight_noise)
@@ -217,7 +218,7 @@ class TextLab:
 
     @property
     def setting(self) -> str:
-        """Models and prompts, in words."""
+        """Return models and prompts, in words."""
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._max_per_group:
@@ -250,14 +251,14 @@ class TextLab:
         temperature: float = 0.0,
         other: str = "",
     ) -> Measurement:
-        """Measure tokens per second relative to the best of other settings, of this or another method, on the prompts.
+        """Measure tokens per second relative to the best of other settings (of any method), on the same prompts.
 
         Args:
-            own_params: parameters.
+            own_params: parameters of this method.
             other_settings: parameters of each other setting; the best is the one with the largest geometric mean over
-                prompts. As the best of several, it is favoured by chance.
-            temperature: temperature of all.
-            other: registry name of the other settings' method; "": this one.
+                prompts. Being the best of several, its measured speed is likely too high.
+            temperature: temperature of all settings.
+            other: registry name of the other settings' method; "": this method.
         """
         other_method = registry.get(other or self.method)
         method_rates, *other_rates = self._rates(
@@ -296,7 +297,7 @@ class TextLab:
     def accepted_over(
         self, setup: VerifierSetup, other_setup: VerifierSetup, siblings: int, temperature: float = 1.0
     ) -> Measurement:
-        """Measure the probability that a position accepts one of several drafts / that of another verifier.
+        """Measure the probability that a position accepts one of several drafts, relative to another verifier.
 
         The result is the geometric mean over prompts. Both use the same pairs of distributions, p of the target and q
         of the draft model, at the positions of the method's text. Drafts are sampled from q again; given the drafts,
@@ -342,7 +343,7 @@ class TextLab:
     def tau_over(
         self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any], temperature: float
     ) -> Measurement:
-        """Measure τ / τ of another method on the same prompts and seeds, geometric mean over prompts.
+        """Measure τ relative to another method on the same prompts and seeds, as the geometric mean over prompts.
 
         Args:
             other: its registry name.
@@ -358,10 +359,10 @@ class TextLab:
     def tokens_per_layer_over(
         self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any]
     ) -> Measurement:
-        """Measure tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
+        """Measure tokens per computed layer relative to another early-exit method: geometric mean over prompts.
 
-        A round computes all layers once to verify, and those before the exit once per draft pass; the LM head counts as
-        `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
+        A round computes all layers once to verify, and the layers before the exit once per draft pass; the LM head
+        counts as `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
         """
         target = self.models.target
         ratios = [
@@ -392,16 +393,17 @@ class TextLab:
         temperature: float = 0.0,
         other: str = "",
     ) -> Measurement:
-        """Measure τ of an approximate verifier / τ of the exact one at the most lenient setting that keeps the answers.
+        """Measure τ of an approximate verifier relative to the exact one, at the most lenient setting that passes.
 
-        Settings are tried in order until one does not keep the answers. This fixed sequence of tests needs no
-        correction for their number. If the first does not, its figure is returned.
+        A setting passes if it retains enough of the exact verifier's right answers. Settings are tried in order until
+        one does not pass. This fixed sequence of tests needs no correction for their number. If the first setting does
+        not pass, its figure is returned.
 
         Args:
             settings: parameters of the approximate verifier, the strictest first.
             exact: parameters of the exact verifier.
             temperature: temperature of both, with the same seeds.
-            other: registry name of the method with the exact verifier; "": this one.
+            other: registry name of the method with the exact verifier; "": this method.
         """
         result: Measurement | None = None
         for setting in settings:
@@ -415,7 +417,7 @@ class TextLab:
     def _with_answers(
         self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measurement:
-        """Measure τ / τ of the exact verifier, geometric mean over prompts, and the right answers of the same runs."""
+        """Measure τ relative to the exact verifier (geometric mean over prompts), and the right answers of both."""
         prompts = self._select_prompts()
         runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [
@@ -431,7 +433,7 @@ class TextLab:
         n = len(prompts) * (self.scale.draws if temperature else 1)
         words = ", ".join(f"{name}={value}" for name, value in own_params.items())
         decoding = f"temperature {temperature:g}" if temperature else "greedy"
-        counts = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
+        counts = f"{sum(right[0])} of {n} answers right, {sum(right[1])} with the exact verifier"
         gain = Measurement.of(
             geometric_mean([a / b for a, b in zip(taus, exact_taus, strict=True)]),
             f"{self.setting}, {decoding}, {words or 'defaults'}; geometric mean over prompts; {counts}",
@@ -440,7 +442,7 @@ class TextLab:
         return dataclasses.replace(gain, answers={"value": answers.value, "low": answers.low, "high": answers.high})
 
     def tau_over_closed_form(self, **params: Any) -> Measurement:
-        """Measure τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
+        """Measure τ / E[τ] over all rounds, with the closed form E[τ] at each prompt's acceptance rate."""
         emitted, expected = [], []
         for rounds in self.rounds(self.method, params):
             drafting = [r for r in rounds if len(r.nodes)]
@@ -496,12 +498,12 @@ class TextLab:
 
     @property
     def _max_per_group(self) -> int:
-        """Largest number of prompts per kind, such that claims about few kinds have as many in total; 0: no limit."""
+        """Return the largest number of prompts per kind; a claim about few kinds has as many in total. 0: no limit."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
-    """Run a method on a lab's prompts. Runs share batches, which changes no token, unless they are `warm`."""
+    """Run a method on a lab's prompts. Unless the runs are `warm`, they share batches, which changes no token."""
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)

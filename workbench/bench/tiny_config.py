@@ -41,7 +41,7 @@ _NAMES: dict[Any, tuple[str, ...]] = {
 SIZES = {name: size for size, names in _NAMES.items() for name in names}
 """Reduced values by their names in configurations."""
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-"""Token ids are None, so that no text ends early; these values are used for families that require some."""
+"""Values of special token ids for families that require them; elsewhere they are None, so that no text ends early."""
 _ENCODERS = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
              "prophetnet", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
              "xlm-roberta", "xlm-roberta-xl", "xmod")  # fmt: skip
@@ -71,7 +71,7 @@ def tiny_config(name: str, **values: Any) -> PretrainedConfig:
         values: values of the configuration; they take precedence over the general ones and `EXTRA`.
 
     Raises:
-        Exception: any exception of a family's configuration that neither the general values nor `EXTRA` fit.
+        Exception: whatever a family's configuration raises if neither the general values nor `EXTRA` fit it.
     """
     return _small(CONFIG_MAPPING[name], {**EXTRA.get(name, {}), **values})
 
@@ -111,6 +111,6 @@ def _is_by_layer(config: Any, entry: Any) -> bool:
 
 
 def _cut(name: str, entry: Any) -> list[Any]:
-    """Return the first entries; if they are kinds of layers, each kind once as far as they fit."""
+    """Return the first entries; of a list of layer kinds, return each kind once as far as they fit."""
     kinds = list(dict.fromkeys(map(str, entry))) if all(isinstance(e, str) for e in entry) else []
     return (kinds + list(entry))[:LAYERS] if len(kinds) > 1 else list(entry)[:LAYERS]

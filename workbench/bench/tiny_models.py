@@ -54,14 +54,15 @@ def randomise_weights(model: Any, seed: int, spread: float) -> Any:
 def tiny_models(
     tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int = 4, shares: tuple[float, float] = (0.8, 0.3)
 ) -> Models:
-    """Return a tiny target with a tiny drafter that is similar, but not equal to it.
+    """Return a tiny target with a tiny drafter that is similar to it, but not equal.
 
     Args:
         tokenizer: any tokenizer of at least `vocabulary` entries; only the texts of tokens come from it.
         vocabulary: number of tokens of both models.
         seed: seed of the weights.
         layers: decoder layers of both.
-        shares: shares of the target's weights and of another model's in the drafter's: (0.9, 0.1) agrees more often.
+        shares: shares of the target's weights and of random weights in the drafter's; with
+            (0.9, 0.1) both models agree more often than by default.
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
     with torch.no_grad():

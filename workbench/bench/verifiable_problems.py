@@ -1,7 +1,7 @@
 """Problems whose answers a program checks: small word problems, and records to be written or read as JSON.
 
 They show how many answers remain right under approximate verifiers, whose text may differ from the target's. A seeded
-generator fills the templates, so that the numbers and names are the same on every machine.
+generator fills in the templates, so that the numbers and names are the same on every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def all_problems() -> list[BenchPrompt]:
-    """Return all problems with checked answers: `problems`, and the sums that the bundled target is trained on."""
+    """Return all problems with checked answers: `problems`, and sums of the kind that the bundled target learned."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
 
@@ -62,7 +62,7 @@ def problems(seed: int = 0) -> Iterator[BenchPrompt]:
 
 
 Template = Callable[[random.Random], tuple[str, str]]
-"""Function: random source → user message, answer."""
+"""Function: random generator → user message and answer."""
 
 
 def _here_and_there(rng: random.Random) -> tuple[str, str]:

@@ -1,9 +1,9 @@
-"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, and forwards of SmolLM2 to compare.
+"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, and SmolLM2's forward passes.
 
 Distributions are random and drafts are sampled from them, so that no model is needed; the token embeddings that a rule
-prepares in advance are random, too. `Verifier.rule`, the single copy of its decision to the host, and the values that a
-round reads from it are timed. Computing the distribution and the values for every round's trace is the same for all
-rules, and has separate rows.
+prepares in advance are random, too. The timed work is `Verifier.rule`, the single copy of its decision to the host, and
+the values that a round reads from the decision. Computing the distribution, and the values for every round's trace, is
+the same work for all rules and has separate rows.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from workbench.models.machine import describe, machine_facts
 from workbench.models.runner import Runner
 
 VOCABULARIES = (512, 4096, 49152, 151936)
-"""Vocabularies of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
+"""Vocabulary sizes: of the bundled models (rounded up), a small tokenizer, SmolLM2 and Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
-"""Width of the embeddings: that of SmolLM2."""
+"""Width of the embeddings, equal to SmolLM2's."""
 DISTRIBUTION, TRACE_VALUES = "distribution, for all rules", "likeliest tokens and entropies, for all rules"
 MAX_SHARE = 0.05
-"""Largest acceptable share of verification in a forward."""
+"""Largest acceptable time of verification, as a share of a forward pass."""
 BOARD = "verifiers.json"
 KINDS = {
     Sampling.CHAIN: "a chain",
@@ -69,7 +69,7 @@ class Case:
 
 
 def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """Return the cases that can be timed without a model (each rule on supported drafts), and the other names."""
+    """Return the cases that can be timed without a model (each rule on each supported draft), and the other names."""
     runnable, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
@@ -81,7 +81,7 @@ def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
 
 
 def verifiers() -> list[Verifier]:
-    """Return each verifier that a method offers, once by name, with its own defaults."""
+    """Return each verifier that a method offers once, by name, with its own defaults."""
     from workbench.methods import registry
 
     by_name = {v.name: v for method in registry.methods() for v in method.verifiers}
@@ -131,7 +131,7 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case, and of the work for all rules; every repeat runs all of them, in changing order.
+    """Return the seconds of each case and of the shared work; every repeat runs all of them, in changing order.
 
     A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
@@ -195,7 +195,7 @@ def run_suite(
         repeats: timed passes over all cases; the median counts.
         vocabularies: vocabulary sizes.
         forwards: functions; each measures a target and returns its name, its vocabulary and the seconds of its forward
-            of `NODES` tokens.
+            pass over `NODES` tokens.
         progress: called with the name of the current measurement.
 
     Returns:
@@ -214,7 +214,7 @@ def run_suite(
             shared[name][str(vocabulary)] = s
     forward_rows = list[dict[str, Any]]()
     for forward in forwards:
-        progress(f"a forward of {NODES} tokens")
+        progress(f"a forward pass over {NODES} tokens")
         name, vocabulary, s = forward()
         forward_rows.append({"target": name, "vocabulary": vocabulary, "seconds": s})
     return {
@@ -232,7 +232,7 @@ def run_suite(
 
 
 def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
-    """Return a rule's share of a target's forward, at the target's vocabulary; None if that was not measured."""
+    """Return a rule's share of a target's forward pass, at the target's vocabulary; None if that was not measured."""
     s = row["seconds"].get(str(forward["vocabulary"]))
     return None if s is None else s / forward["seconds"]
 
@@ -242,7 +242,7 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the report as a table: one row per rule, milliseconds per vocabulary, and the shares of forwards."""
+    """Return the report as a table: one row per rule, milliseconds per vocabulary, and shares of the forward passes."""
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
@@ -264,13 +264,13 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: the table, the machine, and the rules that take more than `MAX_SHARE` of a forward."""
+    """Return the board: the table, the machine, and the rules that take more than `MAX_SHARE` of a forward pass."""
     lines = [
         "# Cost of verifiers",
         "",
-        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, including the values that a round reads: the "
-        "slower of a round that accepts as much as possible and one that accepts nothing, each the median of "
-        f"{report['repeats']}, on random distributions. Made by `workbench bench --suite verifiers --out "
+        f"Milliseconds per rule on a draft of {report['nodes']} nodes, including the values that a round reads, on "
+        "random distributions. One timed round accepts as much as possible, another accepts nothing; the table has the "
+        f"slower one, as the median of {report['repeats']} repeats. Made by `workbench bench --suite verifiers --out "
         "assets/boards/verifiers.json`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
@@ -280,8 +280,8 @@ def page(report: dict[str, Any]) -> str:
         slow = [report["rows"][i] for i, part in parts.items() if part > MAX_SHARE]
         labels = ", ".join(f"`{row['verifier']}` ({_label(row['drafts'])}, {share(row, forward):.1%})" for row in slow)
         lines.append(
-            f"A forward of {report['nodes']} tokens of {forward['target']} ({forward['vocabulary']:,} tokens) takes "
-            f"{1e3 * forward['seconds']:.1f} ms here. "
+            f"A forward pass of {forward['target']} ({forward['vocabulary']:,} tokens) over {report['nodes']} tokens "
+            f"takes {1e3 * forward['seconds']:.1f} ms here. "
             + (
                 f"More than {MAX_SHARE:.0%} of it: {labels}."
                 if slow

@@ -54,7 +54,7 @@ class TextDistributions:
 
 @dataclass(frozen=True)
 class _Recorder(Lossless):
-    """Exact verifier that calls a function with each verification and its own decision."""
+    """Exact verifier that calls a function with each verification and its decision on it."""
 
     record: Callable[[Verification, AcceptanceDecision], None] = field(default=lambda v, decision: None, compare=False)
 
@@ -96,7 +96,7 @@ def draft(
 def distributions_of(
     models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float
 ) -> Iterator[TextDistributions]:
-    """Yield the distributions along a text after each prompt; the target generates it with drafts of one token.
+    """Yield for each prompt both models' distributions along a text of the target, generated with drafts of one token.
 
     Args:
         models: models with a draft model.
@@ -117,7 +117,7 @@ def distributions_of(
 
 
 def expected_tokens(decision: AcceptanceDecision) -> float:
-    """Return the expected tokens of a round with a given chain: accepted drafted tokens, and one target token."""
+    """Return the expected tokens of a round with a given chain: accepted drafted tokens and one target token."""
     return 1 + float(decision.accept.double().cumprod(0).sum())
 
 
@@ -130,7 +130,7 @@ def expected_tau(
     params: Mapping[str, Any],
     temperature: float,
 ) -> Iterator[tuple[float, float]]:
-    """Yield per prompt the expected tokens per round of `other`, and of the exact token-by-token verifier.
+    """Yield for each prompt the expected tokens per round of `other`, and of the exact token-by-token verifier.
 
     Args:
         models: models with a draft model.
@@ -154,7 +154,7 @@ def expected_tau(
 
 
 def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:
-    """Return the probability that a position accepts one of its drafts, mean over positions.
+    """Return the probability that a position accepts one of its drafts, averaged over positions.
 
     Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
     is sampled. Setups with the same sampling get the same drafts.
@@ -182,7 +182,7 @@ def acceptance_probability(distributions: TextDistributions, setup: VerifierSetu
 def _acceptance_probs(
     distributions: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
 ) -> Float[Tensor, " n"]:
-    """Return per position the probability that one of its drafts is accepted.
+    """Return for each position the probability that one of its drafts is accepted.
 
     The verifier's probability of each draft is conditional on the rejection of the earlier ones.
     """

@@ -1,7 +1,7 @@
 """Measurements for the papers' claims about drafting with images: on the bundled vision-language models.
 
-τ is measured greedily on captions of held-out scenes; every drafter drafts the same number of levels. A ratio of two
-settings is computed scene by scene.
+τ is measured with greedy decoding on captions of held-out scenes; every drafter drafts the same number of levels. A
+ratio of two settings is computed scene by scene.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class VisionLab:
 
     @property
     def setting(self) -> str:
-        """Models and prompts, in words."""
+        """Return models and prompts, in words."""
         return _note(SCENES, "")
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Words that state facts of an image; see `workbench.trace.metrics.acceptance_by_kind`."""
+        """Return the words that state facts of an image; see `workbench.trace.metrics.acceptance_by_kind`."""
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:
@@ -97,7 +97,7 @@ class VisionLab:
         return self.mean(self._taus(name))
 
     def tau_over(self, other: str, name: str) -> Measurement:
-        """Measure τ of a setting over τ of another, scene by scene."""
+        """Measure τ of a setting relative to another setting, scene by scene."""
         ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
         ratio = self.mean(ratios)
         return Measurement(ratio.value, ratio.low, ratio.high, ratio.n, f"{ratio.setting}; {name} over {other}")

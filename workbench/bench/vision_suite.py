@@ -1,7 +1,7 @@
 """The vision suite: held-out scenes by kind of question, for every drafter and for every way to compress an image.
 
-Its figures (tokens per target pass, accepted drafts) depend neither on the machine nor on its load. Each scene and
-question is one observation; intervals are bootstrapped over them.
+Its figures (tokens per target pass, accepted drafts) depend neither on the machine nor on its load. Each pair of
+scene and question is one observation; intervals are bootstrapped over observations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run_suite(
     Args:
         scenes: held-out scenes that are captioned.
         short: questions of each other kind.
-        names: settings by name; all by default.
+        names: names of the settings to measure; by default all.
         models: target and drafters; the bundled ones by default.
         progress: called with (done, total, name).
 
@@ -170,7 +170,7 @@ def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
 
 
 def figures(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return τ and acceptance, each question one observation; acceptance on words of the image and on the others."""
+    """Return τ and acceptance over questions, and the acceptance of words that state facts and of other words."""
     kinds = [metrics.acceptance_by_kind(t, FACTS) for t in traces]
 
     def share(kind: str) -> dict[str, Any] | None:
@@ -188,7 +188,7 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of the drafters, and the curve: τ against vision tokens."""
+    """Return the table of the drafters, and the table of τ by number of vision tokens."""
     declared = [s for s in settings() if s.name in rows]
     order, main = [s.name for s in declared], [s.name for s in declared if s.main]
     elastic = {s.method for s in declared if s.line}

@@ -17,18 +17,18 @@ from workbench.trace.speedup import estimate
 
 BOARD = "whatif"
 PREDICTIONS = {
-    "lengths": "τ of drafts of at most K",
-    "speeds": "speed of drafts of at most K",
+    "lengths": "τ with drafts of at most K tokens",
+    "speeds": "speed with drafts of at most K tokens",
     "plain": "speed without drafts",
     "width": "τ with two siblings at every position",
     "combination": "τ of the better of two drafters",
-    "by-position": "τ of K levels by acceptance per position",
-    "iid": "τ of K levels with a constant acceptance rate",
+    "by-position": "τ of K draft levels, from acceptance per position",
+    "iid": "τ of K draft levels, from a constant acceptance rate",
     "formula": "speed-up by the formula",
 }
 """Predicted figures, by the key of the row."""
 TIMED = ("speeds", "plain", "formula")
-"""Predictions of speeds, whose real runs need an idle machine. The others are counts of tokens."""
+"""Predictions of speeds, whose real runs need an idle machine. The other predictions are counts of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ErrorEstimate:
 
     @property
     def sentence(self) -> str:
-        """Error in words: over all predictions, and of a typical single run.
+        """Return the error in words: over all predictions, and of a typical single run.
 
         Example:
             >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
@@ -70,7 +70,7 @@ class ErrorEstimate:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
-    """Return the error of a saved row; None if it has too few pairs."""
+    """Return the error of a saved row; None if the row has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:
@@ -106,6 +106,6 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "# Predictions of `workbench whatif` compared with real runs\n\n"
         "Every prediction of `workbench whatif` compared with the run that it predicts, by `workbench bench --suite "
         "whatif`: geometric mean over prompts of predicted / measured, with its 95 % interval, and the median error "
-        "of a single prediction. τ is counted and the same on every machine; speeds "
-        f"are of the machine named in the data.\n\n{table(columns, entries)}\n"
+        "of a single prediction. τ is a count and is the same on every machine; speeds "
+        f"were measured on the machine named in the data.\n\n{table(columns, entries)}\n"
     )

@@ -1,8 +1,8 @@
 """Errors of what-if predictions: compare each prediction of `workbench.trace.whatif` with the run that it predicts.
 
 The pairs of predicted and measured figures are saved, prompt by prompt; errors are computed from them for display.
-Figures of τ are counts of greedy runs and do not depend on the machine. Speeds do: each predicted and measured speed is
-relative to that of the recorded run of the same prompt, measured just before.
+Figures of τ are counts from greedy runs and do not depend on the machine. Speeds do: each predicted and measured speed
+is relative to the speed of the prompt's recorded run, measured just before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.trace import metrics, theory, whatif
 from workbench.trace.events import Trace
 
 DEPTH, WIDE_DEPTH, TOKENS = 5, 3, 48
-"""Draft length of the recorded runs, levels of the trees, and tokens of a run."""
+"""Draft length of the recorded runs, depth of the trees, and tokens of a run."""
 CHAINS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"policy": "fixed"},
     "eagle-2": {"policy": "fixed", "grower": "chain"},
@@ -66,7 +66,7 @@ def measure(
         prompts: prompts; those that do not fit the context are skipped.
         tokens: length of every run.
         progress: called before each prompt.
-        timed: only predictions of speeds (`TIMED`), for an idle machine, or only the others; None: all.
+        timed: True: only predictions of speeds (`TIMED`), for an idle machine; False: only the others; None: all.
         resume: file of predictions by prompt, JSON Lines, from which the same measurement continues.
 
     Returns:
@@ -96,7 +96,7 @@ def measure(
 
 
 def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield, for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
+    """Yield for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
     for prediction in _of_chains(runs):
         if prediction[0] in keys:
             yield prediction
@@ -130,7 +130,7 @@ def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _combination(runs: PromptRuns) -> tuple[float, float]:
-    """Return τ of the better of two drafters: predicted from two runs, and measured by runs from every position."""
+    """Return τ of the better of two drafters: predicted from two runs, and measured by a run from every position."""
     drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
     first, second = (runs.run(method, **params) for method, params in drafters.items())
     predicted = whatif.combine(first, second)

@@ -26,7 +26,7 @@ POLL_S = 0.3
 
 
 def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """Return the result of a cell from a comparison, and the trace to display: the lane's, of the first prompt."""
+    """Return the result of a cell from a comparison, and the trace to display: that of the lane on the first prompt."""
     lane, plain = _sides(cell, comparison)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -54,8 +54,8 @@ class WorkerGroup:
     Attributes:
         measure: runner of a study (`workbench.bench.study`). An event's payload is a text when the cell begins, a
             `Result` for its progress, and (`Result`, trace) at its end.
-        conditions: function that returns the conditions under which a cell is measured; None: unknown before the
-            models are loaded. A cell that was measured under unknown conditions is not resumed.
+        conditions: function that returns the conditions under which a cell is measured; its result is None if they are
+            unknown before the models are loaded. A cell that was measured under unknown conditions is not reused.
     """
 
     measure: Runner[Cell]
@@ -86,10 +86,10 @@ def measure_cell(
 
 
 def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """Yield the steps of a measurement; while the user's rate limit delays it, yield messages.
+    """Yield the steps of a measurement; yield messages while the user's rate limit delays it.
 
     Raises:
-        WorkbenchError: the group cannot be measured.
+        WorkbenchError: the measurement cannot start.
     """
     action = RetriedAction(lambda: cell.measure(backend, user, stopped))
     while (steps := action.try_once()) is None:
@@ -101,7 +101,7 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
 
 
 def backend_workers(backend: SweepBackend, user: str = "local") -> WorkerGroup:
-    """Return a worker group of one backend, which measures cell by cell; each run has its device to itself."""
+    """Return a worker group that measures the cells on one backend, one by one; each run has the device to itself."""
 
     def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:

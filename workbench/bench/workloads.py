@@ -41,7 +41,7 @@ def bundled_prompts(name: str) -> list[BenchPrompt]:
 
 
 def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
-    """Return the prompts of one kind or of all; Spec-Bench's questions replace ours in the kinds that it covers.
+    """Return the prompts of one kind or of all; Spec-Bench's questions replace the bundled ones in the kinds it covers.
 
     Args:
         name: one of `KINDS`, or `WORK` for all kinds.

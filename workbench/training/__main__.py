@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the recipe given on the command line; return the exit code."""
+    """Run the recipe named on the command line; return the exit code."""
     if arguments is None:
         keep_memory()
     values = vars(_parser().parse_args(arguments))

@@ -5,9 +5,9 @@ min(1, p(Y) / q(Y)). The head reads the draft model's hidden state after Y, in a
 were replaced by such samples, as in a real draft. Both models are frozen: their states are computed once, and only the
 head is trained on them.
 
-Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens replaced, soft labels,
-rejections have weight 6. There the answers are sampled from the target; here each line of `answers` has the temperature
-with which it was generated, and both distributions use that temperature.
+Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens are replaced, labels are
+soft, rejections have weight 6. There all answers are sampled from the target. Here each answer has its own temperature,
+which both distributions use.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 BINS = 5
 """Number of bins of the reliability table."""
 HELD_EVERY = 10
-"""One prompt in `HELD_EVERY` is held out here, in addition to those that are held out of all training.
+"""One prompt in `HELD_EVERY` is held out here, in addition to the prompts that are held out of all training.
 
-With few answers, the latter would be too few to evaluate the head."""
+With few answers, the latter are too few to evaluate the head."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ class AcceptanceOptions(RunOptions):
         answers: Folder with the target's answers, written by the `answers` recipe.
         out: Parent folder of the finished head's folder, which is named after the target.
         tokens: Maximum number of answer tokens to train on.
-        blocks: Number of residual blocks, D in the paper.
-        tied: Share the weights of all residual blocks, as in the paper's code.
+        blocks: Number of residual blocks (D in the SpecDec++ paper).
+        tied: Share the weights of all residual blocks, as in the code of SpecDec++.
         drawn: Share of an answer's tokens that are replaced by samples from the draft model.
         draws: Number of passes over each training answer, each with new samples from the draft model.
         rejection_weight: Weight of rejected tokens in the loss, relative to accepted ones.
@@ -98,7 +98,7 @@ class AcceptanceOptions(RunOptions):
 
     @property
     def folder(self) -> Path:
-        """Folder of the finished head."""
+        """Return the folder of the finished head."""
         return self.out / f"{short_name(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
 
 
@@ -108,7 +108,7 @@ class Drafts:
 
     Attributes:
         states: the draft model's last hidden state after each draft.
-        accept_probs: probability that the target accepts it, min(1, p / q).
+        accept_probs: probability that the target accepts each draft, min(1, p / q).
         answers: number of answers that contain these drafts.
     """
 
@@ -126,7 +126,9 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     if models.drafter is None:
-        raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter=….")
+        raise ParameterError(
+            f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter to a draft model."
+        )
     train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
     net = _new_head(train_drafts, options)
     report(
@@ -271,12 +273,12 @@ def calibrated_probs(logits: Float[Tensor, " N"], weight: float) -> Float[Tensor
 
 @torch.no_grad()
 def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
-    """Return figures on held-out drafts.
+    """Return the figures of a head on held-out drafts.
 
     Returns:
         The weighted loss; "accuracy", the expected share of drafts for which "acceptance probability above ½" predicts
-        the outcome, and that of a constant prediction; the mean divergence from the true probability, in nats; and the
-        mean probability, predicted and true.
+        the outcome, and the same share for a constant prediction; the mean divergence from the true probability, in
+        nats; and the mean predicted and mean true probability.
     """
     odds, accept_probs = net(held.states), held.accept_probs
     probs = calibrated_probs(odds, weight)
@@ -311,7 +313,7 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     """Compute the drafts and acceptance probabilities of the held-out answers, or of the training answers.
 
     Raises:
-        ParameterError: there are no answers, or they are another target's.
+        ParameterError: there are no answers, or another target generated them.
     """
     states, accept_probs, n, n_tokens = [], [], 0, 0
     check_answers(options.answers, options.target)
@@ -341,12 +343,12 @@ def sample_drafts(
     replaced_share: float,
     generator: torch.Generator,
 ) -> Drafts:
-    """Return the drafts that replaced tokens of one answer.
+    """Return the drafts that replaced tokens of an answer.
 
     Args:
         models: target and draft model.
-        prompt: tokens.
-        answer: tokens.
+        prompt: token ids.
+        answer: token ids.
         temperature: temperature of the answer; at 0 the draft is the draft model's most probable token.
         replaced_share: share of positions at which the text contains the draft model's token.
         generator: random generator of all samples.
@@ -372,7 +374,7 @@ def sample_drafts(
 
 
 def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
-    """Compute a model's logits and last hidden states over a text, float32."""
+    """Return a model's logits and last hidden states over a text, in float32."""
     logits, hidden = [], []
     for output in forward_text(runner, ids):
         logits.append(output.logits[0].float())

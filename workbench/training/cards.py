@@ -80,7 +80,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
 
 
 def write_storage_section(folder: Path) -> None:
-    """Write the section on the int8 checkpoint again in the card of the model in a folder, if it has a card."""
+    """Rewrite the section on the int8 checkpoint in the card of the model in a folder, if it has a card."""
     path = folder / "README.md"
     if path.is_file() and (folder / "training.json").is_file():
         text = path.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
@@ -88,7 +88,7 @@ def write_storage_section(folder: Path) -> None:
 
 
 def storage_section(model: TrainedModel) -> str:
-    """Return a card's last section, on an int8 checkpoint with measured figures; empty for any other."""
+    """Return the last section of a card, on an int8 checkpoint with measured figures; empty for other models."""
     stored = model.config.get(STORED, {})
     if not (measured := stored.get("measured")):
         return ""
@@ -107,7 +107,7 @@ def storage_section(model: TrainedModel) -> str:
 
 
 def _count(measured: Figures) -> int:
-    """Return the value of `--measure` that the figures were measured with."""
+    """Return the value of `--measure` with which the figures were measured."""
     return measured["prompts"] if "tau" in measured else measured["each"]
 
 
@@ -151,7 +151,7 @@ def write_results(
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Return the figures of all runs of a model, oldest first; a continuing run has those of its predecessor."""
+    """Return the figures of all runs of a model, oldest first; a run that continues another contains its figures."""
     runs = [figures]
     while "begun" in runs[0]:
         runs.insert(0, runs[0]["begun"])
@@ -179,7 +179,7 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     Args:
         figures: figures of the last run.
         hardware: hardware of runs whose figures do not include it.
-        token_note: note in brackets after the number of tokens on what the number includes; empty: no note.
+        token_note: note in brackets that says which tokens the number of tokens includes; empty: no note.
     """
     runs = runs_of(figures)
     if len(runs) == 1:

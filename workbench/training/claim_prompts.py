@@ -1,4 +1,4 @@
-"""More prompts of the bundled kinds, for measuring claims: chat messages, and problems that are not in training text.
+"""More prompts of the bundled kinds, for measuring claims: chat messages, and problems held out from training.
 
 `bench/claim_prompts.jsonl` is the output of `render_prompts`, because `workbench.bench` imports nothing of
 `workbench.training`; `workbench docs` writes it.

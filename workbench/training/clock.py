@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class RunClock:
     """Progress of a run, from 0 to 1.
 
-    With `minutes` the run ends on time on any machine; with `steps` it is the same run on any machine.
+    With `minutes` the run takes the same time on every machine; with `steps` it does the same work on every machine.
 
     Attributes:
         minutes: Length of the run by the clock, resumed parts included.
@@ -27,11 +27,11 @@ class RunClock:
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.steps is None:
-            raise ValueError("give the run a length: minutes or steps")
+            raise ValueError("a run needs a length: minutes or steps")
 
     @property
     def seconds(self) -> float:
-        """Seconds spent on the run, resumed parts included."""
+        """Return the seconds spent on the run, resumed parts included."""
         return self.earlier_seconds + time.monotonic() - self._started
 
     @contextmanager

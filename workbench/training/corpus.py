@@ -1,7 +1,7 @@
 """The training mixture, packed into files of 16-bit token ids.
 
 Half of the tokens come from the project's own generators, half from the files of `sources.SOURCES`. One row in a
-hundred of every file is held out, chosen by a hash of the row; so are the generators' held-out problems.
+hundred of every file is held out, chosen by a hash of the row. The generators' held-out problems are held out, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Report = Callable[[str], None]
 
 
 def is_row_held_out(row: object) -> bool:
-    """Return whether a row of a source belongs to the held-out hundredth."""
+    """Return whether a row of a source is held out (about one row in a hundred)."""
     text = json.dumps(row, sort_keys=True, ensure_ascii=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
 
@@ -66,7 +66,7 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
 def build_documents(
     folder: Path, tokens: int, seed: int, report: Report = print
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Draw the mixture.
+    """Generate and collect the documents of the mixture.
 
     Returns:
         The shuffled training documents, and held-out documents by group.
@@ -113,7 +113,7 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 
 
 def exact_documents(tokens: int, seed: int) -> list[str]:
-    """Return more documents of the tasks with exact answers, for the windows that `target` adds to each batch."""
+    """Return documents of the tasks with exact answers, for the windows that the recipe `target` adds to each batch."""
     documents: list[str] = []
     remaining = tokens * CHARS_PER_TOKEN
     for _, document in mixture(seed + 1, EXACT_TASKS):

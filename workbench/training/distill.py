@@ -83,7 +83,7 @@ class DrafterOptions(DistillOptions):
 
 
 def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    """Load a target for inference, its weights frozen."""
+    """Load a target for inference, with frozen weights."""
     return LlamaForCausalLM.from_pretrained(str(folder), dtype=dtype).eval().requires_grad_(False)
 
 
@@ -135,7 +135,7 @@ def write_own_text(options: DistillOptions, minutes: float, report: Report, rows
 def greedy_acceptance(
     target: LlamaForCausalLM, drafter: LlamaForCausalLM, sequences: list[list[int]], prompt_lengths: list[int]
 ) -> float:
-    """Return the share of tokens at which drafter and target choose the same next token.
+    """Return the share of tokens at which drafter and target have the same most probable next token.
 
     Args:
         target: The target.
@@ -169,7 +169,8 @@ def distillation_loss(
 ) -> Tensor:
     """Return the divergence of drafter and teacher distributions, plus weighted cross-entropy with the text.
 
-    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two may be minimised.
+    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two distributions may be
+    minimised.
 
     Args:
         student: Drafter logits, [N, V].
@@ -186,10 +187,10 @@ def distillation_loss(
 
 
 def draft_model_losses(text: str) -> WeightedLoss:
-    """Return the losses that a draft model can be trained with, parsed by `WeightedLoss.parse`.
+    """Return the losses with which a draft model can be trained, parsed by `WeightedLoss.parse`.
 
     Raises:
-        ParameterError: there is no loss of this name, or it compares features.
+        ParameterError: `text` names an unknown loss, or a loss that compares features.
     """
     try:
         losses = WeightedLoss.parse(text)

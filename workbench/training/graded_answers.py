@@ -1,7 +1,7 @@
 """Greedy answers to held-out problems and their grades: the evaluation of every bundled target.
 
-A recipe generates texts in its own way (left to right, about images, by filling in masks); batches of prompts, grades
-and shares are the same for all.
+Each recipe generates texts in its own way (left to right, about images, by filling in masks). All recipes share the
+code for batches of prompts, grades and shares.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def grade(problems: Sequence[P], texts: Sequence[str], is_right: Callable[[P, st
 
 
 def is_right_for_task(problem: Instance, text: str) -> bool:
-    """Return whether an answer is right by the check of the problem's task."""
+    """Return whether an answer passes the check of the problem's task."""
     return TASKS[problem.task].check(problem, text)
 
 
@@ -51,7 +51,7 @@ def share_right(answers: Sequence[GradedAnswer[Any]]) -> float:
 def generate_batch(
     model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int, end: int, pad: int, **inputs: torch.Tensor
 ) -> list[list[int]]:
-    """Return a model's greedy answers, as token ids without padding, including `end` if it was generated.
+    """Return a model's greedy answers as token ids without padding; `end` is included if it was generated.
 
     Args:
         model: a model of transformers.

@@ -1,9 +1,10 @@
 """Judge Decoding's linear judge, trained on AutoJudge's labels: which token replacements change a final answer.
 
 `swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that may not. The
-judge reads the last hidden states after such a token, of the target alone and of both models. Both are frozen: their
-states are computed once, and a logistic regression is trained on the standardised states. Its bias is then set on other
-problems, so that at δ = `DEFAULT_THRESHOLD` at most `MAX_WRONG_PASS_SHARE` of the wrong tokens pass.
+judge reads the last hidden states after such a token: one unit those of both models, another those of the target alone.
+Both models are frozen: their states are computed once, and a logistic regression is trained on the standardised states.
+Its bias is then set on other problems, so that at the threshold δ = `DEFAULT_THRESHOLD` at most `MAX_WRONG_PASS_SHARE`
+of the wrong tokens pass.
 
 Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
 2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).
@@ -36,11 +37,11 @@ from workbench.training.swaps import Swap, find_swaps, problems
 from workbench.training.trainer import Step, StepLoss, Trainer
 
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Values of δ in the card's table."""
+"""Values of the threshold δ in the card's table."""
 DEFAULT_THRESHOLD = 0.5
-"""δ for the figures on held-out answers; the verifier's default."""
+"""Threshold δ for the figures on held-out answers: the verifier's default."""
 MAX_WRONG_PASS_SHARE = 0.01
-"""Largest share of the calibration's wrong tokens that pass at `DEFAULT_THRESHOLD`."""
+"""Largest share of the wrong tokens in the calibration data that pass at `DEFAULT_THRESHOLD`."""
 CALIBRATE_EVERY = 3
 """One problem in `CALIBRATE_EVERY` is used to calibrate the bias, not for training."""
 
@@ -82,7 +83,7 @@ class JudgeOptions(RunOptions):
 
     @property
     def folder(self) -> Path:
-        """Folder of the finished judge."""
+        """Return the folder of the finished judge."""
         return self.out / f"{short_name(self.target).removesuffix('-target')}-{JudgeHead.kind}"
 
 
@@ -91,10 +92,10 @@ class Tokens:
     """Replaced tokens as the judge's inputs.
 
     Attributes:
-        states: the target's last hidden states after each, then the draft model's.
+        states: last hidden states after each token, of the target and then of the draft model.
         is_wrong: whether the replacement changed the final answer.
-        groups: task of each.
-        problems: number of problems from which the tokens are.
+        groups: task of each token.
+        problems: number of problems from which the tokens come.
     """
 
     states: Float[Tensor, "N D"]
@@ -104,12 +105,12 @@ class Tokens:
 
     @property
     def right(self) -> Float[Tensor, "R D"]:
-        """States after harmless tokens."""
+        """Return the states after harmless tokens."""
         return self.states[~self.is_wrong]
 
     @property
     def wrong(self) -> Float[Tensor, "W D"]:
-        """States after wrong tokens."""
+        """Return the states after wrong tokens."""
         return self.states[self.is_wrong]
 
 
@@ -117,7 +118,7 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
     """Train the judge and write it to `options.folder`; return its figures, and further facts for its card.
 
     Raises:
-        ParameterError: there is no such task, no draft model, or too few swaps of a kind.
+        ParameterError: a task does not exist, there is no draft model, or there are too few harmless or wrong swaps.
     """
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
@@ -144,7 +145,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
             f"Of {len(swaps)} swaps, {int(is_wrong.sum())} are wrong; a judge needs harmless and wrong ones.",
-            "Use more problems: count=…, held=….",
+            "Use more problems: increase count and held.",
         )
     states = [
         torch.cat(
@@ -161,7 +162,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
 def fit(
     models: Models, train_tokens: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Fit both linear units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
+    """Fit both linear units of the judge, set their biases, and save it; see `train_judge`."""
     assert models.drafter is not None
     width = models.target.hidden_size
     mean, spread = train_tokens.states.mean(0), train_tokens.states.std(0).clamp_min(1e-6)
@@ -206,7 +207,7 @@ def fit(
 
 
 def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight: float) -> Float[Tensor, ""]:
-    """Return the cross-entropy in which all right tokens together have weight 1, all wrong ones `weight`.
+    """Return the cross-entropy in which all right tokens together have weight 1 and all wrong tokens weight `weight`.
 
     Example:
         >>> balanced_loss(torch.zeros(3), torch.zeros(1), 2.0)  # ln 2, whatever the weight
@@ -229,9 +230,10 @@ def fold_scaling(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor
 
 @torch.no_grad()
 def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHARE) -> JudgeHead:
-    """Return the judge with biases lowered so that at δ = `DEFAULT_THRESHOLD` at most that share of wrong tokens pass.
+    """Return the judge with lower biases, so that at δ = `DEFAULT_THRESHOLD` at most `share` of the wrong tokens pass.
 
-    With fewer than 1 / share wrong tokens none passes. A judge that is already stricter is not changed.
+    If there are fewer than 1 / share wrong tokens, none of them passes. A judge that is already stricter is not
+    changed.
     """
     judge = JudgeHead(net.width, net.draft_width)
     judge.load_state_dict(net.state_dict())
@@ -268,14 +270,14 @@ def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: boo
 
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
-    """Return for each of `THRESHOLDS` the shares of harmless and of wrong tokens that pass."""
+    """Return for each of `THRESHOLDS` the shares of harmless and wrong tokens that pass."""
     harmless, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
     return [[t, _share(harmless > t), _share(wrong > t)] for t in THRESHOLDS]
 
 
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
-    """Return per task the numbers of harmless and wrong tokens, and the shares that pass at `DEFAULT_THRESHOLD`."""
+    """Return for each task the numbers of harmless and wrong tokens, and the shares passing at `DEFAULT_THRESHOLD`."""
     passes, figures = scores(net, held.states).sigmoid() > DEFAULT_THRESHOLD, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
         in_group = torch.tensor([name == group for name in held.groups])

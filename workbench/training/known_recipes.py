@@ -27,10 +27,10 @@ FINISHED_STUDIES = ("distilling", "rollouts", "scaling", "trimming")
 
 
 def refuse_finished_study(name: str) -> None:
-    """Raise an error if this was a study.
+    """Raise an error if a name belongs to a finished study.
 
     Raises:
-        UnknownNameError: it says where the results are.
+        UnknownNameError: the study is finished; the error says where its results are.
     """
     if name in FINISHED_STUDIES:
         raise UnknownNameError(
@@ -40,7 +40,7 @@ def refuse_finished_study(name: str) -> None:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """Return the recipes by name, as JSON values; those of user-defined heads are not included.
+    """Return the recipes by name as JSON values, without the recipes of user-defined heads.
 
     Returns:
         For each recipe "name", "help", and by option name "options" (default values), "kinds" (types, see

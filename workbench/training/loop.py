@@ -58,7 +58,7 @@ class RunOptions:
 
         Args:
             name: name of the run in its progress lines.
-            decay: share of the run in which the learning rate decreases.
+            decay: share of the run, at its end, in which the learning rate decreases.
         """
         clock = RunClock(self.minutes, self.steps)
         return LoopOptions(
@@ -66,7 +66,7 @@ class RunOptions:
         )
 
     def optimizers(self, module: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
-        """Return the optimizers of a module, at this run's rates."""
+        """Return the optimizers of a module, with this run's learning rates."""
         return build_optimizers(module, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
 
 
@@ -82,8 +82,8 @@ class LoopOptions:
         every_seconds: Time between checkpoints.
         log_every: Steps between progress lines.
         clip: Largest gradient norm.
-        decay: Share of the run in which the learning rate falls.
-        curves: Folder for curves as event files; None: none are written.
+        decay: Share of the run, at its end, in which the learning rate decreases.
+        curves: Folder for training curves as event files; None: none are written.
         on_policy: Returns on-policy figures of the last saved net, by curve; called at each checkpoint, outside the
             run's time. Not called without curves.
     """
@@ -132,8 +132,8 @@ def run_loop(
     Args:
         options: Options of the loop.
         module: Module whose parameters the optimizers hold; its state is in the checkpoint.
-        optimizers: Optimizers, each group with its top learning rate as `peak`.
-        step_losses: Called with the step number; runs forward and backward; returns tokens used and losses to report.
+        optimizers: Optimizers; each group stores its peak learning rate as `peak`.
+        step_losses: Called with the step number; computes the gradients; returns tokens used and losses to report.
         report: Receives progress lines.
         on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
 
@@ -260,7 +260,7 @@ def _restore(
             optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError) as error:
         raise ParameterError(
-            f"{options.checkpoint} is of another net than this run's, or was written by another version.",
+            f"{options.checkpoint} belongs to a different net, or was written by another version.",
             "Start again with --set resume=false, which moves the old checkpoint aside.",
         ) from error
     result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])

@@ -2,7 +2,7 @@
 
 Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.3: the share of masked positions is drawn per text, the prompt is
 never masked, and answers are padded with end-of-text tokens, which are learned too. The model starts from the first
-layers of the bundled target, which can predict by themselves (early exits), and like that target predicts the token at
+layers of the bundled target, which can predict by themselves (early exits). Like that target, it predicts the token at
 position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
 """
 
@@ -42,8 +42,8 @@ class MaskedDiffusionOptions(RunOptions):
     Attributes:
         out: Folder of the finished model; also written at every checkpoint.
         layers: Number of layers, the first ones of the bundled target.
-        tasks: Generator tasks that it learns.
-        longest: Longest window, prompt and answer, in tokens; each batch has a length from a half of it on.
+        tasks: Generator tasks on which the model is trained.
+        longest: Maximum length of prompt and answer, in tokens; the length of a batch is at least half of it.
         rows: Windows per forward pass.
         held: Held-out problems per task that are answered at each checkpoint.
     """
@@ -84,7 +84,7 @@ class AnswerWindows:
         return torch.tensor(rows), torch.tensor(prompts)
 
     def encode(self, instance: Instance) -> tuple[list[int], list[int]]:
-        """Return the token ids of a problem's prompt, in the chat format, and of its answer."""
+        """Return the token ids of a problem's prompt in the chat format, and of its answer."""
         prompt = self.tokenizer.encode(f"{USER}{instance.prompt}{ASSISTANT}", add_special_tokens=False)
         return prompt, self.tokenizer.encode(instance.answer, add_special_tokens=False)
 
@@ -98,7 +98,7 @@ def masked_loss(
 ) -> Float[Tensor, ""]:
     """Return LLaDA's loss: cross-entropy at masked positions, divided by the probability of being masked.
 
-    Source: LLaDA, equation 5 (per answer, divided by its length).
+    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, equation 5 (per answer, divided by its length).
     """
     n_rows, length = ids.shape
     is_answer = torch.arange(length) >= prompts[:, None]
@@ -161,7 +161,7 @@ def first_layers(n: int) -> LlamaForCausalLM:
 def answer_problems(
     model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int
 ) -> list[GradedAnswer[Instance]]:
-    """Return the model's answers to held-out problems, filling one position per forward, the surest first."""
+    """Return the model's answers to held-out problems; each forward pass fills in the most certain position."""
     stream = TASKS[task].stream(1, held_out=True)
     problems = [next(stream) for _ in range(n)]
     prompts = [windows.encode(problem)[0] for problem in problems]

@@ -1,7 +1,7 @@
 """Memory of a training process: memory that one step frees is reused by the next step.
 
 By default glibc maps memory for each large tensor and unmaps it when the tensor is freed, so the kernel clears the
-pages again in every step. In a process that only trains, this took a third of the time.
+pages again in every step. In a training process, this took a third of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST = (1 << 31) - 1
 
 
 def keep_memory() -> bool:
-    """Keep memory that is freed in this process from now on. Return whether that worked, since it needs glibc."""
+    """Keep memory that is freed in this process from now on; return whether that worked, since it needs glibc."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another system, or another C library

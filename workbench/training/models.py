@@ -36,7 +36,7 @@ WEIGHT_DECAY = 0.05
 
 
 def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
-    """Return the shape of the bundled target: deep and narrow, so that early exits save many layers."""
+    """Return the shape of the bundled target: deep and narrow, so that early exits skip many layers."""
     return llama_config(tokenizer, hidden, layers, 6, hidden * 8 // 3)
 
 
@@ -83,7 +83,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embeddings, norms and biases.
 
-    Each group stores its top learning rate as `peak`; the training loop scales it.
+    Each group stores its peak learning rate as `peak`; the training loop scales it.
     """
     matrices, others = [], []
     for name, parameter in model.named_parameters():
@@ -118,13 +118,13 @@ def half_precision(enabled: bool = True) -> Iterator[None]:
 def fast_attention() -> str:
     """Return the attention implementation that trains fastest on this CPU, for sequences of a few hundred tokens.
 
-    In bfloat16 plain products are faster than the fused kernel; in float32 it is the other way round.
+    In bfloat16, plain products are faster than the fused kernel; in float32, the fused kernel is faster.
     """
     return "eager" if has_bfloat16() else "sdpa"
 
 
 def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
-    """Set every learning rate to its top value times a factor."""
+    """Set every learning rate to its peak value times a factor."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
@@ -154,7 +154,7 @@ def save_model(
 
 
 def format_json(facts: Any) -> bytes:
-    r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the bytes.
+    r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the size.
 
     >>> format_json({"kept": [1, 2], "name": "x"}).decode()
     '{\n  "kept": [1,2],\n  "name": "x"\n}\n'
@@ -179,7 +179,7 @@ def save_half(
     out: Path,
     is_int8: bool = False,
 ) -> None:
-    """Write a model's weights in float16 shards with its configurations; resets the tokenizer's padding for saving.
+    """Write a model's weights in float16 shards with its configurations; reset the tokenizer's padding for saving.
 
     Args:
         half: A model of the same shape and configuration.
@@ -199,7 +199,7 @@ def save_weights(
     out: Path,
     is_int8: bool = False,
 ) -> None:
-    """Write a model like `save_half`: its own weights, or the given ones, which have the names used in the files."""
+    """Write a model like `save_half`, with its own weights or given ones, which have the names used in the files."""
     half.half()
     half_weights = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"

@@ -12,7 +12,7 @@ from workbench.trace.curves import EVALUATING, LOSS, TEACHER_FORCED, TRAINING, C
 from workbench.training.clock import RunClock
 
 OnPolicyEvaluation = Callable[[], dict[str, float]]
-"""Function that drafts on policy with the last saved net and returns figures by curve."""
+"""Function that drafts with the last saved net (on policy) and returns figures by curve."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class TrainingMonitor:
         clock: clock of the run.
         on_policy: called at each checkpoint; its time does not count as the run's.
         writer: writer of the curves; None: none are written.
-        evaluation_seconds: seconds spent on on-policy drafting, which do not count as the run's.
+        evaluation_seconds: seconds spent on on-policy evaluation, which do not count as the run's.
     """
 
     name: str
@@ -37,7 +37,7 @@ class TrainingMonitor:
     def of(
         cls, name: str, clock: RunClock, folder: Path | None, on_policy: OnPolicyEvaluation | None, steps: int
     ) -> TrainingMonitor:
-        """Return the curves of a run up to a step; later points, written before the process was killed, are discarded.
+        """Return the curves of a run up to a step; later points, from before an interruption, are discarded.
 
         Raises:
             WorkbenchError: the package that writes event files is not installed.
@@ -51,7 +51,7 @@ class TrainingMonitor:
         except ImportError:
             raise WorkbenchError(
                 "Curves are written as TensorBoard event files, and the package tensorboardX is not installed.",
-                "Run pip install tensorboardX, or leave curves out.",
+                "Run `pip install tensorboardX`, or leave out `curves`.",
             ) from None
 
     def record_losses(self, step: int, losses: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class TrainingMonitor:
             self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
     def record_evaluation(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
-        """Write figures on held-out text, and on-policy figures."""
+        """Write the figures on held-out text, and the on-policy figures."""
         if self.writer is None:
             return
         self.writer.add(step, {f"{TEACHER_FORCED}/{_position(name)}": value for name, value in held.items()})

@@ -19,7 +19,7 @@ class FloatMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every matrix once. Return the result of `closure`."""
+        """Update every matrix once; return the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Options of recipes as text, parsed by their types. Types are stored by name, so parsing works without PyTorch."""
+"""Options of recipes as text, parsed by type. Types are stored by name, so parsing works without PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kind_name(kind: Any) -> str:
     """Return the name of an option's type.
 
     Raises:
-        KeyError: this type is not in `KINDS`; add it there.
+        KeyError: the type is missing in `KINDS`; add it there.
     """
     for name, option_type in KINDS.items():
         if option_type == kind:
@@ -44,7 +44,7 @@ def types_of(options: type) -> dict[str, Any]:
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """Return the description of each option, from the docstrings of a dataclass of options and of its bases."""
+    """Return the description of each option, from the docstrings of a dataclass of options and of its base classes."""
     descriptions: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")

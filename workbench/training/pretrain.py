@@ -1,7 +1,7 @@
 """Training of the bundled target from scratch, with an early-exit loss.
 
-In every step the output of one early layer passes through the *shared* final norm and LM head and is trained to predict
-the next token too (after LayerSkip, arXiv 2404.16710), so that the first layers can draft for the whole model.
+In every step, the output of one early layer passes through the *shared* final norm and LM head, and is also trained to
+predict the next token (as in LayerSkip, arXiv:2404.16710), so that the first layers can draft for the whole model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PretrainOptions(RunOptions):
         exact_rows: Number of windows per forward pass that come from `exact.bin`, with more of the tasks that need
             exact answers.
         repeat_rows: Number of windows that are replaced by repeated random spans (see `repeats`) in the first
-            `repeat_steps`.
+            `repeat_steps` steps.
         repeat_steps: Number of first steps with repeated random spans.
         parts: Forward passes per optimizer step (gradient accumulation).
         user_share: Share of the tokens in user turns that have a loss.
@@ -81,7 +81,7 @@ class PretrainOptions(RunOptions):
 
 
 class TargetObjective:
-    """Next-token loss of the whole model plus, at each step, that of one early layer."""
+    """Next-token loss of the whole model plus, at each step, the next-token loss of one early layer."""
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
         self.model, self.options = model, options
@@ -130,7 +130,7 @@ class TargetObjective:
 
 
 def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 2) -> dict[str, float]:
-    """Return the mean held-out loss in nats per token, user turns included, for every group of the corpus."""
+    """Return the mean held-out loss for every group of the corpus, in nats per token, user turns included."""
     result: dict[str, float] = {}
     with torch.inference_mode(), half_precision():
         for path in sorted(corpus.glob("held-*.bin")):

@@ -1,4 +1,4 @@
-"""Training recipes, including those that heads define: see `Head.train`."""
+"""Training recipes, including those that heads define with `Head.train`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Recipe:
         help: One line about its result.
         options: Dataclass of its options; every field has a default.
         run: Runs it.
-        choose_options: For a recipe that trains several kinds of models: returns the dataclass with the options of the
-            kind that the given values name; `options` then has those of all kinds.
+        choose_options: For a recipe that trains several kinds of models: returns the options class of the kind that the
+            given values name; `options` then has the options of all kinds.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Recipe:
         Options that only other kinds of models have are ignored: see `unused_options`.
 
         Raises:
-            ValueError: For an unknown name or a value of the wrong type.
+            ValueError: an option is unknown, or a value has the wrong type.
         """
         known = types_of(self.options)
         if unknown := sorted(set(values) - set(known)):
@@ -75,7 +75,7 @@ class Recipe:
 def finish(
     result: RunResult, out: Path, more: dict[str, Any] | None = None, card: Callable[[TrainedModel], str] | None = None
 ) -> dict[str, Any]:
-    """Write a run's figures, the machine, and a card beside its output; return the figures.
+    """Write a run's figures, the machine, and a card to the model's folder; return the figures.
 
     Args:
         result: the run.
@@ -100,7 +100,7 @@ def training_recipe(
     card: Callable[[TrainedModel], str] | None = None,
     choose_options: Callable[[Mapping[str, Any]], type] | None = None,
 ) -> Recipe:
-    """Return a recipe that trains a model, and then writes figures and card beside it.
+    """Return a recipe that trains a model, and then writes figures and card to its folder.
 
     Args:
         name: name of the recipe.
@@ -122,7 +122,7 @@ def training_recipe(
 
 
 def load_start_figures(folder: Path | None) -> dict[str, Any]:
-    """Return the training figures of the finished model that a run starts from; empty if there are none."""
+    """Return the training figures of the finished model from which a run starts; empty if there are none."""
     try:
         return {} if folder is None else {"begun": json.loads((folder / "training.json").read_text())}
     except (OSError, ValueError):
@@ -130,7 +130,7 @@ def load_start_figures(folder: Path | None) -> dict[str, Any]:
 
 
 def changed_options(options: Any) -> dict[str, str]:
-    """Return the kind of model, and the options that differ from their defaults, in the format of `--set`; no paths."""
+    """Return the kind of model and the options that differ from their defaults, in the format of `--set`; no paths."""
     changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)

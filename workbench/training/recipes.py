@@ -128,7 +128,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         training_recipe(
             "judge",
-            "Judge Decoding's linear judge, on replaced tokens that make an answer wrong and others that do not",
+            "Judge Decoding's linear judge, on token replacements that make an answer wrong and others that do not",
             JudgeOptions,
             train_judge,
             judge.card,
@@ -154,7 +154,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "chat-evaluate",
-            "on-policy acceptance of a chat model's drafters by draft position, and their model cards",
+            "acceptance of a chat model's drafters by draft position, measured while they draft, and their model cards",
             ChatEvaluateOptions,
             evaluate_drafters,
         ),
@@ -249,10 +249,10 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         The measured figures.
 
     Raises:
-        ValueError: For an unknown recipe or option.
-        WorkbenchError: A head declares a recipe that cannot be run.
-        UnknownNameError: The recipe was a study that is finished.
-        ParameterError: The recipe's checkpoint was trained with other settings.
+        ValueError: the recipe or an option is unknown.
+        WorkbenchError: a head declares a recipe that cannot be run.
+        UnknownNameError: the recipe was a study that is finished.
+        ParameterError: the recipe's checkpoint was trained with other settings.
     """
     refuse_finished_study(name)
     recipes = RECIPES if name in RECIPES else RECIPES | head_recipes(RECIPES)

@@ -1,7 +1,7 @@
 """Windows of repeated random spans: the quickest way to train a small model to copy from its context.
 
-A span of random tokens is repeated several times with random filler in between. Only the earlier occurrence predicts
-it, so within a few hundred steps attention learns to find the token after the earlier occurrence (induction).
+A span of random tokens is repeated several times with random filler in between. Its tokens can only be predicted from
+an earlier occurrence, so within a few hundred steps attention learns to find the next token there (induction).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIRST_PLAIN_TOKEN = 16  # ids below are special tokens
 
 
 def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Draw windows in which random spans are repeated.
+    """Generate windows in which random spans are repeated.
 
     Args:
         step: Step number; determines the draw together with `seed`.
@@ -24,7 +24,7 @@ def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 
         seed: Seed.
 
     Returns:
-        Token ids, int64 [rows, length], and whether they can be predicted, bool [rows, length].
+        Token ids, int64 [rows, length], and whether each can be predicted, bool [rows, length].
     """
     rng = np.random.default_rng((seed, step))
     usable = pool[pool >= FIRST_PLAIN_TOKEN].numpy()

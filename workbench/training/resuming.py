@@ -15,7 +15,7 @@ CHANGEABLE_OPTIONS = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from those of the checkpoint: length and location of the training, not its content."""
+"""Options that may differ from the checkpoint's: length and location of the training, not its content."""
 
 
 def resolve_resume(
@@ -23,7 +23,7 @@ def resolve_resume(
     user_options: Mapping[str, Any],
     report: Callable[[str], None],
 ) -> Any:
-    """Return a recipe's options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
+    """Return the options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
     Args:
         options: parsed options.
@@ -50,7 +50,7 @@ def resolve_resume(
 
 
 def check_same_settings(options: Any) -> None:
-    """Check that existing checkpoints have these options.
+    """Check that existing checkpoints were written with these options.
 
     Args:
         options: parsed options. They may have a method `earlier_defaults`: values that earlier versions recorded for
@@ -79,7 +79,7 @@ def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """Return the settings that define the training's content, without its length and location."""
+    """Return the settings that define the content of the training, without its length and location."""
     has_several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))

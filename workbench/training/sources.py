@@ -27,7 +27,7 @@ class Source:
 
     Attributes:
         file: File name inside the data folder.
-        group: Group for which the held-out loss is reported.
+        group: Name of the group, for which the held-out loss is reported.
         share: Share of the tokens that do not come from the generators.
         documents: Converts a row (a dict, or the text of a passage) into documents.
         passes: Largest number of passes over the file to reach its share.
@@ -40,7 +40,7 @@ class Source:
     passes: int = 1
 
     def rows(self, folder: Path) -> Iterator[Any]:
-        """Yield the rows of the file: objects of JSON Lines, passages of plain text."""
+        """Yield the rows of the file: objects of JSON Lines, or passages of plain text."""
         path = folder / self.file
         if not path.exists():
             return

@@ -1,4 +1,4 @@
-"""Stopping a run by SIGTERM without loss: it finishes its current step and saves a checkpoint."""
+"""Stopping a run by SIGTERM without losing work: it finishes its current step and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workbench.core.errors import WorkbenchError
 
 
 class StoppedError(WorkbenchError):
-    """Raised if a run ended because of SIGTERM; the same command continues it."""
+    """Raised when a run ended because of SIGTERM; the same command continues it."""
 
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """Make SIGTERM set an event instead of ending the process; outside of the main thread, change nothing."""
+    """Make SIGTERM set an event instead of ending the process; outside the main thread, change nothing."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -1,4 +1,4 @@
-"""Figures of int8 checkpoints: answers of a target in both stored forms, and the section of a model's card."""
+"""Figures of int8 checkpoints: a target's answers with float16 and int8 weights, and a section of the model's card."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
 
     Args:
         before: folder of the first form of `diffusion-target`, `vision-target` or a model trained like them.
-        after: folder of the second.
+        after: folder of the second form.
         n: problems per task, or scenes per style of drawing with all questions about each.
 
     Returns:
-        each (`n`), answers, same_text (answers with one text in both forms), right [before, after], gained and lost
-        (right in one form only), and the machine.
+        each (`n`), answers, same_text (answers with the same text in both forms), right [before, after], gained and
+        lost (answers that are right in one form only), and the machine.
 
     Raises:
-        ModelError: no recipe here has problems for such a model.
+        ModelError: there are no problems for such a model.
     """
     config = config_of(before)
     if "vision_config" in config:
@@ -47,7 +47,9 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
     elif "mask_token_id" in config:
         first, second = (list(_masked_answers(folder, n)) for folder in (before, after))
     else:
-        raise ModelError(f"There are no problems for {before}.", "Leave out --measure, or give a draft model or heads.")
+        raise ModelError(
+            f"There are no problems for {before}.", "Leave out --measure, or give a draft model or a head."
+        )
     pairs = list(zip(first, second, strict=True))
     return {
         "each": n,
@@ -61,7 +63,7 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
 
 
 def record(folder: Path, measured: dict[str, Any]) -> None:
-    """Write the figures of an int8 checkpoint into its configuration, and a section into its card, if it has one."""
+    """Write the figures of an int8 checkpoint into its configuration, and a section into its card if it has one."""
     config = config_of(folder)
     config |= {STORED: config[STORED] | {"measured": measured}}
     write_atomically(folder / "config.json", format_json(config))

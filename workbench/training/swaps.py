@@ -1,4 +1,4 @@
-"""Replaced tokens in a target's answers: each takes the draft model's token; does the final answer change?
+"""Swaps: replace a token in a target's answer by the draft model's token, and test whether the final answer changes.
 
 These are AutoJudge's labels for a judge of drafts. The target answers a problem greedily. At the first position where
 the draft model's most probable token differs from the answer, it replaces the answer's token, and the target finishes
@@ -35,11 +35,11 @@ OBJECTS = ("json", "extract")
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One token of an answer, replaced by the draft model's.
+    """One token of an answer, replaced by the draft model's token.
 
     Attributes:
         group: task of the problem.
-        prefix: token ids before it: the prompt and the answer so far, earlier harmless swaps included.
+        prefix: token ids before the swap: the prompt and the answer so far, with earlier harmless swaps.
         token: the draft model's token.
         is_wrong: whether the final answer changed, or is missing.
     """
@@ -59,8 +59,8 @@ class _Search:
         prompt_ids: token ids of the prompt.
         answer: token ids of the answer, including EOS if it has one.
         final: the final answer of the target's own text.
-        border: first position of the answer that was not tested yet.
-        best: the draft model's most probable token at each position of the answer; empty: to be computed again.
+        border: first position of the answer that has not been tested yet.
+        best: the draft model's most probable token at each position of the answer; empty: it must be computed again.
     """
 
     instance: Instance
@@ -74,8 +74,8 @@ class _Search:
 def final_answer(instance: Instance, text: str) -> Hashable:
     """Return the final answer of a text, comparable with `==`; None if it has none.
 
-    It is the last number of a calculation, the JSON object of a record, whether a story or a program passes the task's
-    checker, or the whole text of a task with only one right answer.
+    The final answer is the last number of a calculation, the JSON object of a record, or the whole text of a task with
+    only one right answer. For a story or a program, it is whether the text passes the task's checker.
 
     >>> final_answer(Instance("addition", "Add 1 and 2.", "", ""), "Ones: 1 + 2 = 3. Answer: 3")
     '3'
@@ -102,7 +102,7 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
     """Return the first problems of each task.
 
     Raises:
-        ParameterError: there is no such task.
+        ParameterError: a task does not exist.
     """
     for group in groups:
         if group not in TASKS:
@@ -126,7 +126,7 @@ def find_swaps(
         ParameterError: there is no draft model.
     """
     if models.drafter is None:
-        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter=….")
+        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter to a draft model.")
     engine = Engine(models, max_sequences=rows, record=False)
     searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _generate_continuations(engine, [(search.prompt_ids, tokens) for search in searches])
@@ -162,7 +162,7 @@ def find_swaps(
 
 
 def _mismatch(models: Models, search: _Search) -> int | None:
-    """Return the first untested position at which the draft model would generate another token."""
+    """Return the first untested position at which the draft model would generate a different token."""
     assert models.drafter is not None
     if not search.best:
         logits = compute_logits_and_states(models.drafter, [*search.prompt_ids, *search.answer])[0][

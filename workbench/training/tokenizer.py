@@ -1,4 +1,4 @@
-"""The bundled tokenizer: byte-level BPE of 4,096 entries, every digit a token of its own, chat markers."""
+"""The bundled tokenizer: byte-level BPE of 4,096 entries, with one token per digit and with chat markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer of all recipes: a pipeline declares its net, loss, evaluation and files; the trainer does the rest.
+"""The trainer of all recipes: a recipe declares its net, loss, evaluation and files; the trainer runs the loop.
 
 each step        loss of the step → gradients → one optimizer step (`run_loop`)
 each checkpoint  state for resuming → figures on held-out data → learning curve → files of the model
@@ -46,7 +46,7 @@ class StepLoss:
     Attributes:
         loss: the loss to minimise; without a gradient if nothing in the batch is supervised.
         tokens: number of tokens read.
-        figures: figures to report, by name; None: the loss, as "loss".
+        figures: figures to report, by name; None: only the loss, as "loss".
     """
 
     loss: Tensor
@@ -55,8 +55,8 @@ class StepLoss:
 
 
 Losses = Callable[[Step], StepLoss | Iterable[StepLoss]]
-"""Function that computes the loss of a step. If it yields several, the gradients of each are computed before the next
-one, and added; so are figures of the same name."""
+"""Function that computes the loss of a step. If it yields several losses, the gradients of each are computed
+before the next loss, and added up; figures of the same name are added up, too."""
 
 
 def step_generator(seed: int, number: int) -> torch.Generator:
@@ -81,7 +81,7 @@ class Curve:
     """Learning curve of a run; stored beside its checkpoint, so that a resumed run continues it.
 
     Attributes:
-        path: its file; none: the curve is not stored.
+        path: file of the curve; None: the curve is not stored.
         points: pairs of the number of tokens read and the held-out figure.
     """
 
@@ -117,9 +117,9 @@ class Trainer:
         report: receives progress lines.
         evaluate: returns figures on held-out data, with the net in evaluation mode; None: nothing is measured.
         save: writes the model, after `evaluate`; None: the caller does at the end.
-        optimizers: optimizers of the net; empty: those of `options`.
-        weight_decay: weight decay of these.
-        decay: share of the run in which the learning rate decreases.
+        optimizers: optimizers of the net; empty: the optimizers that `options` defines.
+        weight_decay: weight decay of the optimizers that `options` defines.
+        decay: share of the run, at its end, in which the learning rate decreases.
         curve: learning curve, of the first figure of `evaluate`; None: none is recorded.
     """
 

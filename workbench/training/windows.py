@@ -1,4 +1,4 @@
-"""Batches of fixed windows of a packed token file; a batch depends on the step number alone."""
+"""Batches of fixed windows of a packed token file; each batch depends on the step number alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def held_windows(path: Path, length: int, count: int) -> Tensor:
 
 
 def user_positions(ids: Tensor, user: int, user_end_ids: tuple[int, ...]) -> Tensor:
-    """Return whether each token belongs to a user turn.
+    """Return which tokens belong to a user turn.
 
     Args:
         ids: Token ids, int64 [B, T].

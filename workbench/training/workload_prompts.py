@@ -79,7 +79,7 @@ def _repeat_prompt(rng: random.Random) -> str:
 
 
 def _rename_hero_prompt(rng: random.Random) -> str:
-    """Return a prompt to rename the hero in a whole story."""
+    """Return a prompt to rename the hero throughout a story."""
     story = _story(rng)
     new = rng.choice([name for name in NAMES if name not in story.text])
     return f"Replace {story.facts['hero']} with {new}:\n{story.text}"

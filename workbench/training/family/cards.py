@@ -70,7 +70,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return a sentence on whether a net has its own LM head; empty for kinds that never have one."""
+    """Return a sentence on whether a net has its own LM head; empty for kinds of heads that never have one."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
@@ -100,7 +100,7 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """Return the section on how often the best guesses of each head were right, for heads with a static tree."""
+    """Return the section on how often the best guesses of each head are right, for heads with a static tree."""
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
@@ -113,7 +113,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _lacks_storage_section(config: Figures) -> bool:
-    """Whether weights are stored as int8 without the measured figures that a section of the card needs."""
+    """Return whether weights are stored as int8 without the measured figures that a section of the card needs."""
     return STORED in config and "measured" not in config[STORED]
 
 

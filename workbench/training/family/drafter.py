@@ -1,7 +1,7 @@
 """A draft model for a chat model with a large vocabulary, distilled from stored hidden states of the target.
 
-The target's distribution at each position is computed from its stored feature with its LM head. Both
-distributions are compared over the drafter's reduced vocabulary. So the target is not run again.
+The target's distribution at each position is computed from its stored feature by its LM head, so the target is not run
+again. The distributions of target and drafter are compared over the drafter's reduced vocabulary.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class ChatDrafterOptions(RunOptions):
         begin: Folder of a finished drafter for this target, to continue training from. Its shape and draft vocabulary
             are kept. None: random initial weights.
         average: Share of the weights of `begin` in the final weights; the rest is this run's (see `chat-heads`).
-        made: Source of the training answers: "all" stored answers, the "target"'s own, those "given" in the training
-            text, the "drafter"'s own, sampled from its current weights for the same prompts, or a "mix": half of each
-            batch from the target, half from the drafter. Answers of the drafter have no cross-entropy loss on the text.
+        made: Source of the training answers: "all": all stored answers; "target": the target's own; "given": those in
+            the training text; "drafter": answers to the same prompts, sampled with the drafter's current weights;
+            "mix": half of each batch from the target, half from the drafter. Answers of the drafter have no
+            cross-entropy loss on the text.
         anew: Training steps after which the drafter generates new training text.
         device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
@@ -96,7 +97,7 @@ class ChatDrafterOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Teacher:
-    """Parts of a target that drafters are trained against, besides its stored hidden states.
+    """Parts of a target that the training of drafters uses, in addition to stored hidden states.
 
     Attributes:
         lm_head: weights of its LM head, float32 [V, D].
@@ -118,12 +119,12 @@ class Teacher:
 
     @property
     def end_tokens(self) -> list[int]:
-        """EOS token of the target's tokenizer as a list; empty if it has none."""
+        """Return the EOS token of the target's tokenizer as a list; empty if it has none."""
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
     def logits(self, features: Tensor, lm_head_rows: Tensor | None = None) -> Tensor:
-        """Return logits for features [N, D], float32: of all tokens, or of the tokens of `lm_head_rows`."""
+        """Return logits of features [N, D], in float32: of all tokens, or of the tokens of `lm_head_rows`."""
         with half_precision():
             return F.linear(
                 features.to(self.lm_head.dtype), self.lm_head if lm_head_rows is None else lm_head_rows
@@ -131,7 +132,7 @@ class Teacher:
 
     @torch.inference_mode()
     def greedy_tokens(self, features: Tensor) -> Int[Tensor, " N"]:
-        """Return the most probable token after each feature [N, D], of the whole vocabulary."""
+        """Return the most probable token of the whole vocabulary after each feature [N, D]."""
         return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
 
@@ -139,8 +140,8 @@ def load_teacher(options: Any) -> Teacher:
     """Load the target's LM head and the parts that a drafter shares with it, on the training device.
 
     Raises:
-        ParameterError: the readings are of another target or of other weights, or there are too few.
-        ModelError: this machine has no such device.
+        ParameterError: the readings come from another target or from other weights, or they are too few.
+        ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)
     readings = Readings(options.readings)
@@ -151,7 +152,7 @@ def load_teacher(options: Any) -> Teacher:
     ):
         raise ParameterError(
             f"{options.readings} has too few readings (stored hidden states): training and held-out ones are needed.",
-            "Create more: workbench train answers, then workbench train readings.",
+            "Create more readings: `workbench train answers`, then `workbench train readings`.",
         )
     facts, name = readings.facts, short_name(options.target)
     if facts["target"] != name:
@@ -164,8 +165,8 @@ def load_teacher(options: Any) -> Teacher:
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"{options.readings} was made with other weights than those of this {name}.",
-            "Create readings of these weights in another folder: workbench train readings.",
+            f"{options.readings} was computed with other weights than this {name} has.",
+            "Create readings of these weights in another folder: `workbench train readings`.",
         )
     modules = (head, model.get_input_embeddings())
     weights, embedding = (part.to(device).get_parameter("weight").detach() for part in modules)
@@ -280,7 +281,7 @@ def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterIn
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
-    """Write a drafter's folder; without tokenizer and embedding rows if its target always provides them."""
+    """Write a drafter's folder, without tokenizer and embedding rows if its target always provides them."""
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:
         entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.lm_head.shape[1]}
@@ -297,7 +298,7 @@ def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary
 
 
 def interpolate_weights(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Interpolate two models of one shape: each weight is (1 − share) · weights + share · before."""
+    """Interpolate two models of the same shape: each weight is (1 − share) · weights + share · before."""
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
@@ -305,10 +306,10 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
     """Load the drafter to continue from.
 
     Raises:
-        ParameterError: this recipe did not train it for this target.
+        ParameterError: this recipe did not train the drafter for this target.
     """
     message = f"The model in {folder} is not a drafter that this recipe trained for {teacher.name}."
-    remedy = "Set `begin` to the folder of one, or leave it out."
+    remedy = "Set `begin` to the folder of such a drafter, or leave it out."
     try:
         config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
@@ -322,13 +323,15 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
 
 
 def check_folders_differ(begin: Path | None, out: Path) -> None:
-    """Raise an error if a run would overwrite the model from which it starts: when resumed, it would start differently.
+    """Raise an error if a run would overwrite the model from which it starts, because a resumed run needs it again.
 
     Raises:
         ParameterError: both folders are the same.
     """
     if begin is not None and begin.resolve() == out.resolve():
-        raise ParameterError(f"{out} is both the model to start from and the output folder.", "Set another `out`.")
+        raise ParameterError(
+            f"{out} is both the model to start from and the output folder.", "Set `out` to another folder."
+        )
 
 
 AnswerBatches = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
@@ -338,7 +341,7 @@ target's most probable tokens [N]."""
 
 @torch.inference_mode()
 def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> AnswerBatches:
-    """Return stored answers in batches, with the most probable token of the target's full vocabulary per position."""
+    """Return batches of stored answers, with the target's most probable token of its full vocabulary per position."""
     batches, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
         chunk = order[start : start + size]
@@ -349,7 +352,7 @@ def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], s
 
 @torch.inference_mode()
 def agreement(drafter: DrafterInTraining, draft_vocabulary: Tensor, batches: AnswerBatches) -> float:
-    """Return the share of positions at which the drafter's most probable token is the target's."""
+    """Return the share of positions at which drafter and target have the same most probable token."""
     table, matches, total = drafter.lm_head_rows(draft_vocabulary), 0, 0
     for _, (ids, answer, target_tokens) in batches:
         with half_precision():

@@ -63,10 +63,10 @@ class ChatEvaluateOptions:
 
 
 def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
-    """Measure each drafter greedily, write `evaluation.json` and the card beside it; return the figures.
+    """Measure each drafter greedily, and write `evaluation.json` and the card in its folder; return the figures.
 
     Raises:
-        ParameterError: there are no held-out prompts, or no drafters.
+        ParameterError: there are no held-out prompts or no drafters.
     """
     torch.set_num_threads(options.threads)
     prompts = list(read_held_out_prompts(options.answers / "answers.jsonl", options.each))
@@ -80,7 +80,7 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
     if not prompts or not folders:
         raise ParameterError(
             f"Nothing can be measured: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
-            "Create them: workbench train answers, readings, chat-drafter, chat-heads.",
+            "Run the recipes answers, readings, and chat-drafter or chat-heads.",
         )
     drafter = str(folders["drafter"]) if "drafter" in folders else None
     models = load_models(options.target, drafter, options.device, options.dtype, strict=drafter is not None)
@@ -110,13 +110,13 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
 
 
 def folders_of(target: str) -> dict[str, str]:
-    """Return the folder names of a target's drafters, by the need that methods declare: "drafter", or a head's kind."""
+    """Return the folder names of a target's drafters by the need that methods declare: "drafter", or a head's kind."""
     heads = [kind for kind, head in registry.heads().items() if head.recipe in RECIPES]
     return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
 
 
 def evaluation_settings(kind: str) -> list[Setting]:
-    """Return the settings with which drafters of a kind are measured: those its methods declare, or a default."""
+    """Return the settings with which drafters of a kind are measured: those that its methods declare, or a default."""
     methods = [method for method in registry.methods() if kind in method.needs]
     settings = [setting for method in methods for setting in method.suites.get(SUITE, ())]
     return settings or [Setting("draft", method=method.name) for method in methods[:1]]
@@ -134,7 +134,7 @@ def with_chain_drafts(models: Models) -> Models:
 
 
 def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield (group, tokens) of the first held-out prompts of each group, in the order of their numbers."""
+    """Yield (group, tokens) of the first held-out prompts of each group, ordered by their numbers."""
     count: dict[str, int] = {}
     for line in sorted((line for line in read_answers(path) if is_held_out(line["n"])), key=lambda line: line["n"]):
         if count.setdefault(line["group"], 0) < each:
@@ -145,7 +145,7 @@ def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int
 def measure_drafter(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
-    """Return τ over all rounds and by group, and per depth the numbers of rounds that tested and that accepted it."""
+    """Return τ over all rounds and by group, and the numbers of rounds that tested and accepted each depth."""
     configured = registry.get(method).with_params(**params)
     groups: dict[str, list[Trace]] = {}
     for group, ids in prompts:

@@ -1,7 +1,7 @@
 """Fusion of a target's hidden states from several layers: input scales, initialisation, and scaled training.
 
-The hidden states are unnormalised, and their sizes differ widely: 3 to 25 on average, with single numbers up to 300.
-No learning rate suits such inputs, so the weights on them are trained as if the inputs had size 1.
+The hidden states are not normalised, and their sizes differ widely: 3 to 25 on average, with single values up to 300.
+No learning rate suits such inputs, so their weights are trained as if the inputs had size 1.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from workbench.training.family.head_training import TrainingSetup
 SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
 """Number of texts over which the sizes are measured, and the minimum size."""
 POSITIONS_PER_INPUT = 16
-"""Number of positions, per input number, to which an initial fusion is fitted."""
+"""Number of positions per input feature to which an initial fusion is fitted."""
 RIDGE = 1e-3
-"""Ridge term added to the mean square of each input number, so that redundant inputs do no harm."""
+"""Ridge term added to the mean square of each input feature, so that redundant inputs do no harm."""
 
 
 def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
     """Return the layers that are fused, after a check that the readings have their hidden states.
 
     Raises:
-        ParameterError: the readings lack the hidden states of one of them.
+        ParameterError: the readings lack the hidden states of one of these layers.
     """
     options, captured = setup.options, setup.readings.facts["taps"]
     taps = choose_capture_layers(options, setup.teacher.config.num_hidden_layers)
@@ -57,7 +57,7 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
 def load_fusion_batch(
     setup: TrainingSetup, rows: list[int], capture_layers: tuple[int, ...]
 ) -> Float[Tensor, "B n TD"]:
-    """Return the target's hidden states that are fused, for several dialogues, padded."""
+    """Return the target's hidden states that are fused, for several dialogues, padded to one length."""
     return pad_and_stack([load_fusion_input(setup, row, capture_layers) for row in rows])
 
 
@@ -67,7 +67,7 @@ def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int,
 
 
 def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Float[Tensor, " TD"]:
-    """Return the size of each fused number, a power of 2 (root mean square, over some texts).
+    """Return the size of each fused value (root mean square over some texts), rounded to a power of 2.
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
@@ -89,9 +89,9 @@ def fit_fusion(
     Args:
         setup: training setup with the texts.
         capture_layers: the layers that are fused.
-        scales: sizes of the input numbers, by which they are divided.
-        regression_target: function of the target's features [n, D]: the output that the fusion should have at these
-            positions.
+        scales: sizes by which the inputs are divided.
+        regression_target: function of the target's features [n, D] that returns the output that the fusion should have
+            at these positions.
     """
     squares, products, n = scales.new_zeros(len(scales), len(scales)), list[Tensor](), 0
     for row in setup.readings.split_indices(held_out=False):
@@ -109,9 +109,10 @@ def fit_fusion(
 
 
 def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
-    """Make a layer train as if its inputs were divided by their sizes; its saved weights apply to unscaled inputs.
+    """Make a layer train as if its inputs were divided by their sizes; saved weights apply to undivided inputs.
 
-    Both are the same function. Sizes are powers of 2, so that saving and loading changes no weight.
+    Dividing the inputs or the weights gives the same outputs. Sizes are powers of 2, so that saving and loading changes
+    no weight.
     """
 
     def scale_inputs(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

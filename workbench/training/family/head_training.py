@@ -28,7 +28,7 @@ from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_par
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
+"""Function (indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
 EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
 
@@ -39,12 +39,12 @@ class TrainingSetup:
 
     Attributes:
         options: options of the kind, its module's `Options`.
-        teacher: parts of the target that drafters are trained against.
+        teacher: parts of the target that the training uses.
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].
         held_out: indices of the readings held out for evaluation.
         report: receives progress lines.
-        start_layer: a layer of EAGLE's whose weights the head starts from; None: random initial weights.
+        start_layer: an EAGLE layer with whose weights the training starts; None: random initial weights.
     """
 
     options: Any
@@ -57,18 +57,18 @@ class TrainingSetup:
 
     @property
     def device(self) -> torch.device:
-        """Device of the training: that of the teacher."""
+        """Return the device of the training, which is that of the teacher."""
         return self.teacher.lm_head.device
 
     @cached_property
     def lm_head_rows(self) -> Float[Tensor, "W D"]:
-        """Rows of the target's LM head for the reduced vocabulary."""
+        """Return the rows of the target's LM head for the reduced vocabulary."""
         return self.teacher.lm_head[self.draft_vocabulary]
 
     def target_tokens(self, row: int) -> Int[Tensor, " n"]:
         """Return the target's most probable token at each position that predicts a token of an answer, −1 elsewhere.
 
-        A run reaches the same positions many times, so the result is cached.
+        A run uses the same positions many times, so the result is cached.
         """
         if row not in self._target_tokens:
             dialogue = self.readings.dialogue(row)
@@ -82,7 +82,7 @@ class TrainingSetup:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
-        """Return the configuration entries that all heads have besides their sizes and tokens."""
+        """Return the configuration entries that all heads have in addition to their sizes and tokens."""
         return {
             WEIGHTS: self.teacher.weights,
             "parameters": count_parameters(net),
@@ -90,7 +90,7 @@ class TrainingSetup:
         }
 
     def losses(self, step_losses: StepLosses) -> Callable[[Step], StepLoss]:
-        """Return the function that computes the loss of a step, on a batch of readings."""
+        """Return the function that computes the loss of a step on a batch of readings."""
         options = self.options
         rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
@@ -101,7 +101,7 @@ class TrainingSetup:
         return loss
 
     def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
-        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
+        """Return a function of a step's number that computes loss and gradients, and returns tokens and losses."""
         loss, seed = self.losses(step_losses), self.options.seed
         return lambda number: propagate(loss(Step(number, 0.5, step_generator(seed, number))))
 
@@ -149,25 +149,25 @@ def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[
 
 
 def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
-    """Return the positions of answers that are at least `steps` steps before the last one."""
+    """Return which positions are in an answer and have at least `steps` later answer positions."""
     return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
 def shift_left(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
-    """Return the values `steps` positions later; zeros after the end, where nothing has a loss."""
+    """Return the values `steps` positions later; zeros after the end, where no position has a loss."""
     shifted = stream.roll(-steps, 1)
     shifted[:, stream.shape[1] - steps :] = 0
     return shifted
 
 
 def sum_losses(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
-    """Return the sum of the losses; a constant 0 if there are none, since some answers have no position with a loss."""
+    """Return the sum of the losses; a constant 0 if there are none, because no position of the batch has a loss."""
     terms = list(losses)
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 def sample_indices(n: int, limit: int, generator: torch.Generator) -> Int[Tensor, " m"]:
-    """Sample at most `limit` of n indices."""
+    """Sample at most `limit` of the indices below n."""
     return torch.randperm(n, generator=generator)[:limit]
 
 

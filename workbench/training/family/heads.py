@@ -43,8 +43,8 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         report: receives progress lines.
 
     Raises:
-        ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the
-            readings are too few, or of another target.
+        ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the readings
+            are too few, or come from another target.
     """
     module, setup, facts = prepare_training(options, report)
     result, curve = module.train(setup)
@@ -59,9 +59,7 @@ def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleTy
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
-        raise ParameterError(
-            f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Use {RANKS} or more."
-        )
+        raise ParameterError(f"vocabulary={options.vocabulary} is too small to draft from.", f"Use {RANKS} or more.")
     check_begin(options)
     check_loss(options)
     checkpoint = next(iter(options.checkpoints()), None)
@@ -96,8 +94,8 @@ def check_begin(options: ChatHeadOptions) -> None:
     """Check that a head can start from the given one, before hours are spent on its training data.
 
     Raises:
-        ParameterError: this kind cannot start from a finished layer; or there is no such layer, or it is of another
-            kind, or in the output folder.
+        ParameterError: this kind cannot start from a finished layer; or `begin` contains no layer or one of another
+            kind, or is the output folder.
     """
     if options.begin is None:
         return
@@ -117,7 +115,7 @@ def check_begin(options: ChatHeadOptions) -> None:
 
 
 def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
-    """Load the head to start from, and the tokens of its vocabulary.
+    """Load the head to start from, and the tokens in its vocabulary.
 
     Raises:
         ParameterError: the head cannot be read, or was trained for other weights.

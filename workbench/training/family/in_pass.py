@@ -1,4 +1,4 @@
-"""Training of probes: learned inputs from which a frozen target predicts later tokens in its own forward pass.
+"""Training of probes: learned inputs from which a frozen target predicts later tokens in one forward pass.
 
 The labels are the target's own distributions. The target first processes a batch of texts. Probes follow many
 positions of each text. A second pass processes all probes over the KV cache of the first pass. The probes after one
@@ -59,7 +59,7 @@ class ProbedTexts:
 
 
 RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
-"""(net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
+"""Function (net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ def train_probes(
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnchors:
-    """Positions of texts that are followed by probes, equally many per text.
+    """Positions of texts that are followed by probes; every text has the same number of them.
 
     Attributes:
         at: the positions, int64 [B, c].
@@ -144,10 +144,10 @@ def guesses(
     features: Float[Tensor, "B n D"],
     anchors: ProbeAnchors,
 ) -> Iterator[tuple[Float[Tensor, "N v D"], Float[Tensor, "N D"]]]:
-    """Yield per probe the inputs of the target's LM head at the probe, and the features of the true text there.
+    """Yield for each draft level the LM head's inputs at the probes, and the features of the true text there.
 
-    Probe j (from 1) after position s has the position s + j, that of the true token; the feature at s + j predicts the
-    token that it should predict.
+    Probe j (from 1) after position s has position s + j, like the true token there. The label is the target's
+    prediction from the feature at s + j of the true text.
 
     Args:
         net: computes the probes.

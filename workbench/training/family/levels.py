@@ -24,8 +24,8 @@ Predict = Callable[
     [AnswerBatch, torch.Generator, int | None],
     Iterable[tuple[Float[Tensor, "N D"], Float[Tensor, "N W"], Float[Tensor, "N D"]]],
 ]
-"""(answers, random generator, largest number of positions; None: all) → per level the predicted features, their logits
-over the draft vocabulary, and the target's features at the same tokens."""
+"""Function (answers, random generator, largest number of positions; None: all) → for each level the predicted features,
+their logits over the draft vocabulary, and the target's features at the same tokens."""
 
 
 def train_levels(
@@ -75,7 +75,7 @@ def measure_ranks(
     levels: int,
     predict: Callable[[list[int], torch.Generator], Iterable[tuple[Float[Tensor, "N W"], Int[Tensor, " N"]]]],
 ) -> tuple[tuple[float, ...], ...]:
-    """Return how often the r-th best token of each level is right, r = 1 … 10, on held-out answers: [K, 10].
+    """Return how often the r-th best token of each level is right (r = 1 … 10), on held-out answers: [K, 10].
 
     Args:
         setup: training setup with the held-out answers.

@@ -1,4 +1,4 @@
-"""Options for training heads: those of all kinds, and each kind's own, from `train.py` in its method's folder.
+"""Options for training heads: options of all kinds, and each kind's own options from `train.py` in its method's folder.
 
 That module (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the kind's own options and
 defaults. So a new head declares its options in its own folder, and no list here is extended.
@@ -26,7 +26,7 @@ from workbench.training.loop import LoopOptions
 from workbench.training.options import docs_of, types_of
 
 DEFAULT_KIND = FeatureNet.kind
-"""Kind whose module is used for kinds without one."""
+"""Kind whose training module is also used for kinds without their own."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class ChatHeadOptions(CommonHeadOptions):
     everywhere: bool = False
     device: str = "auto"
     starts_from_eagle: ClassVar[bool] = False
-    """Whether such a head can start from a finished layer of EAGLE's."""
+    """Whether a head of this kind can start from a finished EAGLE layer."""
     fixed_loss: ClassVar[str] = ""
     """The only loss of this kind; "": `loss` decides."""
     depth_shares: ClassVar[Mapping[str, int]] = {}
@@ -85,16 +85,16 @@ class ChatHeadOptions(CommonHeadOptions):
 
     @property
     def folder(self) -> Path:
-        """Folder of the finished heads, named after target and method so that heads of two methods never collide."""
+        """Return the folder of the finished heads, named after target and method: no two methods share a folder."""
         return self.out / f"{short_name(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:
-        """Return the method's own checkpoint; an empty list if no checkpoints are requested."""
+        """Return a list with the method's checkpoint; it is empty if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
-        """Return the layers whose hidden states the training reads besides the features.
+        """Return the layers whose hidden states the training reads in addition to the features.
 
         Args:
             layers: number of the target's layers.
@@ -108,7 +108,7 @@ class ChatHeadOptions(CommonHeadOptions):
 
 @dataclass
 class LayerOptions(ChatHeadOptions):
-    """Options of heads with a decoder layer of their own.
+    """Options of heads that have a decoder layer of their own.
 
     Attributes:
         ffn: Width of the gated MLP.
@@ -135,14 +135,14 @@ def get_training_module(kind: str) -> ModuleType:
 
 
 def options_class(kind: str, default: type | None = None) -> Any:
-    """Return the dataclass of a kind's options; for kinds without a module `default`, or EAGLE's options."""
+    """Return the options class of a kind; for kinds without a module `default`, or EAGLE's options."""
     if default is not None and find_kind_module(kind) is None:
         return default
     return get_training_module(kind).Options
 
 
 def own_options(cls: type) -> list[str]:
-    """Return the names of the options that a kind has besides those of all heads with a decoder layer."""
+    """Return the names of the options that a kind has in addition to those of all heads with a decoder layer."""
     shared = {field.name for field in dataclasses.fields(LayerOptions)}
     return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
 
@@ -156,8 +156,8 @@ def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
     """Return the options class of the recipe `chat-heads` for the given values: that of their `method`.
 
     Raises:
-        UnknownNameError: there is no such kind.
-        ParameterError: this kind cannot be averaged with the head that it starts from.
+        UnknownNameError: the kind of head does not exist.
+        ParameterError: heads of this kind cannot be averaged with the head that they start from.
     """
     kind = str(values.get("method") or DEFAULT_KIND)
     if kind not in (kinds := chat_head_kinds()):

@@ -31,7 +31,7 @@ from workbench.training.recipe import changed_options, finish, load_start_figure
 from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
 ALL_TOKENS = 1 << 62
-"""Limit that no set of answers reaches, in tokens."""
+"""Limit in tokens that no set of answers reaches: all answers are used."""
 
 
 @dataclass
@@ -116,9 +116,9 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
         report: receives progress lines.
 
     Raises:
-        ParameterError: the target has too few layers or is too narrow for it, a step was run with other settings, or
-            a finished head would be overwritten.
-        ModelError: there is no such target.
+        ParameterError: the target has too few layers or is too narrow for this kind, an earlier run of a step used
+            other settings, or a finished head would be overwritten.
+        ModelError: the target does not exist.
     """
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:
@@ -126,7 +126,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
             f"The training length must be above 0, not {length or 0}.", "Set minutes above 0, or steps to at least 1."
         )
     if not options.data.is_dir():
-        report(f"{options.data} does not exist: further prompts come from the generators only")
+        report(f"{options.data} does not exist: all prompts come from the generators")
     config = AutoConfig.from_pretrained(locate(options.target))
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
         with torch.device("meta"):  # fails before hours of generating answers
@@ -194,7 +194,7 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
     """Check that a finished head is overwritten only by the run that wrote it, according to its settings file.
 
     Raises:
-        ParameterError: there is another finished head in the new one's folder.
+        ParameterError: another run's finished head is in the output folder.
     """
     folder = options.folder
     if (folder / "config.json").exists() and not matches_checkpoint(options, "out", "target"):
@@ -205,19 +205,19 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, target_heads: int) -> int:
-    """Return the target's number of attention heads, or the next lower one that divides its width into even sizes.
+    """Return the target's number of attention heads, or the next lower number that gives heads of an even size.
 
     Raises:
-        ParameterError: there is no such number.
+        ParameterError: no number of heads divides the width.
     """
     n_heads = next((n for n in range(target_heads, 0, -1) if width % (2 * n) == 0), None)
     if n_heads is None:
-        raise ParameterError(f"A head cannot read {width} numbers, an odd width.", "Use another target.")
+        raise ParameterError(f"The target's width {width} is odd, and heads need an even one.", "Use another target.")
     return n_heads
 
 
 def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
-    """Return the options for training a kind of head: those with the same names, and layers by the target's depth."""
+    """Return the options for training a kind of head: those of the same names, and layers by the target's depth."""
     cls = options_class(kind)
     shared = {field.name for field in dataclasses.fields(cls)} & vars(options).keys() - {"out", "resume", "ffn"}
     values = {name: getattr(options, name) for name in shared if name != "loss" or options.loss}

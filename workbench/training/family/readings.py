@@ -1,4 +1,4 @@
-"""Readings: a frozen target's hidden states over its answers: the LM head's inputs ("features"), chosen layers.
+"""Readings: a frozen target's stored hidden states over its answers, from chosen layers and before the LM head.
 
 Every drafter is trained on the same readings, so they are computed once and stored as flat files, appended answer by
 answer: a stopped run continues from there. Distributions are not stored: the target's LM head computes them from the
@@ -82,19 +82,19 @@ class Readings:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Target, width, captured layers and number format."""
+        """Return the facts about the readings: target, width, captured layers and number format."""
         return json.loads((self.folder / "readings.json").read_text())
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The values of `COLUMNS` for each answer, int64 [n, 5]."""
+        """Return the values of `COLUMNS` for each answer, int64 [n, 5]."""
         path = self.folder / "rows.bin"
         values = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
         return values[: len(values) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens of all complete readings."""
+        """Return the number of tokens of all complete readings."""
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
     def split_indices(self, held_out: bool) -> list[int]:
@@ -134,10 +134,10 @@ class Readings:
 
 
 def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
-    """Compute readings of answers until all are processed, or enough; return the figures.
+    """Compute readings of answers until all or enough answers are processed; return the figures.
 
     Raises:
-        ParameterError: the answers are another target's; the folder has readings of other weights or layers.
+        ParameterError: another target generated the answers, or the folder has readings of other weights or layers.
     """
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -194,9 +194,9 @@ def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
 def compute_hidden_states(
     models: Models, ids: Sequence[int], capture_layers: Sequence[int] = ()
 ) -> dict[str, Float[Tensor, "n D"]]:
-    """Return the target's hidden states over a text: "features", and "tap-6" for the output of a captured sixth layer.
+    """Return the target's hidden states over a text: "features", and for example "tap-6" for the output of layer 6.
 
-    Only the last logits of each chunk are computed: features are the last layer's output after the final norm.
+    Features are the last layer's output after the final norm, so only the last logits of each chunk are computed.
     """
     target, chunks = models.target, dict[int, list[Tensor]]()
     layers = {target.n_layers - 1, *(layer - 1 for layer in capture_layers)}
@@ -210,7 +210,7 @@ def compute_hidden_states(
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return a target's final norm, whose output its LM head reads; the initial value of heads' own norms.
+    """Return a target's final norm, whose output its LM head reads; heads' own norms are initialised with it.
 
     Raises:
         ParameterError: the norm is not Llama's RMSNorm.
@@ -226,7 +226,7 @@ def last_norm(model: Any) -> nn.Module:
 
 
 def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
-    """Return the existing readings, if any, after a check that they have the same settings."""
+    """Return the existing readings, if there are any, after a check that their settings are the same."""
     path = folder / "readings.json"
     old_facts = json.loads(path.read_text()) if path.exists() else facts
     if not fingerprints_differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
@@ -235,7 +235,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(
-            f"{folder} was made with {changed}.", "Use the same options to continue, or set another out."
+            f"{folder} was created with {changed}.", "Use the same options to continue, or set `out` to another folder."
         )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):

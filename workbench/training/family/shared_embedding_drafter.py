@@ -1,10 +1,10 @@
 """A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
 
 In a small model with a large vocabulary, nine tenths of the weights are token embeddings, and a million answer tokens
-train few of them. The target's rows already encode the tokens' meaning. So only projections are trained: the
-input x = A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the target's rows of a token, D wide; s is a hidden state
-of the drafter, H wide; A and B are [H, D].
-Multiplied out, these are the embedding and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
+train few of them. The target's rows already encode the tokens' meaning. So only projections are trained: the input x =
+A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the rows of token t in the target's embedding and LM head, of size
+D. s is a hidden state of the drafter, of size H; A and B are [H, D]. The products of these matrices are the embedding
+and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DrafterInTraining(nn.Module):
     Args:
         config: configuration of the decoder; its embedding and LM head are not created.
         embedding: the target's embedding, float32 [V, D].
-        head: weights of its LM head, float32 [V, D].
+        head: weights of the target's LM head, float32 [V, D].
         seed: seed of the initial weights.
     """
 
@@ -48,7 +48,7 @@ class DrafterInTraining(nn.Module):
             nn.init.orthogonal_(self.leave.weight)
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
-        """Return the hidden states before the LM head; `more` goes to the decoder: a cache, a mask."""
+        """Return the hidden states before the LM head; `more` has further arguments of the decoder: a cache, a mask."""
         embeds = self.enter(nn.functional.embedding(ids, self._target_rows[0]))
         return self.model(inputs_embeds=embeds, **{"use_cache": False} | more)[0]
 

@@ -1,8 +1,8 @@
 """Training throughput of a head: tokens per second, and FLOP/s relative to this machine's peak.
 
-The FLOPs of a step are counted while it runs, forward and backward, including the target's LM head; its time includes
-everything, also the optimizers. The peak is that of one product of large matrices, in the number format and with the
-threads of the training.
+The FLOPs of a step are counted in its forward and backward passes, including the target's LM head. The time of a step
+includes everything, also the optimizers. The peak is measured on a product of large matrices, with the number format
+and the threads of the training.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WARM_UP, SHOWN = 3, 8
 
 
 DEFAULT_KIND = "eagle-3"
-"""Kind of head that is timed unless another is given."""
+"""Kind of head that is timed by default."""
 TIMED = """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
 
 Attributes:
@@ -54,7 +54,7 @@ Attributes:
 
 
 def choose_throughput_options(values: Mapping[str, Any]) -> type:
-    """Return the options class for the given values: that of the kind of head, and the number of steps."""
+    """Return the options class for the given values: the options of the kind of head, and the number of steps."""
     return _with_timing(choose_chat_head_options({"method": values.get("method") or DEFAULT_KIND}))
 
 
@@ -65,7 +65,7 @@ def throughput_options() -> type:
 
 
 def _with_timing(options: Any, method: str = "") -> type:
-    """Return a dataclass with these options and the recipe's own ones; `method`: kind, if not that of `options`."""
+    """Return a dataclass with these options and the recipe's own ones, for the kind `method` if it is given."""
     fields = {
         "method": (str, method or options.method),
         "target": (str, "text-target"),
@@ -131,10 +131,13 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     """Time a head's training; return the figures.
 
     Raises:
-        ParameterError: this kind has its own training loop; see also `train_chat_heads`.
+        ParameterError: heads of this kind have their own training loop; see also `train_chat_heads`.
     """
     if get_training_module(options.method) is eagle:
-        raise ParameterError("EAGLE's layer has another training loop, shared with vision targets.", "Use mtp.")
+        raise ParameterError(
+            "The throughput of this head cannot be timed: its training loop is shared with vision targets.",
+            "Time another kind of head, such as mtp.",
+        )
     module, setup, _ = prepare_training(options, report)
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)
@@ -154,7 +157,7 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
 
 
 def peak(half: bool) -> float:
-    """Return the peak in GFLOP/s: the best of some products of large matrices, in bfloat16 if `half`, else float32."""
+    """Return the peak in GFLOP/s: the best of a few products of large matrices, in bfloat16 if `half`, else float32."""
     a, b = torch.randn(2, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     best = 0.0
     with torch.no_grad(), half_precision(half):

@@ -1,7 +1,7 @@
-"""Sources of a draft model's training texts: the target's answers, those of the training text, or the drafter's own.
+"""Sources of a draft model's training texts: answers of the target, of the training text, or of the drafter itself.
 
-A drafter that was trained only on correct text was never trained on continuations of its own mistakes. So it continues
-prompts with its current weights, and the target's distribution at each position is the label:
+A drafter that is trained only on correct text does not learn to continue its own mistakes. So it generates texts with
+its current weights, and the target's distribution at each position is the label:
 
     every N steps:  y ~ q_θ(· | prompt), sampled at temperature 1, without a gradient
                     f = features of the target over prompt and y, in one pass
@@ -35,17 +35,19 @@ ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter"
 """Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
 each batch is from the target and half from the drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
-"""Function from a step's number to its dialogues, and how many of them, at the end, the drafter generated."""
+"""Function from a step's number to its dialogues, and the number of dialogues at the end that the drafter generated."""
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
-    """Return the readings with answers of this kind; for texts of the drafter, the readings with their prompts.
+    """Return the readings with answers of this kind; for the drafter's own texts, all readings, for their prompts.
 
     Raises:
-        ParameterError: there is no such kind, or no answer of this kind.
+        ParameterError: `source` is not a kind of text, or there is no answer of this kind.
     """
     if source not in SOURCES:
-        raise ParameterError(f"There is no source of texts made={source!r:.40}.", f"Use one of: {', '.join(SOURCES)}.")
+        raise ParameterError(
+            f"There is no source of training answers made={source!r:.40}.", f"Use one of: {', '.join(SOURCES)}."
+        )
     is_given = readings.rows[:, 4] == TEXT_ANSWER
     rows = [row for row in readings.split_indices(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
     if not rows:
@@ -162,14 +164,14 @@ def make_next_batch(
     """Return the function that selects each step's training texts.
 
     Args:
-        readings: readings of the target's answers, and of those of the training text.
+        readings: readings of the answers of the target and of the training text.
         source: one of `SOURCES`.
         size: texts per step.
         seed: seed of their order.
         regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.
 
-    A resumed run begins with newly generated texts: they are not in its checkpoint.
+    A resumed run begins with newly generated texts, because a checkpoint does not contain them.
     """
     n_own = {DRAFTER: size, MIX: size // 2}.get(source, 0)
     rows = select_readings(readings, source)

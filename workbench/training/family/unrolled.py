@@ -1,7 +1,8 @@
 """Training on the target's distributions in multi-step drafts, as in real drafting.
 
-Drafts of some steps are computed after the positions of an answer; the distribution of each step is compared with the
-target's for the same token. A layer that reads its own states is unrolled over them, with the true tokens as input.
+Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
+the target's distribution of the same token. A layer that reads its own states is unrolled over them, with the true
+tokens as input.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""(rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
+"""Function (rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
 
 
 class Batch(NamedTuple):
@@ -54,13 +55,13 @@ class Batch(NamedTuple):
 
     @property
     def flat_index(self) -> Int[Tensor, "B n"]:
-        """Index of each position, counted through all answers."""
+        """Return the index of each position, counted through all answers."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""(answers, random generator, or None to use all positions for measuring) → per step of the drafts the states [N, D],
-and the indices [N] of the positions with the target's distribution for the same tokens."""
+"""Function (answers, random generator; None: use all positions, for measuring) → for each draft step the states
+[N, D], and the indices [N] of the positions with the target's distribution for the same tokens."""
 
 
 def train_unrolled(
@@ -101,13 +102,13 @@ def train_drafts(
 ) -> tuple[RunResult, Curve]:
     """Train a drafter on drafts after the positions of answers.
 
-    Positions count if the target's most probable token is in the draft vocabulary. The loss is the mean over those
-    that count, so that their number does not change the effective learning rate.
+    A position counts if the target's most probable token is in the draft vocabulary. The loss is the mean over these
+    positions, so that their number does not change the effective learning rate.
 
     Args:
         setup: training setup.
         net: the drafter.
-        drafts: yields its states, and the positions to compare them with.
+        drafts: yields the drafter's states, and the positions to compare them with.
         logits: computes logits over the draft vocabulary from its states.
         shares: weight of each step's loss.
         on_progress: called before each training step with the finished share of the run.
@@ -165,7 +166,7 @@ def unroll_steps(
     answer: Bool[Tensor, "B n"],
     n: int,
 ) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
-    """Yield per draft step the states after all pairs, m = n − 1, and whether a token of an answer follows.
+    """Yield for each draft step the states after all m = n − 1 pairs, and whether a token of an answer follows.
 
     The state of step i after the pair at s predicts the token at s + 2 + i, as the feature at s + 1 + i does.
     """

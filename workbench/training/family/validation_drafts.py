@@ -25,7 +25,7 @@ TOKENS = 48
 
 @dataclass
 class OnPolicyEvaluator:
-    """Decode held-out prompts greedily with the head and return figures; the models are loaded once.
+    """Decodes held-out prompts greedily with the head and returns figures; the models are loaded once.
 
     Attributes:
         target: name or folder of the target.
@@ -46,7 +46,7 @@ class OnPolicyEvaluator:
     _n_calls: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Return acceptance by draft position, the numbers of rounds, τ and speed-up, by curve; empty without prompts.
+        """Return by curve: acceptance at each draft position, rounds, τ and speed-up; empty without prompts.
 
         Drafts have one branch if the method supports that, so that each position is either accepted or not. Each prompt
         is decoded alone, by the method and by plain decoding in turn, so that other load on the machine slows both.

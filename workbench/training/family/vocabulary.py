@@ -1,4 +1,4 @@
-"""Vocabulary reduction for drafters of large vocabularies, to the tokens that the target generates most often."""
+"""Vocabulary reduction for drafters of targets with large vocabularies, to the most frequently generated tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
 
 
 def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
-    """Return the `size` most frequent tokens, increasing; among unused ones those with the lowest ids.
+    """Return the `size` most frequent tokens, in increasing order; of unused tokens, those with the lowest ids.
 
     Args:
         counts: how often each token was generated, [V].

@@ -43,12 +43,12 @@ TASKS: dict[str, Task] = {
 def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield an endless stream of (task, document) for training.
 
-    Shares are of tokens, estimated by characters: the next task is the one that is furthest below its share.
-    Two stories in five have no request, as text to continue.
+    A task's share is a share of the tokens, estimated by characters: the next task is the one furthest below its share.
+    Two stories in five have no request: they are text to continue.
 
     Args:
         seed: Seed of the stream.
-        names: Tasks to draw from; empty means all.
+        names: Tasks to draw from; empty: all.
     """
     tasks = {name: task for name, task in TASKS.items() if not names or name in names}
     rng = random.Random(f"mixture/{seed}")

@@ -12,7 +12,7 @@ _MUL = ["What is {a} * {b}?", "Multiply {a} by {b}.", "Calculate {a} * {b}."]
 
 
 def addition_steps(a: int, b: int) -> str:
-    """Work out a two-digit sum.
+    """Return the worked steps of a two-digit sum.
 
     >>> print(addition_steps(47, 38))
     Ones: 7 + 8 = 15, write 5, carry 1.
@@ -31,7 +31,7 @@ def addition_steps(a: int, b: int) -> str:
 
 
 def subtraction_steps(a: int, b: int) -> str:
-    """Work out a two-digit difference, a not below b.
+    """Return the worked steps of a two-digit difference, for a ≥ b.
 
     >>> print(subtraction_steps(52, 37))
     Ones: 12 - 7 = 5, borrow 1.
@@ -49,7 +49,7 @@ def subtraction_steps(a: int, b: int) -> str:
 
 
 def multiplication_steps(a: int, b: int) -> str:
-    """Work out a two-digit number times a digit.
+    """Return the worked steps of a two-digit number times a digit.
 
     >>> print(multiplication_steps(23, 4))
     Ones: 3 * 4 = 12, write 2, carry 1.
@@ -68,18 +68,18 @@ def multiplication_steps(a: int, b: int) -> str:
 
 
 def make_addition(rng: random.Random) -> Instance:
-    """Draw a sum of two two-digit numbers."""
+    """Generate a sum of two two-digit numbers."""
     a, b = rng.randint(10, 99), rng.randint(10, 99)
     return Instance("addition", rng.choice(_ADD).format(a=a, b=b), addition_steps(a, b), f"{a}+{b}")
 
 
 def make_subtraction(rng: random.Random) -> Instance:
-    """Draw a difference of two two-digit numbers."""
+    """Generate a difference of two two-digit numbers."""
     a, b = sorted((rng.randint(10, 99), rng.randint(10, 99)), reverse=True)
     return Instance("subtraction", rng.choice(_SUB).format(a=a, b=b), subtraction_steps(a, b), f"{a}-{b}")
 
 
 def make_multiplication(rng: random.Random) -> Instance:
-    """Draw a product of a two-digit number and a digit."""
+    """Generate a product of a two-digit number and a digit."""
     a, b = rng.randint(10, 99), rng.randint(2, 9)
     return Instance("multiplication", rng.choice(_MUL).format(a=a, b=b), multiplication_steps(a, b), f"{a}*{b}")

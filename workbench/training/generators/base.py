@@ -1,7 +1,7 @@
 """Generator tasks: seeded sources of (prompt, answer) pairs whose right answer is known.
 
-An instance belongs to *train* or *held-out* by a hash of its content, never by its seed, so the same problem reached
-from two seeds is always in the same split.
+A hash of an instance's content, never its seed, assigns it to the *train* or *held-out* split, so the same problem is
+always in the same split.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Instance:
 
     @property
     def held_out(self) -> bool:
-        """Whether this problem belongs to the held-out split."""
+        """Return whether this problem belongs to the held-out split."""
         return is_held_out(self.key)
 
     def render(self) -> str:
@@ -48,10 +48,10 @@ class Task:
 
     Attributes:
         name: Registry name.
-        make: Draws one instance from a random source.
+        make: Generates one instance from a random generator.
         check: Returns whether an output answers an instance; exact match unless the task is open-ended.
         share: Share of the generator tokens in the training mixture.
-        goal: Exact-match rate aimed at, 0 if there is none.
+        goal: Desired exact-match rate; 0: none.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Task:
     goal: float = 0.0
 
     def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
-        """Draw instances until one belongs to the requested split."""
+        """Generate instances until one belongs to the requested split."""
         while True:
             instance = self.make(rng)
             if instance.held_out == held_out:
@@ -87,5 +87,5 @@ def is_held_out(key: str) -> bool:
 
 
 def is_exact_match(instance: Instance, output: str) -> bool:
-    """Return whether an output matches exactly, up to white space at the ends."""
+    """Return whether an output is exactly the answer, apart from white space at the ends."""
     return output.strip() == instance.answer.strip()

@@ -21,7 +21,7 @@ _WRITE = ["Write this record as JSON: {text}", "Turn this into JSON: {text}", "M
 
 
 def make_record(rng: random.Random) -> dict[str, str | int]:
-    """Draw a record of three to five fields; `name` always comes first."""
+    """Generate a record of three to five fields; `name` always comes first."""
     optional = ["age", "id", *(name for name in _FIELDS if name != "name")]
     names = rng.sample(optional, rng.randint(2, 4))
     record: dict[str, str | int] = {"name": rng.choice(NAMES)}
@@ -40,7 +40,7 @@ def _plain(record: dict[str, str | int]) -> str:
 
 
 def make_json(rng: random.Random) -> Instance:
-    """Draw a record in words or lines that is to be written as JSON, or the other way round."""
+    """Generate a record in words or lines that is to be written as JSON, or the reverse."""
     record = make_record(rng)
     dumped, plain = json.dumps(record), _plain(record)
     kind = rng.choice(["write", "write", "write", "indent", "plain"])
@@ -54,7 +54,7 @@ def make_json(rng: random.Random) -> Instance:
 
 
 def make_extract(rng: random.Random) -> Instance:
-    """Draw a question for one field of a JSON record, or for a smaller record."""
+    """Generate a question for one field of a JSON record, or for a smaller record."""
     record = make_record(rng)
     dumped = json.dumps(record)
     names = list(record)

@@ -41,12 +41,12 @@ class Story:
 
     @property
     def key(self) -> str:
-        """Text that identifies the story for the split: plot, characters and things, not the wording."""
+        """Return the text that identifies the story for the split: plot, characters and things, not the wording."""
         return "|".join([self.plot, *(self.facts[name] for name in ("hero", "friend", "color", "toy", "place"))])
 
 
 def make_story(rng: random.Random) -> Story:
-    """Draw one story."""
+    """Generate a story."""
     hero_is_girl = rng.random() < 0.5
     friend_is_girl = rng.random() < 0.5
     hero = rng.choice(GIRLS if hero_is_girl else BOYS)
@@ -91,7 +91,7 @@ _PROMPTS = [
 
 
 def make_story_instance(rng: random.Random) -> Instance:
-    """Draw a request for a story together with one story that answers it."""
+    """Generate a request for a story together with one story that answers it."""
     story = make_story(rng)
     prompt = _articles(rng.choice(_PROMPTS).format(**story.facts))
     return Instance("story", prompt, story.text, story.key)

@@ -30,7 +30,7 @@ def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch
     Args:
         net: the net.
         out: folder, created if it is missing.
-        target: name of the target that it drafts for.
+        target: name of the target for which the net drafts.
         dtype: dtype of the floating-point weights on disk; int8: matrices as int8, all else as float16
             (`workbench.models.int8_checkpoint`).
         facts: further entries of the configuration.
@@ -69,7 +69,7 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         out: an empty folder, or one that does not exist yet.
 
     Returns:
-        {"before", "after": bytes of the weights, "error": relative error of the weights (norms)}.
+        {"before", "after": bytes of the weights, "error": norm of the weights' error relative to their norm}.
 
     Raises:
         ModelError: the folder cannot be read, or has no weights to convert.

@@ -41,7 +41,7 @@ class Dialogue:
 
     @property
     def kind(self) -> tuple[int, int]:
-        """Start and number of the vision tokens, which all dialogues of one batch must share."""
+        """Return start and number of the vision tokens, which all dialogues of a batch must share."""
         return (self.start, 0 if self.vision is None else len(self.vision))
 
 
@@ -94,7 +94,7 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
 
 
 def group_dialogues(dialogues: Iterable[Dialogue], size: int) -> list[list[Dialogue]]:
-    """Split dialogues, in their order, into groups of one kind with at most `size` dialogues."""
+    """Split dialogues, in their order, into groups of one kind with at most `size` dialogues each."""
     groups: list[list[Dialogue]] = []
     for dialogue in dialogues:
         if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == size:
@@ -114,10 +114,10 @@ class Features:
     dialogues: list[Dialogue] = field(default_factory=list)
 
     def batches(self, rows: int, seed: int, with_images: bool) -> Iterator[list[Dialogue]]:
-        """Yield endless batches of dialogues of one kind and similar length, with images or without.
+        """Yield batches of dialogues of one kind and similar length, endlessly, with images or without.
 
         Raises:
-            ValueError: there are no such dialogues.
+            ValueError: there are no dialogues with images, or none without.
         """
         candidates = [d for d in self.dialogues if (d.vision is not None) == with_images]
         if not candidates:
@@ -130,7 +130,7 @@ class Features:
             yield from groups
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file: flat tensors and the sizes of each dialogue. Features as float16."""
+        """Write one safetensors file: flat tensors (features in float16), and the sizes of each dialogue."""
         path.parent.mkdir(parents=True, exist_ok=True)
         vision = [d.vision for d in self.dialogues if d.vision is not None]
         tensors = {
@@ -168,7 +168,7 @@ def read_dialogues(
         model: the target.
         packed: sequences whose turns attend to the image and to themselves.
         images: their images, float32 [B, 3, 64, 64]; None if the sequences have none.
-        reply: id of the token that ends a question.
+        reply: id of the token between a question and its answer.
     """
     layer_inputs: list[Tensor] = []
     first_layer = model.model.language_model.layers[0]

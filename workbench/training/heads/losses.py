@@ -1,7 +1,7 @@
 """Losses for training drafters, by name: distances between features, or between the distributions computed from them.
 
-Each takes predictions and true values at N positions and returns one number per position. Distributions are computed
-from features by the target's own LM head, so that teacher distributions are never stored.
+Each loss takes predictions and true values at N positions and returns one number per position. Distributions are
+computed from features by the target's own LM head, so that target distributions are never stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LossInputs:
 
 
 def smooth_l1(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the Huber distance of features, averaged over the width: EAGLE's regression."""
+    """Return the Huber distance of features, averaged over the width: the regression loss of EAGLE."""
     return F.smooth_l1_loss(inputs.guess, inputs.truth, reduction="none").mean(-1)
 
 
@@ -44,12 +44,12 @@ def mse(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 
 def cosine(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return one minus the cosine of the angle between features: M2R2's alignment of residual streams."""
+    """Return one minus the cosine of the angle between features: the residual-stream alignment of M2R2."""
     return 1 - F.cosine_similarity(inputs.guess, inputs.truth, dim=-1)
 
 
 def ce_soft(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the cross-entropy with the target's distribution: the forward KL, up to the target's own entropy."""
+    """Return the cross-entropy with the target's distribution: the forward KL plus the target's own entropy."""
     return -(inputs.target_logits.softmax(-1) * inputs.draft_logits.log_softmax(-1)).sum(-1)
 
 
@@ -86,12 +86,12 @@ def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 
 def tvd_plus_plus(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return total variation as a policy gradient with normalised rewards: its gradient is TVD's divided by σ.
+    """Return total variation as a policy gradient with normalised rewards: its gradient, divided by σ.
 
-    The gradient of TVD is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the reward is its
-    advantage (r − μ) / σ over all positions, by expectation under q. μ has no effect here, since the sum over the whole
-    vocabulary replaces sampling. Only the gradient is meaningful; the value is zero if the distributions agree
-    everywhere.
+    The gradient of total variation is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the
+    reward is replaced by its advantage (r − μ) / σ; μ and σ are mean and standard deviation over all positions, in
+    expectation under q. μ has no effect here, since the sum over the whole vocabulary replaces sampling. Only the
+    gradient is meaningful; the value is zero if the distributions agree everywhere.
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """
@@ -127,12 +127,12 @@ class WeightedLoss:
         """Parse "name:weight+name:weight".
 
         Raises:
-            ValueError: there is no such loss, or a weight is not a number.
+            ValueError: a loss is unknown, or a weight is not a number.
         """
         terms = [part.partition(":")[::2] for part in text.split("+")]
         for name, _ in terms:
             if name not in LOSSES:
-                raise ValueError(f"there is no loss {name!r}; there are: {', '.join(LOSSES)}")
+                raise ValueError(f"there is no loss {name!r}; use one of: {', '.join(LOSSES)}")
         return cls(tuple((name, float(weight or 1)) for name, weight in terms))
 
     def __call__(

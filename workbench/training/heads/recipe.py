@@ -40,7 +40,7 @@ from workbench.training.tokenizer import token_id
 TEXT_ONLY_EVERY = 5
 """One batch of scenes in `TEXT_ONLY_EVERY` is used a second time without its images, as text-only data."""
 HELD_OUT_SCENES = 64
-"""Number of scenes that are held out for evaluation: the last ones with answers of the target."""
+"""Number of scenes that are held out for evaluation: the last scenes that the target answered."""
 HELD_OUT_ROWS = 16
 """Largest number of dialogues in a batch of the evaluation."""
 
@@ -109,7 +109,7 @@ def curriculum(progress: float) -> float:
 
 
 def trainable() -> dict[str, Head]:
-    """Return the drafters that this recipe trains, by their kinds."""
+    """Return the drafters that this recipe trains, by kind."""
     return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
@@ -124,7 +124,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 
 
 def _options_for(method: str, options: VisionHeadOptions) -> Any:
-    """Return the options of one drafter: the given ones, and its kind's defaults in place of those not given."""
+    """Return the options of one drafter: the given options, with its kind's defaults for all others."""
     cls = options_class(method, VisionHeadOptions)
     names = {field.name for field in dataclasses.fields(cls)}
     given = {
@@ -139,7 +139,7 @@ def choose_vision_options(values: Mapping[str, Any]) -> type:
     """Return the options class of the recipe for the given values: of their `method`, or of all methods together.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: `method` names no feature drafter.
     """
     method, classes = (
         str(values.get("method") or "all"),

@@ -1,7 +1,8 @@
 """Training of all feature drafters: they predict a frozen target's next features from its previous ones.
 
-Pair s consists of f(s) and e(s + 1); its state predicts f̂(s + 1), or f̂(s + 1 + i) for several features ahead. No
-drafter shifts tensors by hand: the labels are computed here, from `FeatureNet.futures` alone.
+Pair s consists of the feature f(s) and the token embedding e(s + 1). Its state predicts the feature f(s + 1), or
+f(s + 1 + i) if several features are predicted ahead. No drafter shifts tensors by hand: the labels are computed here,
+from `FeatureNet.futures` alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 IsTargetToken = Callable[[Tensor, Tensor], Tensor]
-"""(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
+"""Function (chosen token indices among the logits [N], features [N, D]) → whether each is the target's top token."""
 
 
 EARLIER_DEFAULTS = {
@@ -58,7 +59,7 @@ class CommonHeadOptions(RunOptions):
     half: bool = True
 
     def earlier_defaults(self) -> dict[str, str]:
-        """Return the values that earlier versions recorded for options at their defaults: see `check_same_settings`."""
+        """Return the values that earlier versions recorded for options at their defaults; see `check_same_settings`."""
         return {field.name: EARLIER_DEFAULTS[field.name] for field in dataclasses.fields(self)
                 if EARLIER_DEFAULTS.get(field.name, str(field.default)) != str(field.default)}  # fmt: skip
 
@@ -70,8 +71,8 @@ class HeadOptions(CommonHeadOptions):
     Attributes:
         ffn: Width of the gated MLP.
         heads: Number of attention heads.
-        loss: Losses with their weights. The papers use 1 and 0.1. At this size, equal weights agree with the target
-            more often (86.0 % against 85.1 % after 100 steps of EagleVLM).
+        loss: Losses with their weights. The drafters' papers use 1 and 0.1. At this size, drafters trained with equal
+            weights agree with the target more often (86.0 % compared with 85.1 % after 100 steps of EagleVLM).
         noise: Uniform noise on the input features, as a share of their standard deviation.
     """
 
@@ -103,7 +104,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     """Return an untrained drafter for a target; its final norm is initialised with the target's.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: `options.method` names no feature drafter.
     """
     nets = {kind: head for kind, head in registry.heads().items() if issubclass(head.net, FeatureNet)}
     if options.method not in nets:
@@ -117,7 +118,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
 
 
 def init_weights(net: TrainedNet, norm: nn.Module | None) -> None:
-    """Initialise a drafter with torch's random numbers; its final norm gets the target's weights."""
+    """Initialise a drafter with torch's random numbers; its final norm gets the weights of the target's."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.no_random_init):
             nn.init.normal_(weight, std=0.02)
@@ -164,7 +165,7 @@ def predict_answers(
 def replace_with_predictions(
     net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], mask: Bool[Tensor, "B n"]
 ) -> Float[Tensor, "B n D"]:
-    """Replace some features of texts, never the first, by the drafter's own predictions from all earlier features.
+    """Replace some features of texts, never the first, by the drafter's predictions from all earlier features.
 
     Args:
         net: the drafter.
@@ -185,7 +186,7 @@ def agreement(
     image_mode: Any = None,
     is_target_token: IsTargetToken | None = None,
 ) -> list[float]:
-    """Return the share of positions at which the drafter's most probable token is the target's, per feature ahead.
+    """Return for each feature ahead the share of positions at which drafter and target have the same top token.
 
     Args:
         net: the drafter.

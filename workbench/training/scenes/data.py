@@ -1,4 +1,4 @@
-"""Rendered scenes on disk, in shards that are drawn when they are first needed, and labels for each patch."""
+"""Rendered scenes on disk, in shards that are rendered when they are first needed, and labels for each patch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ASPECTS = {
     "glyph": len(WORDS) + 10,
     "second": 11,
 }
-"""Aspects that each patch is labelled with, and their numbers of classes; `kind`: background, shape or writing."""
+"""Aspects with which each patch is labelled, and their numbers of classes; `kind`: background, shape or writing."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shard:
     Attributes:
         scenes: The scenes.
         pixels: Images, uint8 [n, 64, 64, 3].
-        item_maps: Item at each pixel, see `workbench.scenes.draw.paint`, uint8 [n, 64, 64].
+        item_maps: Number of the item at each pixel, uint8 [n, 64, 64]; see `workbench.scenes.draw.paint`.
     """
 
     scenes: Sequence[Scene]
@@ -65,7 +65,7 @@ class Shards:
         folder: Folder of the images.
         seed: Seed of all shards.
         size: Scenes per shard.
-        keep: Shards cached in memory.
+        keep: Number of shards cached in memory.
     """
 
     def __init__(self, folder: Path, seed: int = 0, size: int = SHARD, keep: int = 2) -> None:
@@ -73,7 +73,7 @@ class Shards:
         self._cache: OrderedDict[int, Shard] = OrderedDict()
 
     def get(self, index: int) -> Shard:
-        """Return a shard; draw and write it if it does not exist."""
+        """Return a shard; render and write it if it does not exist."""
         if index not in self._cache:
             path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
             scene_list = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
@@ -95,12 +95,12 @@ class Shards:
     def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
         """Return the scenes, images and maps of one step.
 
-        They depend only on the step number, so that a resumed run continues as if it had not stopped.
+        They depend only on the step number, so that a resumed run continues as if it had not been stopped.
 
         Args:
             step: Step number.
             rows: Scenes.
-            count: Number of shards in use; after the last they are used again in another order.
+            count: Number of shards in use; after the last one they are used again in another order.
         """
         per_shard = self.size // rows
         shard_number, position = divmod(step, per_shard)
@@ -117,7 +117,7 @@ def normalise_pixels(pixels: np.ndarray) -> np.ndarray:
 
 
 def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-    """Change brightness and contrast of images a little, float32 [n, 3, 64, 64]."""
+    """Change brightness and contrast of images a little; return float32 [n, 3, 64, 64]."""
     rng = np.random.default_rng(seed)
     gain = rng.uniform(0.9, 1.03, size=(len(images), 1, 1, 1)).astype(np.float32)
     tint = rng.uniform(-0.05, 0.03, size=(len(images), 3, 1, 1)).astype(np.float32)
@@ -125,9 +125,9 @@ def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
 
 
 def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
-    """Replace a share of the images by black silhouettes of their objects, float32 [n, 3, 64, 64].
+    """Replace a share of the images by black silhouettes of their objects; return float32 [n, 3, 64, 64].
 
-    An untrained tower cannot separate shapes from colours and lines, so silhouettes help it; writing is kept.
+    Silhouettes help an untrained tower to separate shapes from colours and lines. Writing is kept.
 
     Args:
         images: Normalised images.
@@ -188,7 +188,7 @@ class PatchLabels:
     Attributes:
         answers: int64 [n, 64, aspects], -1 if there is no label.
         weights: Weights that count every item of a scene equally, float32 [n, 64].
-        centre_offsets: Vector from the patch to the item's centre, in halves of the image, float32 [n, 64, 2].
+        centre_offsets: Vector from the patch to the item's centre, in half image widths, float32 [n, 64, 2].
         mask: Pixels of the patch that belong to the item, float32 [n, 64, 64].
     """
 

@@ -1,9 +1,10 @@
 """Two drafters for the vision-language target: a text-only one ("blind"), and a small one with image input.
 
 Both start from one small language model that was trained on questions and answers in every style, without images. The
-text-only drafter (Gagrani et al. 2024, arXiv 2404.08856) is then tuned on the target's own answers and gets the text of
-the prompt only. The other one (MASSV, Ganesan et al. 2025, arXiv 2505.10526) gets the target's frozen vision tower and
-a new projector; the projector is trained alone first, then projector and language model on the target's own answers.
+text-only drafter (Gagrani et al. 2024, arXiv:2404.08856) reads only the text of the prompt and is tuned on the target's
+own answers. The drafter with image input (MASSV, Ganesan et al. 2025, arXiv:2505.10526) gets the target's frozen vision
+tower and a new projector. First the projector is trained alone, then projector and language model on the target's own
+answers.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class VisionDrafterOptions(RunOptions):
 
 @dataclass
 class TextDrafterOptions(VisionDrafterOptions):
-    """Options of the `vision-text-drafter` recipe: as for `vision-drafter`, without a projector."""
+    """Options of the `vision-text-drafter` recipe: those of `vision-drafter` without a projector."""
 
     out: Path = Path(".cache/models/vision-text-drafter")
     checkpoint: Path | None = Path(".cache/train/vision-text-drafter.pt")
@@ -106,15 +107,15 @@ class TextDrafterOptions(VisionDrafterOptions):
 
 
 def own_scenes(count: int) -> list[Scene]:
-    """Return the training scenes about which the target answers questions."""
+    """Return the training scenes whose questions the target answers."""
     return list(islice(scenes(OWN_SEED, held_out=False), count))
 
 
 def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int = 64) -> None:
-    """Generate the target's greedy captions and answers about training scenes, into `options.own`.
+    """Generate the target's greedy captions and answers about training scenes, and write them to `options.own`.
 
-    The right answers serve as drafts: if one forward pass shows that the target would generate exactly that answer, it
-    is used; only the others are generated.
+    The right answers serve as drafts: if one forward pass shows that the target would generate exactly the right
+    answer, it is used. Only the other answers are generated.
     """
     target, processor = load_vision_model(options.target)
     target.set_attn_implementation(fast_attention())
@@ -154,12 +155,12 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         turns += dialogues
         n_true += sum(map(sum, agrees))
         share = n_true / sum(map(len, turns))
-        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
+        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} right, {clock.seconds:.0f} s")
     _write_turns(options.own, turns)
 
 
 def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
-    """Write questions with right answers from the scenes' geometry, in the format of the target's own answers."""
+    """Write questions with right answers from the geometry of the scenes, in the format of the target's own answers."""
     rng = random.Random(f"truth/{options.seed}")
     turns = [_right_turns(scene, options, rng) for scene in own_scenes(options.own_scenes)]
     _write_turns(options.own, turns)
@@ -180,7 +181,7 @@ Batch = tuple[Packed, torch.Tensor]
 
 
 def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool) -> Callable[[int], Batch]:
-    """Return a function for batches of ground truth in every style; of captions only, or of captions and questions."""
+    """Return a function that makes batches of ground truth in every style: captions, or captions and questions."""
     shards = Shards(options.scenes, 0, options.shard_size)
 
     def batch(step: int) -> Batch:
@@ -198,7 +199,7 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
-    """Return a function for batches of the target's own answers."""
+    """Return a function that makes batches of the target's own answers."""
     turns: list[list[ChatTurn]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
     scene_list = own_scenes(len(turns))
     images = render_images(scene_list)
@@ -227,7 +228,7 @@ def _run(
     options: VisionDrafterOptions,
     report: Report,
 ) -> RunResult:
-    """Train the weights of a drafter that require gradients on the answers of batches."""
+    """Train the weights of a drafter that require gradients, on the answers in batches."""
     model.set_attn_implementation(fast_attention())
     model.train()
 
@@ -248,7 +249,7 @@ def _run(
 
 
 def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFast, report: Report) -> LlamaForCausalLM:
-    """Return the small language model that is trained on questions and answers of every style; train it if needed."""
+    """Return the small language model trained on questions and answers of every style; train it if needed."""
     model = LlamaForCausalLM(language_config(tokenizer, options.hidden, options.layers, options.inner))
     if options.base.exists():
         model.load_state_dict(torch.load(str(options.base), weights_only=True))
@@ -348,7 +349,7 @@ def _phase(name: str, figures: dict[str, float], report: Report) -> dict[str, fl
 def acceptance(
     target_folder: Path, drafter: nn.Module, count: int, kinds: Sequence[str] = tuple(QUESTIONS)
 ) -> dict[str, float]:
-    """Return the share of the tokens of the target's greedy answers that are the drafter's top-1 token, by kind.
+    """Return, by kind of question, the share of tokens in the target's greedy answers that the drafter ranks first.
 
     Args:
         target_folder: Folder of the target.

@@ -1,4 +1,4 @@
-"""Evaluation of a vision-language model: its answers about held-out scenes, compared with the scenes."""
+"""Evaluation of a vision-language model: its answers about held-out scenes are compared with the right answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generate_answers(
     questions: Sequence[str],
     max_new_tokens: int,
 ) -> list[list[int]]:
-    """Return the model's greedy answers, as token ids without padding, including EOS if it was generated.
+    """Return the model's greedy answers as token ids without padding; EOS is included if it was generated.
 
     Args:
         model: The model.
@@ -51,7 +51,7 @@ def answer_texts(
     question_list: Sequence[Ask],
     rows: int = 50,
 ) -> list[str]:
-    """Return the model's answers to one question about each scene."""
+    """Return the model's answers to the question about each scene."""
     texts: list[str] = []
     for start in range(0, len(scene_list), rows):
         part, questions = scene_list[start : start + rows], question_list[start : start + rows]
@@ -69,7 +69,7 @@ def render_images(scene_list: Sequence[Scene]) -> torch.Tensor:
 def caption_scores(captions: Sequence[str], questions: Sequence[Ask]) -> dict[str, float]:
     """Compare captions with the correct ones, object by object from the left.
 
-    A missing object counts as wrong in every attribute; so does each additional object.
+    A missing or additional object counts as wrong in every attribute.
 
     Returns:
         Share of right answers by attribute, of captions with the right number of objects, and of captions that match
@@ -94,7 +94,7 @@ def caption_scores(captions: Sequence[str], questions: Sequence[Ask]) -> dict[st
 
 
 def ask_all(scene_list: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
-    """Ask one kind of question about every scene that it fits; return those scenes and the questions."""
+    """Ask one kind of question about every scene to which it applies; return these scenes and the questions."""
     rng = random.Random(f"{kind}/{seed}")
     pairs = [(scene, question) for scene in scene_list if (question := ask(kind, scene, rng))]
     return [scene for scene, _ in pairs], [question for _, question in pairs]
@@ -103,7 +103,7 @@ def ask_all(scene_list: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list
 def answer_scenes(
     model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, scene_list: Sequence[Scene], kind: str
 ) -> list[GradedAnswer[Ask]]:
-    """Return the model's answers to one kind of question about every scene that it fits."""
+    """Return the model's answers to one kind of question about every scene to which it applies."""
     fitting, questions = ask_all(scene_list, kind)
     texts = answer_texts(model, tokenizer, fitting, questions)
     return grade(questions, texts, lambda question, text: text == question.answer)
@@ -115,7 +115,7 @@ def evaluate_scenes(
     scene_list: Sequence[Scene],
     kinds: Sequence[str] = tuple(QUESTIONS),
 ) -> dict[str, float]:
-    """Return the share of right answers: per attribute in captions, and of the whole answer for each other kind."""
+    """Return the shares of right answers: per attribute in captions, and per kind for all other questions."""
     results: dict[str, float] = {}
     for kind in kinds:
         answers = answer_scenes(model, tokenizer, scene_list, kind)

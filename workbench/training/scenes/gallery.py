@@ -83,7 +83,7 @@ def gallery_scenes() -> dict[str, Scene]:
 
 
 def presets(scene: Scene, name: str) -> list[Ask]:
-    """Return questions about a scene, one of each kind that fits, the caption first."""
+    """Return questions about a scene, one of each kind that applies, the caption first."""
     rng = random.Random(f"gallery/{name}")
     questions = [question for kind in QUESTIONS if (question := ask(kind, scene, rng))]
     questions.sort(key=lambda question: question.kind in HARD)

@@ -42,7 +42,7 @@ CHAT_TEMPLATE = (
 def language_config(
     tokenizer: PreTrainedTokenizerFast, hidden: int = 256, layers: int = 5, inner: int = 512
 ) -> LlamaConfig:
-    """Return the shape of a language model that answers about scenes."""
+    """Return the shape of a language model that answers questions about scenes."""
     return llama_config(tokenizer, hidden, layers, max(2, hidden // 64), inner)
 
 
@@ -102,7 +102,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
 def load_vision_model(
     folder: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
-    """Load a model for inference, its weights frozen, and its processor."""
+    """Load a model for inference, with frozen weights, and its processor."""
     model = load_folder(LlavaForConditionalGeneration, folder, dtype).eval().requires_grad_(False)
     processor: Any = LlavaProcessor.from_pretrained(str(folder))
     return model, cast(LlavaProcessor, processor)

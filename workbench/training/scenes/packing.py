@@ -1,7 +1,7 @@
 """Several questions about one image, packed into one sequence of a batch.
 
-A sequence is the image followed by turns that attend to the image and to themselves but not to each other, so that the
-vision tokens are processed once for all questions and no answer can be copied from another. Some sequences are
+A sequence is the image followed by turns. Each turn attends to the image and to itself, but not to other turns. So the
+vision tokens are processed once for all questions, and no answer can be copied from another. Some sequences are
 conversations instead, in which every turn attends to the turns before it.
 """
 
@@ -22,7 +22,7 @@ from workbench.training.tokenizer import token_id
 
 NO_IMAGE_ANSWER = "There is no picture."
 ChatTurn = tuple[str, str | list[int]]
-"""A question and its answer; an answer of token ids is used unchanged, a text gets EOS appended."""
+"""A question and its answer. An answer of token ids is used unchanged; EOS is appended to a text."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Packer:
     Args:
         tokenizer: The tokenizer.
         vision_tokens: Vision tokens per image; 0 leaves the image out, for a text-only model.
-        short_weight: Weight of the tokens of short answers; those of captions count 1.
+        short_weight: Weight of the tokens in short answers; tokens in captions have weight 1.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Packer:
     def pack(
         self, conversations: Sequence[Sequence[ChatTurn]], chained: Sequence[bool], with_image: Sequence[bool]
     ) -> Packed:
-        """Return a batch.
+        """Return a packed batch.
 
         Args:
             conversations: Questions and answers of each sequence.
             chained: For each sequence, whether its turns are one conversation.
-            with_image: For each sequence, whether there is an image.
+            with_image: For each sequence, whether it has an image.
         """
         parts = [
             self._pack_sequence(turns, is_chained, has_image)
@@ -113,11 +113,11 @@ class Packer:
         )
 
     def agree(self, turns: Sequence[ChatTurn], differs: Sequence[bool]) -> list[bool]:
-        """Return for each turn of an unchained sequence with an image whether the model predicts its whole answer.
+        """Return, for each turn of an unchained sequence with an image, whether the model predicts its whole answer.
 
         Args:
             turns: The sequence's questions and answers.
-            differs: For each of its tokens, whether the next one differs from the model's prediction.
+            differs: For each token of the sequence, whether the next token differs from the model's prediction.
         """
         blocks = self._pack_sequence(turns, False, True)[-1]
         wrong = {block for block, different in zip(blocks, differs, strict=False) if different}
@@ -145,7 +145,7 @@ class Packer:
 
 
 def vary_wording(question: str, rng: random.Random) -> str:
-    """Return a question, typed differently at random: leading newline, no final mark, lowercase start, all capitals."""
+    """Return a question with random changes: leading newline, no final mark, lowercase start, all capitals."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:

@@ -1,9 +1,9 @@
 """Supervised attention for a vision-language model: a few attention heads learn to attend to the relevant objects.
 
-A question names objects; before the model answers, one head per object should attend to that object's patches. The same
-holds in a caption before an object is described, and before its relation to the previous one is given. The geometry of
-the scene determines these patches. Without supervision, a model of this size learns to find objects by colour, but for
-a long time it chooses at random among all objects if a question names a shape.
+A question names objects; before the model answers, one attention head per object should attend to that object's
+patches. The same holds in a caption before an object is described, and before its relation to the previous object is
+given. The geometry of the scene determines these patches. Without supervision, a model of this size learns to find
+objects by colour. If a question names a shape, it chooses among all objects at random for a long time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from workbench.training.scenes.data import ASPECTS, RELATIONS, patch_labels
 from workbench.training.scenes.packing import Packed
 
 HEADS = 2
-"""Largest number of objects per question; head i attends to the i-th."""
+"""Largest number of objects per question; attention head i attends to the i-th object."""
 
 SHORT = 12
 """Largest number of tokens of a short answer."""
 
 
 class Pointer:
-    """Supervises the first heads of one layer of a language model.
+    """Supervises the first attention heads of one layer of a language model.
 
     Args:
         model: The model.
@@ -60,7 +60,8 @@ class Pointer:
     ) -> Tensor:
         """Return the attention loss in nats, averaged over the named objects.
 
-        It is the negative logarithm of the share of the attention on patches that falls on the object's patches.
+        The loss is the negative logarithm of the share of a head's attention to patches that falls on the object's
+        patches.
 
         Args:
             packed: The batch of the model's latest forward pass.
@@ -99,7 +100,7 @@ class Pointer:
     def attention_targets(
         self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield positions of a sequence and the objects to attend to there.
+        """Yield positions of a sequence and the objects to which the heads should attend there.
 
         Args:
             labels: The next token at each position, if it belongs to an answer; else -100.

@@ -1,9 +1,9 @@
 """Training of the vision tower before the language model exists: it classifies the content of every patch.
 
-The renderer knows the object that covers each patch, so the tower is trained on 64 labels per image rather than on a
-few words: colour, shape, size and place of the object, its rank from left to right, its relation to the previous one,
-the writing, the vector to its centre, and its pixels. One linear layer predicts all of it from the features that the
-language model will get.
+The renderer provides the object that covers each patch, so the tower is trained on labels of 64 patches per image
+rather than on a few words. The labels are colour, shape, size and place of the object, its rank from left to right, its
+relation to the previous object, the writing, the vector to its centre, and its pixels. One linear layer predicts all of
+them from the features that the language model will get.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PatchReader(nn.Module):
         self.read = nn.Linear(config.hidden_size, sum(ASPECTS.values()) + 2 + PATCH**2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return scores of all answers, the vector to the centre and scores of the pixels, [n, 64, answers + 66]."""
+        """Return scores of all labels, the vector to the centre and scores of the pixels, [n, 64, labels + 66]."""
         return self.read_states(self.states(images))
 
     def states(self, images: Tensor) -> Tensor:
@@ -99,12 +99,12 @@ class PatchReader(nn.Module):
         return self.tower(images, output_hidden_states=True).hidden_states[-1]
 
     def read_states(self, states: Tensor) -> Tensor:
-        """Return the output of `forward` for these states of the tower."""
+        """Return the output of `forward` for given states of the tower."""
         return self.read(self.norm(states))
 
 
 def seeded_weights(model: nn.Module, seed: int) -> None:
-    """Fill a module with small random weights from its own generator, in place."""
+    """Fill a module, in place, with small random weights from a separate random generator."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -117,10 +117,10 @@ def seeded_weights(model: nn.Module, seed: int) -> None:
 
 
 def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str, float]]:
-    """Return the loss of all aspects and, for each, the weighted share of right answers.
+    """Return the loss over all aspects and, for each aspect, the weighted share of right predictions.
 
     Args:
-        scores: Output of `PatchReader`, [n, 64, answers + 66].
+        scores: Output of `PatchReader`, [n, 64, labels + 66].
         labels: Labels of the patches.
     """
     losses, accuracy = [], {}

@@ -49,9 +49,9 @@ class VisionOptions(RunOptions):
         favoured: Kinds of question that are asked five times as often as others, separated by commas.
         shards: Number of shards of scenes to use.
         shard_size: Number of scenes per shard.
-        captioned: Share of the images for which the caption is requested, too.
+        captioned: Share of the images for which a caption is requested, too.
         chained: Share of the images whose questions form one conversation.
-        unseen: Share of the samples without their image.
+        unseen: Share of the samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
         reading: Weight of the auxiliary loss on these images (`reading_rows`).
@@ -100,9 +100,9 @@ class SceneQuestions:
 
     Attributes:
         turns: For each scene the questions with their plain answers.
-        chained: Whether they are one conversation.
-        with_image: Whether the sequence contains the image.
-        named_objects: For each question the objects that it names.
+        chained: For each scene, whether its questions are one conversation.
+        with_image: For each scene, whether the sequence contains the image.
+        named_objects: For each question, the objects that it names.
     """
 
     turns: list[list[ChatTurn]]
@@ -112,7 +112,7 @@ class SceneQuestions:
 
 
 def draw_questions(scene_list: Sequence[Scene], options: VisionOptions, seed: str) -> SceneQuestions:
-    """Draw questions about scenes."""
+    """Generate questions about scenes."""
     rng = random.Random(seed)
     rows = SceneQuestions([], [], [], [])
     for scene in scene_list:
@@ -170,7 +170,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
+    """Return the optimizers of language model, projector and reader, and the tower's optimizers with lower rates."""
     trunk = model.model
     others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -196,7 +196,7 @@ def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGe
 
 
 def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: PatchLabels) -> Tensor:
-    """Return the cross-entropy of colours and shapes by the cosine between patches and words; items weigh equally.
+    """Return the cross-entropy of colours and shapes, from cosines of patches and words; items have equal weights.
 
     Args:
         vision: The projector's output for the patches, [n, 64, D].

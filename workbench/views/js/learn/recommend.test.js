@@ -26,7 +26,7 @@ test("bars start at 0, the line of plain decoding is inside the range, and wide 
 test("the progress shows the time and the reason for waiting", () => {
   const advice = { spent: 12.4, seconds: 60, done: 5, text: "prompt 1/2 · suffix", waiting: "", last: false };
   assert.equal(progress(advice), "12 of 60 s, 5 runs · prompt 1/2 · suffix");
-  assert.equal(progress({ ...advice, waiting: "waits: another run has the device" }), "12 of 60 s, 5 runs · waits: another run has the device");
+  assert.equal(progress({ ...advice, waiting: "waiting: another run is using the device" }), "12 of 60 s, 5 runs · waiting: another run is using the device");
   assert.equal(progress({ ...advice, text: "done", last: true }), "Measured: 5 runs in 12 s.");
   assert.equal(progress({ ...advice, done: 1, text: "stopped", last: true }), "Stopped after one run.");
 });
