@@ -84,7 +84,7 @@ function showLane(card, chosen, i, data) {
   if (drafts)
     controls.select(
       card._drafter,
-      [{ value: "", text: "the target's default", disabled: false }, ...controls.options(draftModels.usable(catalogue, chosen.method))],
+      [{ value: "", text: "the target's default drafter", disabled: false }, ...controls.options(draftModels.usable(catalogue, chosen.method))],
       chosen.drafter ?? "",
     );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);

@@ -57,7 +57,7 @@ export function costs(page) {
       ? ""
       : ` (${comparetable.signed(bars.totals[i] - pin, 1)})`;
   const labels = bars.totals.map((total, i) => (total === null ? "" : `${total.toFixed(1)}${against(i)}`));
-  kit.write(parts.costsNote, page.pin ? `ms, mean; difference to ${page.pin.name}` : "ms, mean");
+  kit.write(parts.costsNote, page.pin ? `ms, mean; difference from ${page.pin.name}` : "ms, mean");
   const totals = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
   table(
     page,
@@ -136,8 +136,8 @@ export function pays(page) {
     `${sentences}.`,
     [
       "lane",
-      "pays off above",
-      "acceptance rate for the measured speed-up",
+      "pays off above acceptance rate",
+      "acceptance rate that would give the measured speed-up",
       "measured acceptance rate",
       "measured speed-up",
       "difference",

@@ -189,7 +189,7 @@ function row() {
   line._own = h("small");
   line._delta = h("small", { className: "wb-delta" });
   line._ratio.title =
-    "tokens per second of the replayed run / those of the plain run of the same repeat; the table has all prompts and repeats";
+    "tokens per second of the replayed run / tokens per second of plain decoding in the same repeat; the table covers all prompts and repeats";
   line.append(
     h(
       "div",

@@ -275,7 +275,7 @@ function dials(page, step) {
 
 function update(page, step, byHand = true) {
   const { set: { a, k, c } } = page, now = gain(a, k, c);
-  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
+  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "equally fast"}.`;
   const bars = Array.from({ length: 12 }, (_, i) => ({
     label: `${i + 1}`,
     value: gain(a, i + 1, c).speedup,

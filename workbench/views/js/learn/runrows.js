@@ -99,7 +99,7 @@ export function pair(rows, column) {
   const groups = rows.length === 2 ? groupsOf(rows, COLUMNS[0]) : groupsOf(rows, column);
   if (rows.length < 2) return { why: "Select two runs, or two groups of runs, to compare them." };
   if (groups.length !== 2)
-    return { why: `The selection has ${groups.length === 1 ? "one group" : `${groups.length} groups`} by ${column.title}. Select runs of two.` };
+    return { why: `The selection has ${groups.length === 1 ? "one group" : `${groups.length} groups`} by ${column.title}. Select runs of two groups.` };
   return { first: groups[0], second: groups[1], why: "" };
 }
 

@@ -70,7 +70,7 @@ export function facts(round, node, rules) {
       : status === "discarded"
         ? `never tested: ${untestedReason(round, node)}`
         : passed
-          ? "passed, but another path that also passed was taken"
+          ? "passed, but another path that also passed was accepted"
           : `no random number → ${status}`) + (passed ? "" : afterRejection(round, node)),
   ]);
   const grown = treebuilder.statement(round, node, formula),
@@ -136,7 +136,7 @@ export function roundFacts(round) {
   const out = [
     ["method", round.method],
     ["time", timeText(round)],
-    ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
+    ["forward passes", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
   ];
   for (const [name, value] of Object.entries(round.signals).filter(([name]) => !isCell(name)))
     out.push([name, Number.isInteger(value) ? `${value}` : Number(value).toPrecision(3)]);

@@ -83,7 +83,7 @@ test("an untested draft shows why it was not tested", () => {
 });
 
 test("the facts of a round include method and times", () => {
-  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forwards"]);
+  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forward passes"]);
 });
 
 test("the facts of a node include id, rank among siblings, position and the round's time", () => {

@@ -35,6 +35,6 @@ export function words(found, visible) {
   if (state === "unknown") return "Not known: the trace has no drafter ranking at the end of the accepted path.";
   const where = sibling ? "as a sibling" : "one level deeper";
   if (state === "beyond") return `The target's token${token} is not among the drafter's ${recorded} recorded ranks here.`;
-  const chance = greedy ? "would have saved it" : "could have saved it (accepted by chance, as this run samples)";
-  return `Rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
+  const chance = greedy ? "would have been accepted" : "could have been accepted (a matter of chance, because this run samples)";
+  return `The drafter's rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
 }

@@ -52,7 +52,7 @@ export function items(f, plain, definitions, speed) {
         f.tokens > f.target_forwards
           ? `of the target for ${f.tokens} tokens; ${f.tokens - f.target_forwards} saved`
           : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
-      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one per token",
+      formula: "forward passes of the target after the prefill / tokens emitted; plain decoding needs one per token",
       worked: "",
     },
     {
@@ -64,7 +64,7 @@ export function items(f, plain, definitions, speed) {
         ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}`
         : "draft + verify + overhead",
       worked: f.rounds
-        ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds`
+        ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forward passes for other runs` : ""}) / ${f.rounds} rounds`
         : "",
     },
   ];

@@ -195,7 +195,7 @@ function hasValidProbes({ probes = [] }, n) {
 function roundProblem(round, index) {
   const { nodes, emitted, path } = round ?? {};
   if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
-  if (round.index !== index) return `its index is ${round.index}`;
+  if (round.index !== index) return `its index is ${round.index} instead of ${index}`;
   const n = nodes.tokens?.length;
   if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n))
     return "the columns of its nodes differ in length";

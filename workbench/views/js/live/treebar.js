@@ -36,7 +36,7 @@ export function build(parts) {
       button("treeUnfold", "unfold all", "Show every drafted node", () =>
         tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0),
       ),
-      button("treeHindsight", "hindsight", "Best tree in hindsight: show the further draft that would have been accepted", () => {}),
+      button("treeHindsight", "hindsight", "Best tree in hindsight: show the additional draft that would have been accepted", () => {}),
       button("treeWide", "wide", "Use the full width for the tree", () => widen(parts)),
     ),
     (parts.treeWords = h("span", { className: "wb-treewords" }, WORDS)),

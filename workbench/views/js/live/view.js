@@ -136,7 +136,7 @@ function baselineOf(page, rounds) {
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was measured with other settings");
   const broken = summaries.baselineBreak(rounds, catalogue?.sampling.map((p) => p.name) ?? []);
-  if (broken) return none(`baseline invalid: ${broken.text} @ round ${broken.index + 1}`);
+  if (broken) return none(`baseline invalid: ${broken.text} at round ${broken.index + 1}`);
   return { rounds: store.visible(plain), why: "", ready };
 }
 

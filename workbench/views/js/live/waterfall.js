@@ -262,7 +262,7 @@ function draw(state) {
   );
   kit.write(head.title, "time since the first round (ms)");
   kit.write(head.name, "plain");
-  kit.write(head.none, data.plain ? (drawn.plain.length ? "" : "finished before this time") : "no baseline for this run");
+  kit.write(head.none, data.plain ? (drawn.plain.length ? "" : "plain decoding finished before this time") : "no baseline for this run");
   kit.fit(head.ticks, drawn.ticks.length, () => kit.group("line", "text"));
   drawn.ticks.forEach((tick, i) => {
     const [line, text] = head.ticks.children[i].children;

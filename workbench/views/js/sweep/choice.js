@@ -28,7 +28,7 @@ export function axes(choice, catalogue) {
   const own = catalogue.methods.find((m) => m.name === choice.method)?.params ?? [],
     words = (name) => name.replaceAll("_", " ");
   return [
-    ...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "prompts (kinds)" : name })),
+    ...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "kind of prompts" : name })),
     ...own.map((p) => ({ value: p.name, text: words(p.name) })),
     ...catalogue.sampling.map((p) => ({ value: p.name, text: words(p.name) })),
     ...catalogue.options.filter((p) => p.name !== "seed").map((p) => ({ value: p.name, text: words(p.name) })),

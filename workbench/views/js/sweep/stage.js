@@ -106,7 +106,7 @@ export function draw(page) {
   keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent
-      ? `no answer for ${page.silent} s: check that the app is still running. Stop ends the measurement; finished cells are kept`
+      ? `no answer from the app for ${page.silent} s: check that it is still running. Stop ends the measurement; finished cells are kept`
       : !sweep
         ? "starting …"
         : measuring

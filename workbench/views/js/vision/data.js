@@ -278,7 +278,7 @@ export function items(run, beside, speed, definitions) {
       value: seen.since < 0 ? dash : `${seen.n_drafter}`,
       unit: seen.since < 0 ? "" : `of ${seen.n_target}`,
       label: "vision tokens of the drafter",
-      formula: "vision tokens in the drafter's KV cache, of those in the target's",
+      formula: "vision tokens in the drafter's KV cache / vision tokens in the target's KV cache",
       worked:
         seen.since < 0
           ? ""
