@@ -38,7 +38,7 @@ function picturesOf(catalogue, pictures) {
   return { scene: scene?.name ?? "", own: null, questions: scene?.questions.slice(0, 2) ?? [] };
 }
 
-/** Whether a target takes images; its prompts are then questions about one. Pure. */
+/** Return whether a target takes images; its prompts are then questions about one. Pure. */
 export function takesImages(catalogue, target) {
   return Boolean(catalogue.targets.find((t) => t.name === target)?.pictures);
 }
@@ -89,8 +89,8 @@ function count(choice) {
     : choice.presets.length + ownTexts(choice).length;
 }
 
-/** Whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the same text
- *  with role markers, which older comparisons used. Pure. */
+/** Return whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the
+ *  same text with role markers, which older comparisons used. Pure. */
 export function asksFor(choice, catalogue, comparison, roles) {
   if (!catalogue) return true;
   const { prompts } = request(choice, catalogue, roles),

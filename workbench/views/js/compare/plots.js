@@ -1,4 +1,4 @@
-/** Charts of a comparison: cost per token, and the acceptance rate from which drafting pays off. Each has its
+/** Charts of a comparison: cost per token, and the acceptance rate above which drafting pays off. Each has its
  *  numbers as a table and a one-sentence summary. */
 
 import * as comparetable from "./table.js";
@@ -47,7 +47,7 @@ export function paysWords(lane) {
   return `${lane.name} ${limit}${measuredText}`;
 }
 
-/** Bars of draft, verify and overhead time per token. */
+/** Draw the bars of draft, verify and overhead time per token. */
 export function costs(page) {
   const { parts, comparison } = page,
     bars = costBars(comparison.lanes),
@@ -117,7 +117,7 @@ export function costs(page) {
   }));
 }
 
-/** Lines: the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
+/** Draw the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
 export function pays(page) {
   const { parts, comparison } = page,
     lanes = comparison.lanes.filter((lane) => lane.pays),

@@ -30,7 +30,7 @@ export function at(race, t, window = WINDOW) {
   return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
 }
 
-/** Whether a text is wider than its line, in a monospaced font. Pure. */
+/** Return whether a text is wider than its line, in a monospaced font. Pure. */
 export function overflows(words, room, letter = 8.4) {
   return words.reduce((n, word) => n + word.length, 0) * letter > room;
 }

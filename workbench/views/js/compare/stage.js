@@ -187,7 +187,7 @@ export function draw(page) {
   comparetext.texts(page);
 }
 
-/** Whether the texts and the results over all runs have arrived: they come with the last step. */
+/** Return whether the texts and the results over all runs have arrived: they come with the last step. */
 function complete(comparison) {
   return Boolean(comparison?.lanes.some((lane) => lane.exact !== undefined));
 }

@@ -8,7 +8,7 @@ const NEAR = 0.05;
 
 /** Return the verdict on a lane's text. Pure.
  *  @param {object} lane  with `exact` from `workbench.bench.text_comparison.text_exactness`
- *  @param {string[]} prompts  their names
+ *  @param {string[]} prompts  names of the prompts
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;

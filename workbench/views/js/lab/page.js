@@ -49,7 +49,7 @@ export function mount(el, { host }) {
   });
 }
 
-/** Load the recorded training, which is shown until there is an own run. It needs no backend. */
+/** Load the recorded training, which is shown until the app has a run of its own. It needs no backend. */
 async function example(page) {
   const found = await page.host.call("example", {}).catch(() => null);
   if (!found?.curves) return;

@@ -21,7 +21,7 @@ export function settingsLine(options) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** Return the run that the page shows: the open one, or the recorded training while there is no own run.
+/** Return the run that the page shows: the open one, or the recorded training while the app has no run of its own.
  *  @param {{opened: any, runs: any[], recorded: any}} page */
 export const shownRun = ({ opened, runs, recorded }) => opened ?? (runs.length ? null : recorded);
 

@@ -18,9 +18,9 @@ export function gain(a, k, c) {
   return { tau, speedup: tau / (1 + k * c) };
 }
 
-/** Whether a pin fulfils the step's task: one of its rounds, or one of its nodes selected directly. Pure.
+/** Return whether a pin fulfils the step's task: one of its rounds, or one of its nodes selected directly. Pure.
  *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
- *    what it shows */
+ *    place that the pin shows */
 export function reached(step, pin, at) {
   const selectsNode = (pin.node ?? pin.token ?? null) !== null;
   return (

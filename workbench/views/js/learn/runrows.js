@@ -56,8 +56,8 @@ export function text(row, column) {
   return column.digits === undefined ? `${found}` : found.toFixed(column.digits);
 }
 
-/** Whether a row matches a search: words in any text column, #tags, and conditions such as tau>=2. A condition on an
- *  unknown column matches nothing. @param {any} row  @param {string} query */
+/** Return whether a row matches a search: words in any text column, #tags, and conditions such as tau>=2. A condition
+ *  on an unknown column matches nothing. @param {any} row  @param {string} query */
 export function matches(row, query) {
   const texts = COLUMNS.filter((each) => each.kind === "text").map((each) => value(row, each) ?? "");
   const words = texts.join(" ").toLowerCase();

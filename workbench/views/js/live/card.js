@@ -18,7 +18,7 @@ const FACTS = "wb-cardfacts";
 /** Visible label of the button beside a token; its accessible name and tooltip are longer. */
 export const FROM = "continue";
 
-/** The likeliest tokens at the place a node was drafted for, target and drafter side by side. Pure.
+/** Return the likeliest tokens at the place that a node was drafted for, target and drafter side by side. Pure.
  *  A probability that was not recorded is null: it is unknown, not zero.
  *  @returns {{token: number, text: string, p: number|null, q: number|null, own: boolean}[]} */
 export function candidates(round, node) {
@@ -117,8 +117,8 @@ function afterRejection(round, node) {
   return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the corrected token` : "";
 }
 
-/** Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft from q.
- *  Pure. */
+/** Return Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft
+ *  from q. Pure. */
 export function overlap(rows) {
   const known = rows.filter((r) => r.p !== null && r.q !== null);
   return known.length ? known.reduce((sum, r) => sum + Math.min(r.p, r.q), 0) : null;

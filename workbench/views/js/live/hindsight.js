@@ -1,6 +1,6 @@
-/** Best tree in hindsight: the further draft that would have been accepted where the drafts of a round ended. Pure. */
+/** Best tree in hindsight: the additional draft that would have been accepted where a round's drafts ended. Pure. */
 
-/** Return the further draft at the end of a round's accepted path that equals the token the target wrote there.
+/** Return the additional draft after a round's accepted path that would have equalled the target's own token there.
  *
  *  Ranks come from the recorded `top_q`, with the same rule as `workbench.trace.whatif.width`, whose 0
  *  is "beyond" here.

@@ -70,7 +70,7 @@ export function items(f, plain, definitions, speed) {
   ];
 }
 
-/** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
+/** Add a note to the speed-up of a run whose rounds were paced; the rounds of a baseline never are. Pure. */
 function notePaced(speed, f) {
   return f.delayed_rounds && speed.value !== dash
     ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${pacedWords(f)}` }
@@ -83,16 +83,16 @@ function pacedWords({ delayed_rounds: n, rounds }) {
     : "";
 }
 
-/** Label of an approximate rule: tokens gained over the exact rule, and distance from the target distribution; empty
- *  for other runs. Pure. */
+/** Return the label of an approximate rule: tokens gained over the exact rule, and distance from the target
+ *  distribution; empty for other runs. Pure. */
 function approximationNote({ acceptance_gain: gain, distribution_error: error, bounded, unpriced }) {
   if (typeof gain !== "number") return "";
   const much = Math.abs(gain).toFixed(2), sign = Number(much) === 0 ? "±" : gain < 0 ? "−" : "+";
   return `; ${sign}${much} tokens per round over the exact rule, ${distanceText({ error, bounded, unpriced })}`;
 }
 
-/** Total-variation distance per token; marks rounds with an upper bound only, and counts rounds without a figure. Pure.
- *  */
+/** Describe the total variation distance per token; mark rounds with an upper bound only, and count rounds without a
+ *  figure. Pure. */
 function distanceText({ error, bounded, unpriced }) {
   if (typeof error !== "number") return "total variation distance not known";
   const rest = unpriced ? `; not known for ${unpriced} ${unpriced === 1 ? "round" : "rounds"}` : "";

@@ -72,7 +72,7 @@ export function latestDraft({ made: latest }) {
   return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
 
-/** Whether the backend can answer for a run: it is live and has an id. Pure. */
+/** Return whether the backend can answer for a run: it is live and has an id. Pure. */
 export function known(run) {
   return Boolean(run && run.from === "live" && run.id);
 }

@@ -100,7 +100,7 @@ function adoptExample(page) {
   if (!page.race.playing) startRace(page);
 }
 
-/** Whether a recording is of the target that the app was started with; true while that is not known. */
+/** Return whether a recording is of the target that the app was started with; true while that is not known. */
 function isOfApp({ catalogue }, header) {
   return !catalogue || header.target === catalogue.chosen.target;
 }

@@ -1,5 +1,5 @@
 /** Parts below the tree: tables of signals (`cells.js`) and probe tokens, which the target computed in the same forward
- *  as the draft; they are never accepted, rejected or discarded. */
+ *  pass as the draft; they are never accepted, rejected or discarded. */
 
 import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";

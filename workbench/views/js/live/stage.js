@@ -489,7 +489,8 @@ function treeNote(round, hidden) {
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
 }
 
-/** Title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) => string} title */
+/** Return the title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) =>
+ *  string} title */
 export function treeTitle(round, title = (method) => method) {
   return round ? `Draft tree, round ${round.index + 1}: ${title(round.method)}` : "Draft tree";
 }
@@ -499,7 +500,7 @@ function testProgress({ round, tested }) {
   return `${n} drafted · ${tested ? `${tested} of ${tests} tested` : "being verified"}`;
 }
 
-/** Text of the token at the tree's root: the last one before `round`, which follows the first `at` rounds. */
+/** Return the text of the token at the tree's root: the last one before `round`, after the first `at` rounds. */
 function rootText(run, rounds, at, round) {
   if (at === null) return "";
   const isDraft = round && !tentative.isPlacing(round),

@@ -54,7 +54,7 @@ export function phases(round) {
   return out;
 }
 
-/** Seconds from the start of the first round to the end of the last one. Pure. */
+/** Return the seconds from the start of the first round to the end of the last one. Pure. */
 export const duration = (rounds) =>
   rounds.length ? rounds.at(-1).started_s + rounds.at(-1).seconds - rounds[0].started_s : 0;
 

@@ -28,7 +28,7 @@ const LOST = [
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
 
-/** Bars of the time budget: one round, and the plain steps that emit the same number of tokens. Pure.
+/** Return the bars of the time budget: one round, and the plain steps that emit the same number of tokens. Pure.
  *  @returns {{names: string[], parts: Record<string, number[]>, totals: number[]}} milliseconds */
 export function budgetBars(b) {
   const names = ["one round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));

@@ -22,7 +22,7 @@ export function field(param, value = param.default) {
   };
 }
 
-/** Whether a slider is useless: thousands of steps, or the default value is within the first one. Pure. */
+/** Return whether a slider is useless: thousands of steps, or the default value is within the first one. Pure. */
 function isCoarse(kind, min, max, usual) {
   return kind === "int" ? max - min > 5000 : usual > min && usual - min < (max - min) / 100;
 }

@@ -45,7 +45,7 @@ export const EXAMPLES = [
   },
 ].map((each) => ({ ...each, words: WORDS.slice(0, each.p.length) }));
 
-/** The state of an example. @returns {State} */
+/** Return the state of an example. @returns {State} */
 export function example(at = 0) {
   const { name, says, ...rest } = EXAMPLES[at];
   return { ...structuredClone(rest), tp: 1, tq: 1, seed: 1, rounds: 0, from: `example: ${name}`, note: says };

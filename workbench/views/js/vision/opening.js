@@ -162,7 +162,7 @@ async function restoreImage(page, again) {
   }
 }
 
-/** Whether a run has the settings, the question and the image that the address names. */
+/** Return whether a run has the settings, the question and the image that the address names. */
 function matchesLink({ host }, wanted, answer) {
   const now = reload.currentHeader(answer);
   return (
