@@ -39,7 +39,7 @@ from workbench.ui.endpoint import Answer, EndpointBase, json_endpoint, streaming
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
-"""Seconds without a request after which a run of `start` is ended. A stream notices the loss of its reader sooner."""
+"""Seconds without a request after which a run of `start` is ended. A stream notices sooner that its reader has gone."""
 
 
 def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
@@ -242,7 +242,7 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:
-    """Return the trace of a run with its figures; raise the run's error if it has none."""
+    """Return the trace of a run with its figures; raise the run's error if it has no trace."""
     if run.trace is None:
         if run.ended:
             run.wait()  # raises the run's error

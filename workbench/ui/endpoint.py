@@ -36,9 +36,10 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages.
+    """Base of endpoint classes: a client, and a thread pool for its calls.
 
-    A subclass gets an endpoint for each call of a protocol that it does not define itself.
+    Calls count towards the same limits as calls of pages. A subclass gets an endpoint for each call of a
+    protocol that it does not define itself.
 
     Attributes:
         names: names of the endpoints, in the order of the API page.

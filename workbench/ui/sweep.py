@@ -112,7 +112,7 @@ class SweepView:
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return `made`, a recorded sweep (or an empty one) that is shown before the first measurement.
+        """Return a recorded sweep as `made`, shown before the first measurement; empty if none exists.
 
         Its Python code and command line are regenerated, because modules may have been renamed since the recording.
         """
@@ -277,7 +277,7 @@ def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
 def lines_of(place: Any) -> list[dict[str, Any]]:
     """Return one line per set of conditions in a folder; none if it cannot be read.
 
-    A setting that varies along an axis is empty there.
+    A setting that varies along an axis is empty in these lines.
     """
     from workbench.bench.sweep import load_updates
 

@@ -90,8 +90,8 @@ export function jsonLines({ header, rounds, footer, attribution }) {
 }
 
 /**
- * Return a trace as Chrome-trace JSON ("JSON object format"), for Perfetto and chrome://tracing: phases on their lanes, rounds
- * above them, counters, and settings that changed. Times are in µs from the start of prefill. Pure.
+ * Return a trace as Chrome-trace JSON ("JSON object format"), for Perfetto and chrome://tracing: phases on their
+ * lanes, rounds above them, counters, and settings that changed. Times are in µs from the start of prefill. Pure.
  */
 export function chromeTrace({ header, rounds }) {
   const pid = 1, zero = header.prefill_s ?? 0, us = (seconds) => 1e6 * (seconds + zero);
