@@ -162,7 +162,7 @@ export function request(choice, catalogue, roles, clamp = (spec, value) => ({ va
     return { name, text: words, ...(chat && { chat }) };
   };
   const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
-  const texts = ownTexts(choice), own = texts.map((text, i) => named(texts.length > 1 ? `your own ${i + 1}` : "your own", text));
+  const texts = ownTexts(choice), own = texts.map((text, i) => named(texts.length > 1 ? `own prompt ${i + 1}` : "own prompt", text));
   const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({
     name: text.length > 40 ? `${text.slice(0, 39)}…` : text,
     text,

@@ -245,7 +245,7 @@ function build(el) {
         { className: "wb-pick" },
         h("span", { className: "wb-side-label" }, "Sampling (same for all lanes)"),
         ui.sampling,
-        h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more),
+        h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling settings"), ui.more),
       ),
       h("details", { className: "wb-moresampling" }, h("summary", {}, "As a command line"), ui.command),
     ),

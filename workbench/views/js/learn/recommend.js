@@ -113,7 +113,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
   bar.setAttribute("aria-label", "Measuring time");
   const status = h("p", { className: "wb-whichsaid" });
   status.setAttribute("role", "status");
-  const runs = source("last", `my last ${last} kept runs of this target`, false);
+  const runs = source("last", `prompts of my last ${last} kept runs of this target`, false);
   runs.hidden = !keeps;
   const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "From a file …");
   const form = h(
@@ -125,7 +125,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
       "fieldset",
       {},
       h("legend", {}, "Prompts"),
-      h("div", { className: "wb-whichsource" }, source("text", "typed here, one per line", true), runs, choose, file),
+      h("div", { className: "wb-whichsource" }, source("text", "prompts typed here, one per line", true), runs, choose, file),
       text,
     ),
     h("div", { className: "wb-actions" }, go, stop),

@@ -47,7 +47,7 @@ export function items(f, plain, definitions, speed) {
     {
       id: "passes",
       value: `${f.target_forwards || dash}`,
-      unit: f.target_forwards === 1 ? "forward" : "forwards",
+      unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
           ? `of the target for ${f.tokens} tokens; ${f.tokens - f.target_forwards} saved`

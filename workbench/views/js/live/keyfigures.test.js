@@ -61,7 +61,7 @@ test("singular for one", () => {
   const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
   const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
-  assert.deepEqual([value, unit, label], ["1", "forward", "of the target for 1 token"]);
+  assert.deepEqual([value, unit, label], ["1", "pass", "of the target for 1 token"]);
 });
 
 test("a paced run has a note at its times and its speed-up", () => {

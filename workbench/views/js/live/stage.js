@@ -86,7 +86,7 @@ export function cards(build) {
     tool("whatif", "Explain this speed", "Show the time per phase and the estimated speed with other drafts"),
   );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
-  const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "if equal at every depth"]]);
+  const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "constant acceptance rate"]]);
   const of = "of the selected round", group = (label, more = {}) => ({ role: "group", "aria-label": label, ...more });
   const all = {
     opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),

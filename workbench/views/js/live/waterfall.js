@@ -11,7 +11,7 @@ import * as whatif from "./whatif.js";
 
 const LEFT = 68, RIGHT = 48, ROW = 18, BAR = 12, AXIS = 40;
 /** Phases of a round, with the words of the legend. */
-const KINDS = { draft: "draft", verify: "verify", accept: "accept and commit", overhead: "plan and other overhead", wait: "waiting for other runs" };
+const KINDS = { draft: "draft", verify: "verify", accept: "accept and commit", overhead: "planning and other overhead", wait: "waiting for other runs" };
 const NAMES = { draft: "draft", verify: "verify", wait: "wait", judge: "accept", commit: "accept" };
 /** Shortest visible time in seconds, step of the zoom, and share of the view that an arrow key moves. */
 const LEAST_S = 2e-4, ZOOM = 1.25, PAN = 0.15;
@@ -36,7 +36,7 @@ export function arithmetic(f, plain) {
   if (!plain?.tokens_per_second)
     return `τ ${tau.toFixed(2)} tokens per round; a round takes ${ms(round)}. The speed-up needs a measured baseline.`;
   const pass = 1 / plain.tokens_per_second, cost = round / pass;
-  return `τ ${tau.toFixed(2)} tokens per round ÷ ${cost.toFixed(2)} (a round takes ${ms(round)}, a plain pass ${ms(pass)}) = ${(tau / cost).toFixed(2)}× in this run.`;
+  return `τ ${tau.toFixed(2)} tokens per round ÷ ${cost.toFixed(2)} (a round takes ${ms(round)}, a pass of plain decoding ${ms(pass)}) = ${(tau / cost).toFixed(2)}× in this run.`;
 }
 
 /** Return the phases of a round without gaps; time outside the recorded phases is "overhead". Pure.

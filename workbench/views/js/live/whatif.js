@@ -299,7 +299,7 @@ function drawSteps(state, b) {
     state,
     "steps",
     `${steps} times plain decoding.`,
-    ["counted", "× plain"],
+    ["counted effects", "speed relative to plain decoding"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
       data: [
