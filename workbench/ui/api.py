@@ -69,7 +69,7 @@ def is_user_request(request: gr.Request) -> bool:
 
 
 class Endpoints(EndpointBase, protocol=Client):
-    """Endpoints over a client: those of `Client`, and those defined here."""
+    """Endpoints over a client: the calls of `Client`, and the calls defined here."""
 
     @json_endpoint(declaration_of(Client.load).request, "loaded")
     def load(self, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from workbench.ui.recorded_training import recorded_training
 from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
-"""Largest number of runs whose curves are drawn with those of the opened run."""
+"""Largest number of runs whose curves are drawn together with the curves of the opened run."""
 NOT_HERE = (
     "Training starts processes on the server, so the Lab is disabled in public apps: Spaces, ZeroGPU, and apps "
     "started with --public. Start the workbench on your own machine (python app.py) and open the Lab there."

@@ -60,7 +60,7 @@ def folder() -> Path:
 def visitors_folder() -> Path:
     """Return a folder for the sweeps of users of other machines, deleted when the app ends.
 
-    These sweeps neither replace nor continue those of this machine's user. Folders of apps that were
+    These sweeps neither replace nor continue the sweeps of this machine's user. Folders of apps that were
     killed are deleted here.
     """
     for old_folder in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
@@ -183,11 +183,11 @@ class SweepView:
     def decode(
         self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Measure a sweep: the first message has all cells, the others those that changed.
+        """Measure a sweep: the first message has all cells, each later one the cells that changed.
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
-                `anew`: true: measure again; the earlier results are kept.
+                `anew` (true: measure again; the earlier results are kept).
             user: key of the runs' user, for limits and fairness.
             is_from_user: whether the request may come from this machine's user; sweeps of others go to another folder.
         """

@@ -71,7 +71,7 @@ function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** Return the typed prompt and those of a prompt set, each once. Pure. */
+/** Return the typed prompt and the prompts of a prompt set, each once. Pure. */
 export function ownTexts(choice) {
   return [...new Set([choice.text, ...(choice.texts ?? [])])].filter((text) => text.trim());
 }

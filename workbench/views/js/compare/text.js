@@ -32,7 +32,7 @@ export function verdict(lane, prompts) {
     return {
       mark: "≠",
       text: `${exact.promise}: not the target's distribution`,
-      // comparing sampled texts shows nothing: those of exact lanes differ as early
+      // comparing sampled texts shows nothing: the texts of exact lanes differ as early
       why: exact.evidence || "the Live view shows the method's total variation distance and its gain in acceptance for each run",
     };
   }

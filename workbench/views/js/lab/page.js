@@ -115,7 +115,7 @@ function wire(page, on) {
   });
 }
 
-/** Withdraw the question whether a run shall be deleted, and its hint. */
+/** Withdraw the question whether to delete a run, and its hint. */
 function withdraw(page) {
   clearTimeout(page.forgetting);
   if (page.asksToForget) page.parts.live.textContent = "";

@@ -67,7 +67,7 @@ export function build(el, host) {
   return parts;
 }
 
-/** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are those that `draw`
+/** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are the ones that `draw`
  *  expects. */
 export function cards(build) {
   const { parts, part, card, tool, region } = build;

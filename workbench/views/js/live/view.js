@@ -106,8 +106,8 @@ function speedOf({ pairs, run }, baseline, figures, rounds) {
   });
 }
 
-/** Return the figures of plain decoding for a run: those of its baseline, or the rate stored with it; null if there
- *  are none. */
+/** Return the figures of plain decoding for a run: the figures of its baseline, or the rate stored with it; null if
+ *  there are none. */
 function plainOf(run, { rounds }) {
   if (rounds) return summaries.summary(rounds);
   const rate = run?.baseline?.tokens_per_second;

@@ -144,7 +144,7 @@ export function histogram(rounds) {
 }
 
 /** Return the first change during the run that invalidates the baseline, or null.
- *  @param {string[]} names  settings that plain decoding also has (those of sampling) */
+ *  @param {string[]} names  settings that plain decoding also has (the sampling settings) */
 export function baselineBreak(rounds, names) {
   for (const r of rounds) {
     const found = r.changes.find((c) => names.includes(c.name));
@@ -170,8 +170,8 @@ export function methodSegments(rounds, title = (method) => method) {
   return out;
 }
 
-/** Return the figures of each segment; its seconds count from the end of the previous round. They add up to those of
- *  the whole run. Pure. */
+/** Return the figures of each segment; its seconds count from the end of the previous round. All segments add up to
+ *  the figures of the whole run. Pure. */
 export function segmentFigures(rounds, segments) {
   return segments.map((each) => ({
     ...each,

@@ -270,7 +270,7 @@ function lines(page, title, predicted) {
     points: placed(s, ({ found: { value, low, high } }) => [value, low, high]),
     end: s.name,
   }));
-  // Theory lines are thin and without marks; one name stands for those of all series.
+  // Theory lines are thin and without marks; one name stands for the theory lines of all series.
   const expected = theory.flatMap(([, words], k) =>
     series.map((s, i) => ({
       name: `${s.name}, ${words}`,

@@ -39,8 +39,8 @@ export function discount(p, q, k) {
 }
 
 /** Return the log weights by which the optimal rule for two drafts selects, and the distribution r of its selection.
- *  log w ← log w + log p − log r; of all weights seen, those with the largest Σ min(p, r). @returns {{w: number[], r:
- *  number[]}} */
+ *  log w ← log w + log p − log r; of all weights seen, the ones with the largest Σ min(p, r). @returns {{w: number[],
+ *  r: number[]}} */
 export function weights(p, q, sampling) {
   const of = (w) =>
     q.map((x, i) =>

@@ -1,5 +1,5 @@
-/** Counts and look-ups of the Vision tab in a trace. Pure. The counts are those of `workbench/trace/metrics.py`; a test
- *  compares both. */
+/** Counts and look-ups of the Vision tab in a trace. Pure. The counts are defined as in `workbench/trace/metrics.py`;
+ *  a test compares both. */
 
 /** A token needs the image if blanking the image lowers the target's probability of the token by at least this. */
 export const GROUNDED = 0.2;
