@@ -275,7 +275,7 @@ def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """Return one line per set of conditions in a folder; none if it cannot be read.
+    """Return one line per set of conditions (machine, software, models) in a sweep's folder; none if unreadable.
 
     A setting that varies along an axis is empty in these lines.
     """

@@ -56,7 +56,7 @@ export function place(first, prompts) {
   const margin =
     first.margin === null
       ? ""
-      : `: the target's margin there is ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
+      : `: the target's logits of the two tokens differ by ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
   return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
 }

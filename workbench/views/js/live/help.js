@@ -27,7 +27,7 @@ const WORDS = [
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["bonus", "the target's extra token after a fully accepted path"],
   ["plain", "target token of a round without drafts: plain decoding"],
-  ["discarded", "drafted, never tested: the path ended before it or took another branch"],
+  ["discarded", "drafted but never tested, because the accepted path ended before it or took another branch"],
   ["τ", "tokens emitted per verification"],
   ["p, q, u", "target probability, drafter probability, uniform random number of the test"],
   [

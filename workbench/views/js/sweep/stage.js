@@ -102,7 +102,7 @@ export function draw(page) {
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
-  kit.write(parts.keptNote, "measured earlier by this app; one line per set of conditions");
+  kit.write(parts.keptNote, "measured earlier by this app; one line per sweep and set of conditions, such as the machine");
   keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent

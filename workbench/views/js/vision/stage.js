@@ -134,7 +134,7 @@ function cards(build) {
   return all;
 }
 
-/** Draw the state of the view (see `visionview.of`). */
+/** Draw the state of the view (see `of` in `view.js`). */
 export function draw(parts, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
