@@ -180,7 +180,7 @@ def test_a_silent_app_is_reported_and_a_reload_shows_the_measurements(real_app: 
     page.wait_for_function("document.querySelector('#wb-compare .wb-measuring progress').value > 0")
     page.evaluate("window.workbenchBus = () => {}")
     page.wait_for_selector(V + ".wb-badge:has-text('NO ANSWER')", timeout=60_000)
-    wait_for_text(page, ".wb-measuring", "check that the app is still running")
+    wait_for_text(page, ".wb-measuring", "check that it is still running")
     page.click(V + "button:has-text('Stop')")
     wait_for_text(page, ".wb-alert.is-error", "was stopped")
     assert page.is_enabled(V + ".wb-go")

@@ -176,7 +176,7 @@ def test_a_change_of_sampling_during_a_run_invalidates_the_baseline(fake_app: st
     state(page, "finished")
     assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
     wait_for_text(page, "[data-figure=speedup] .wb-label", "baseline invalid")
-    wait_for_text(page, ".wb-lane svg", "baseline invalid: temperature 0.70 → 0.90 @ round 2")
+    wait_for_text(page, ".wb-lane svg", "baseline invalid: temperature 0.70 → 0.90 at round 2")
 
 
 COPIED = """() => {

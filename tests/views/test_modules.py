@@ -153,7 +153,7 @@ def test_import_cycles_and_unsupported_exports_are_refused(tmp_path: Path, monke
         (tmp_path / f"{name}.js").write_text(text)
     with pytest.raises(ValueError, match="circular import: one > two > one"):
         dependency_order.__wrapped__("one")
-    with pytest.raises(ValueError, match="odd: this cannot be inlined: export"):
+    with pytest.raises(ValueError, match="odd: this import or export cannot be inlined: export"):
         inline_modules.__wrapped__("odd")
 
 

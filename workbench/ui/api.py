@@ -39,7 +39,7 @@ from workbench.ui.endpoint import Answer, EndpointBase, json_endpoint, streaming
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
-"""Seconds without a request after which a run of `start` is ended. A stream notices the loss of its reader sooner."""
+"""Seconds without a request after which a run of `start` is ended. A stream notices sooner that its reader has gone."""
 
 
 def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
@@ -69,7 +69,7 @@ def is_user_request(request: gr.Request) -> bool:
 
 
 class Endpoints(EndpointBase, protocol=Client):
-    """Endpoints over a client: those of `Client`, and those defined here."""
+    """Endpoints over a client: the calls of `Client`, and the calls defined here."""
 
     @json_endpoint(declaration_of(Client.load).request, "loaded")
     def load(self, **options: Any) -> Any:
@@ -242,7 +242,7 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:
-    """Return the trace of a run with its figures; raise the run's error if it has none."""
+    """Return the trace of a run with its figures; raise the run's error if it has no trace."""
     if run.trace is None:
         if run.ended:
             run.wait()  # raises the run's error

@@ -45,7 +45,7 @@ class CompareView:
         return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return `made`, a recorded comparison (or an empty one) that is shown before the first measurement."""
+        """Return a recorded comparison as `made`, shown before the first measurement; empty if none exists."""
         return {"made": recorded_runs.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:

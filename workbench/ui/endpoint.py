@@ -36,9 +36,10 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages.
+    """Base of endpoint classes: a client, and a thread pool for its calls.
 
-    A subclass gets an endpoint for each call of a protocol that it does not define itself.
+    Calls count towards the same limits as calls of pages. A subclass gets an endpoint for each call of a
+    protocol that it does not define itself.
 
     Attributes:
         names: names of the endpoints, in the order of the API page.
@@ -85,8 +86,8 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
     """Return a decorator that turns a method into an endpoint. It calls the method in a thread, with checked arguments.
 
     Args:
-        kind: the request class. A method with a `request` parameter also gets Gradio's request; one without a docstring
-            has that of the request.
+        kind: the request class. A method with a `request` parameter also gets Gradio's request; a method without a
+            docstring takes over the docstring of the request class.
         key: name under which the answer holds the method's result; None: the method's name; empty: the result is
             itself the answer.
     """

@@ -18,7 +18,7 @@ from workbench.ui.recorded_training import recorded_training
 from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
-"""Largest number of runs whose curves are drawn with those of the opened run."""
+"""Largest number of runs whose curves are drawn together with the curves of the opened run."""
 NOT_HERE = (
     "Training starts processes on the server, so the Lab is disabled in public apps: Spaces, ZeroGPU, and apps "
     "started with --public. Start the workbench on your own machine (python app.py) and open the Lab there."
@@ -92,7 +92,7 @@ class LabView:
         }
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded training run, which is shown while there is no own one; empty if there is none."""
+        """Return the recorded training run, shown while the lab has no other runs; empty if there is none."""
         return recorded_training()
 
     def unavailable_reason(self) -> str:
@@ -136,7 +136,7 @@ class LabView:
         return {"id": self._open().resume(request.get("id")).id}
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Use a run's head for drafting in this app, also in running generations; with `on` False, stop using it."""
+        """Use a run's head for drafting in this app, also in runs in progress; with `on` False, stop using it."""
         lab = self._open()
         if "heads" not in self.client.capabilities:
             raise MethodUnavailableError("This backend cannot load new heads.", "Start it with --head FOLDER.")

@@ -32,12 +32,12 @@ class LazyClient:
 
     @property
     def client(self) -> Client:
-        """This proxy, typed as the client that it represents."""
+        """Return this proxy, typed as the client that it represents."""
         return cast(Client, self)
 
     @property
     def ready(self) -> bool:
-        """Whether the client has been created, or creating it has failed. Never waits."""
+        """Return whether the client has been created, or creating it has failed. Never waits."""
         return self._done.is_set()
 
     def __getattr__(self, name: str) -> Any:

@@ -56,12 +56,12 @@ class SavedRunsView:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the current request may use the store."""
+        """Return whether the current request may use the store."""
         return self._allowed and is_user()
 
     @property
     def is_enabled(self) -> bool:
-        """Whether this machine's user may use the store, no matter where the current request comes from."""
+        """Return whether this machine's user may use the store, no matter where the current request comes from."""
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -268,7 +268,7 @@ class Session:
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
-    """Return the error for a target that is not offered. `here`: whether the user of this machine asks."""
+    """Return the error for a target that is not offered. `here`: whether the request comes from this machine's user."""
     available = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
     hint = " For another model, start the app with --target." if here else ""
     return wire.error_to_wire(

@@ -58,8 +58,8 @@ class Platform:
     Attributes:
         mode: platform that the app runs on.
         public: whether anybody may reach the app: lower limits, Hub models by allow-list only.
-        allow_models: models that may be used besides the bundled ones; None: any of the Hub. Local folders are those
-            that it was started with.
+        allow_models: models that may be used besides the bundled ones; None: any model of the Hub. The app may
+            use only the local folders that it was started with.
     """
 
     mode: Mode

@@ -60,7 +60,7 @@ def folder() -> Path:
 def visitors_folder() -> Path:
     """Return a folder for the sweeps of users of other machines, deleted when the app ends.
 
-    These sweeps neither replace nor continue those of this machine's user. Folders of apps that were
+    These sweeps neither replace nor continue the sweeps of this machine's user. Folders of apps that were
     killed are deleted here.
     """
     for old_folder in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
@@ -112,7 +112,7 @@ class SweepView:
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return `made`, a recorded sweep (or an empty one) that is shown before the first measurement.
+        """Return a recorded sweep as `made`, shown before the first measurement; empty if none exists.
 
         Its Python code and command line are regenerated, because modules may have been renamed since the recording.
         """
@@ -183,11 +183,11 @@ class SweepView:
     def decode(
         self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Measure a sweep: the first message has all cells, the others those that changed.
+        """Measure a sweep: the first message has all cells, each later one the cells that changed.
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
-                `anew`: true: measure again; the earlier results are kept.
+                `anew` (true: measure again; the earlier results are kept).
             user: key of the runs' user, for limits and fairness.
             is_from_user: whether the request may come from this machine's user; sweeps of others go to another folder.
         """
@@ -275,9 +275,9 @@ def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """Return one line per set of conditions in a folder; none if it cannot be read.
+    """Return one line per set of conditions (machine, software, models) in a sweep's folder; none if unreadable.
 
-    A setting that varies along an axis is empty there.
+    A setting that varies along an axis is empty in these lines.
     """
     from workbench.bench.sweep import load_updates
 

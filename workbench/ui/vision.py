@@ -22,7 +22,7 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
 
 class VisionSession(Session):
-    """Calls of the Vision tab: those of Live, for targets that accept images, and its own."""
+    """Calls of the Vision tab: the calls of Live, for targets that accept images, and its own calls."""
 
     def server_functions(self) -> list[Any]:
         """Return the functions that the view may call by name."""

@@ -97,7 +97,7 @@ def inline_modules(entry: str) -> str:
     Each module becomes a function's scope, in the order of `dependency_order`, and each import becomes a constant.
 
     Raises:
-        ValueError: a circular import, or an import or export in a form that cannot be rewritten.
+        ValueError: there is a circular import, or an import or export in a form that cannot be rewritten.
     """
     names = dependency_order(entry)
     scopes = {name: f"$$_{re.sub(r'[^A-Za-z0-9]', '_', name)}" for name in names}
@@ -118,7 +118,7 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
 
     text = _EXPORT.sub("", _IMPORT.sub(constant, delivered_text(name)))
     if remainder := _OTHER.search(text):
-        raise ValueError(f"{name}: this cannot be inlined: {remainder[0]}")
+        raise ValueError(f"{name}: this import or export cannot be inlined: {remainder[0]}")
     return f"(() => {{\n{text}\nreturn {{ {', '.join(_exported(name))} }};\n}})()"
 
 

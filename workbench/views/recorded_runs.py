@@ -43,7 +43,7 @@ def trace(name: str) -> Trace:
 
     Raises:
         UnknownNameError: there is no such recording.
-        WorkbenchError: its file is damaged, or written by a newer workbench.
+        WorkbenchError: the file is damaged, or a newer workbench wrote it.
     """
     if name not in names():  # a name from a browser is never used as a path
         raise UnknownNameError.of("recording", name, names())
@@ -121,7 +121,7 @@ def read(path: Path) -> Trace:
     """Read a recording from its file.
 
     Raises:
-        WorkbenchError: the file is damaged, or written by a newer workbench.
+        WorkbenchError: the file is damaged, or a newer workbench wrote it.
     """
     return _read(path)[0]
 

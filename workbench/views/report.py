@@ -1,4 +1,4 @@
-"""Render a bench report as one HTML file that opens from disk: figures by Plotly, each with its table and a sentence.
+"""Render a bench report as one HTML file that opens from disk: Plotly figures, each with a table and a sentence.
 
 Plotly's library is inlined; the file loads nothing from outside, and its content security policy forbids that.
 """
@@ -83,7 +83,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Return the figures of one group of prompts; those without data are left out."""
+    """Return the figures of one group of prompts; figures without data are left out."""
     makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
     return [panel for maker in makers if (panel := maker(rows)) is not None]
 
@@ -202,7 +202,8 @@ def positions(rows: Sequence[Row]) -> Panel | None:
     first = max(recorded, key=lambda r: r["acceptance_by_position"][0][2] / r["acceptance_by_position"][0][1])
     depth, tested, accepted = first["acceptance_by_position"][0]
     sentence = (
-        f"At depth {depth}, {first['method']} is accepted most often: {accepted / tested:.0%} of {tested} rounds. "
+        f"At depth {depth}, drafts of {first['method']} are accepted most often: in {accepted / tested:.0%} of "
+        f"{tested} rounds. "
         "A round counts at a depth if all its earlier drafts were accepted."
     )
     return Panel("Acceptance by position", sentence, {"data": data, "layout": layout}, table)

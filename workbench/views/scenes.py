@@ -70,7 +70,7 @@ def board() -> dict[str, Any] | None:
     """Return τ on captions by number of vision tokens, from the vision suite's board; None before the measurement.
 
     `series` has a line per compressor measured at several strengths, `points` the other drafters; both have `tokens`,
-    `tau`, `low` and `high` (95 %). `note` describes the measurement.
+    `tau`, `low` and `high` (95 % interval). `note` describes the measurement.
     """
     path = boards() / "vision.json"
     if not path.is_file():

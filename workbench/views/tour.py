@@ -25,11 +25,11 @@ class Step:
             set accordingly.
         question: question to answer before the explanation is shown.
         choices: possible answers.
-        right: index of the right one.
+        right: index of the right answer.
         why: explanation, shown with the answer.
         cards: views of the Live page that are open, by name.
-        places: nodes of which one is to be selected.
-        rounds: rounds of which one is to be selected.
+        places: nodes, one of which the reader must select.
+        rounds: rounds, one of which the reader must select.
         dials: whether the step has dials in place of a recording's views (the last step).
     """
 
@@ -47,20 +47,20 @@ class Step:
 
 
 def read_a_round(trace: Trace) -> Step:
-    """Return step 1, on a chain from a draft model."""
+    """Return step 1: the parts of a round, on a chain from a draft model."""
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
         title="Read a round",
-        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified in one target forward. "
-        "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
-        "line) after a rejection, bonus (dashed) when every draft was accepted. Below are the drafts that were not "
-        "accepted: struck through if rejected, dotted if never tested.",
+        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified in one forward pass of the "
+        "target. Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected "
+        "(double line) after a rejection, bonus (dashed) when every draft was accepted. Below are the drafts that were "
+        "not accepted: struck through if rejected, dotted if never tested.",
         do="Click a rejected draft, in the text or in the tree.",
         question=f"All {depth} drafted tokens of a round are accepted. How many tokens does the text gain?",
         choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
         right=1,
-        why="The same forward also gives the target's own token after the last draft: the bonus. In "
+        why="The same forward pass also gives the target's own token after the last draft: the bonus. In "
         f"this recording that happened in {_count(len(full), 'round')} of {len(trace.rounds)}.",
         places=_where(trace, lambda r, i: r.nodes.status[i] == REJECTED),
     )
@@ -70,16 +70,17 @@ def same_text(trace: Trace, plain: Trace) -> Step:
     """Return step 2: a greedy chain, compared with plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
-        title="The same text with fewer target forwards",
-        see=f"Plain decoding of this prompt took {len(plain.rounds)} target forwards for {len(plain.token_ids)} "
-        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens per verification, is {_tau(trace)}. The text is "
+        title="The same text with fewer forward passes",
+        see=f"Plain decoding of this prompt took {len(plain.rounds)} forward passes of the target for "
+        f"{len(plain.token_ids)} tokens. With drafts, {len(trace.rounds)} forward passes were enough: τ, the number of "
+        f"tokens per verification, is {_tau(trace)}. The text is "
         "the same, token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
         do="In the wall clock, click the round that took longest.",
         question="The drafter gets worse and worse. What happens to the text?",
-        choices=("It gets worse too", "It stays the same and takes more target forwards", "It gets shorter"),
+        choices=("It gets worse too", "It stays the same and takes more forward passes", "It gets shorter"),
         right=1,
-        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, a forward "
-        "gives one token, as plain decoding does.",
+        why="Every token is verified. A bad draft costs time, never quality; if no draft is accepted, a forward pass "
+        "gives one token, as in plain decoding.",
         cards=("figures", "ribbon", "lane"),
         rounds=(slowest,),
     )
@@ -93,7 +94,7 @@ def keep_or_refuse(trace: Trace) -> Step:
     return Step(
         title="Accept or reject",
         see=f"Here tokens are sampled at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
-        "probability q(x) by the drafter and p(x) by the target. It is accepted if a uniform number u is below "
+        "probability q(x) under the drafter and p(x) under the target. It is accepted if a uniform number u is below "
         f"min(1, p/q); after a rejection the token is sampled from the residual distribution. {n_accepted} drafts were "
         f"accepted and {n_rejected} rejected here, and the text follows the target's own distribution.",
         do="Find a draft that was accepted although its p is smaller than its q: its card shows u below p/q.",
@@ -117,15 +118,16 @@ def two_denominators(trace: Trace) -> Step:
     )
     return Step(
         title="Acceptance rate and draft utilisation",
-        see=f"{n_accepted} drafts were accepted. {n_tested} were tested: {_percent(n_accepted, n_tested)} of those. "
-        f"{n_drafted} were drafted: {_percent(n_accepted, n_drafted)} of those. Both are called acceptance in the "
-        "literature. Here acceptance rate always means accepted / tested; the other is draft utilisation.",
+        see=f"{n_accepted} drafts were accepted: {_percent(n_accepted, n_tested)} of the {n_tested} tested drafts, and "
+        f"{_percent(n_accepted, n_drafted)} of all {n_drafted} drafts. Both ratios are called acceptance in the "
+        "literature. Here acceptance rate always means accepted / tested; accepted / drafted is draft utilisation.",
         do="Click a draft that was never tested: dotted, off the path.",
         question="Which of the two ratios can be larger?",
-        choices=("accepted / tested", "accepted / drafted", "either, it depends on the text"),
+        choices=("accepted / tested", "accepted / drafted", "either one, depending on the text"),
         right=0,
         why="Every tested token was drafted, so tested never exceeds drafted. The two are equal when every draft is "
-        f"tested; here {n_drafted - n_tested} never were, because the path had ended or took another branch.",
+        f"tested; here {n_drafted - n_tested} drafts were never tested, because the path had ended or took another "
+        "branch.",
         cards=("figures", "ribbon", "tree"),
         places=_where(trace, lambda r, i: r.nodes.status[i] == DISCARDED),
     )
@@ -143,8 +145,8 @@ def copying(trace: Trace) -> Step:
         question="What would τ be in a text without repetition?",
         choices=("0", "1", "as here"),
         right=1,
-        why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up "
-        "costs almost nothing, so little is lost if there is nothing to copy.",
+        why="Without a match the draft is empty and the round is plain decoding: one token per forward pass. A "
+        "look-up costs almost nothing, so little is lost if there is nothing to copy.",
         rounds=tuple(r.index for r in trace.rounds if len(r.path) == longest),
     )
 
@@ -162,15 +164,15 @@ def trees(trace: Trace) -> Step:
     sibling_nodes = _where(trace, second)
     return Step(
         title="Several drafts for one position",
-        see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward. If "
-        "the first draft for a position is rejected, the next one is tested, and the round continues if it is "
+        see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward pass. "
+        "If the first draft for a position is rejected, the next one is tested, and the round continues if it is "
         f"accepted. That happened {_count(len(sibling_nodes), 'time')} here.",
         do="Find such a round, and click the accepted token that was not the first draft.",
         question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
         choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
         right=1,
-        why=f"Only one path can be accepted: {depth} tokens, and the target's own after them. Breadth gives a better "
-        "chance of going deep, not more tokens at best.",
+        why=f"Only one path can be accepted: {depth} tokens, and the target's own after them. A wider tree makes a "
+        "long accepted path more likely, but does not raise the maximum.",
         places=sibling_nodes,
     )
 
@@ -197,7 +199,7 @@ def switch(trace: Trace) -> Step:
 
 
 def acceptance_to_speedup(trace: Trace) -> Step:
-    """Return step 8: the closed forms next to a drafter with a dial."""
+    """Return step 8: formulas of τ and speed-up, with dials, next to a recording of the oracle."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(

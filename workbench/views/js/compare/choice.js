@@ -38,7 +38,7 @@ function picturesOf(catalogue, pictures) {
   return { scene: scene?.name ?? "", own: null, questions: scene?.questions.slice(0, 2) ?? [] };
 }
 
-/** Whether a target takes images; its prompts are then questions about one. Pure. */
+/** Return whether a target takes images; its prompts are then questions about one. Pure. */
 export function takesImages(catalogue, target) {
   return Boolean(catalogue.targets.find((t) => t.name === target)?.pictures);
 }
@@ -71,7 +71,7 @@ function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** Return the typed prompt and those of a prompt set, each once. Pure. */
+/** Return the typed prompt and the prompts of a prompt set, each once. Pure. */
 export function ownTexts(choice) {
   return [...new Set([choice.text, ...(choice.texts ?? [])])].filter((text) => text.trim());
 }
@@ -89,8 +89,8 @@ function count(choice) {
     : choice.presets.length + ownTexts(choice).length;
 }
 
-/** Whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the same text
- *  with role markers, which older comparisons used. Pure. */
+/** Return whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the
+ *  same text with role markers, which older comparisons used. Pure. */
 export function asksFor(choice, catalogue, comparison, roles) {
   if (!catalogue) return true;
   const { prompts } = request(choice, catalogue, roles),
@@ -162,7 +162,7 @@ export function request(choice, catalogue, roles, clamp = (spec, value) => ({ va
     return { name, text: words, ...(chat && { chat }) };
   };
   const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
-  const texts = ownTexts(choice), own = texts.map((text, i) => named(texts.length > 1 ? `your own ${i + 1}` : "your own", text));
+  const texts = ownTexts(choice), own = texts.map((text, i) => named(texts.length > 1 ? `own prompt ${i + 1}` : "own prompt", text));
   const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({
     name: text.length > 40 ? `${text.slice(0, 39)}…` : text,
     text,

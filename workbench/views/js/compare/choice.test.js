@@ -214,7 +214,7 @@ test("a chat preset is sent as plain text, for the target's own chat template; s
   assert.deepEqual(prompts, [
     { name: "sum", text: "What is 2 + 3?", chat: true },
     { name: "story", text: "Once" },
-    { name: "your own", text: "My own", chat: true },
+    { name: "own prompt", text: "My own", chat: true },
   ]);
   assert.match(
     command(choice, chats, roles),
@@ -243,12 +243,12 @@ test("prompts of a set are measured too, each once, and an address restores them
   assert.deepEqual(ownTexts(choice), ["Mine", "Two", "Three & 3"]);
   assert.deepEqual(promptTexts(choice, catalogue), ["Once", "Mine", "Two", "Three & 3"]);
   const { prompts } = request(choice, catalogue, roles, clamp);
-  assert.deepEqual(prompts.map((prompt) => prompt.name), ["story", "your own 1", "your own 2", "your own 3"]);
+  assert.deepEqual(prompts.map((prompt) => prompt.name), ["story", "own prompt 1", "own prompt 2", "own prompt 3"]);
   assert.equal(runs(choice), (3 + 1) * (4 * 3 + 1) - (3 - choice.lanes.length) * 13);
   assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, catalogue)}`, catalogue, clamp).choice.texts, choice.texts);
   const many = Array.from({ length: 20 }, (_, i) => `own=${i}`).join("&");
   const { choice: cut, problems } = fromQuery(`?tab=compare&${many}`, catalogue, clamp);
   assert.deepEqual([cut.texts.length, problems.length], [12, 8]);
   const single = { ...first(catalogue), text: "Mine" };
-  assert.equal(request(single, catalogue, roles, clamp).prompts.at(-1).name, "your own", "as before");
+  assert.equal(request(single, catalogue, roles, clamp).prompts.at(-1).name, "own prompt", "as before");
 });

@@ -83,7 +83,7 @@ function showLane(card, chosen, i, data) {
   if (drafts)
     controls.select(
       card._drafter,
-      [{ value: "", text: "the target's default", disabled: false }, ...controls.options(draftModels.usable(catalogue, chosen.method))],
+      [{ value: "", text: "the target's default drafter", disabled: false }, ...controls.options(draftModels.usable(catalogue, chosen.method))],
       chosen.drafter ?? "",
     );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);
@@ -244,7 +244,7 @@ function build(el) {
         { className: "wb-pick" },
         h("span", { className: "wb-side-label" }, "Sampling (same for all lanes)"),
         ui.sampling,
-        h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more),
+        h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling settings"), ui.more),
       ),
       h("details", { className: "wb-moresampling" }, h("summary", {}, "As a command line"), ui.command),
     ),

@@ -15,7 +15,7 @@ export function merge(before, now) {
   return { ...now, lanes };
 }
 
-/** Whether a race is possible on a prompt: plain decoding and at least one other lane have a run. Pure. */
+/** Return whether a race is possible on a prompt: plain decoding and at least one other lane have a run. Pure. */
 export function canRace(comparison, prompt = 0) {
   const there = (comparison?.lanes ?? []).filter((lane) => Array.isArray(lane.race) && lane.race[prompt]);
   return there.length > 1 && there.some((lane) => lane.plain);
@@ -23,15 +23,15 @@ export function canRace(comparison, prompt = 0) {
 
 /** Return one row per lane. Pure.
  *  @param {{lane: string, tokens: number, limit: number, waiting: string}} step
- *  @returns {{name: string, now: boolean, share: number, text: string}[]}  share: of the run in progress, else of all
- *    runs */
+ *  @returns {{name: string, now: boolean, share: number, text: string}[]}  share: finished part of the run in
+ *    progress, else of all runs */
 export function rows(step, comparison, words) {
   const all = comparison.prompts.length * comparison.settings.repeats;
   return comparison.lanes.map((lane) => {
     const { n, speedup } = lane.figures, now = step.lane === lane.name && !lane.error, so_far = `${n} of ${all} runs so far`;
     const found = speedup && !lane.plain ? ` · ${words.sentence(speedup)}` : "";
     const text = lane.error
-      ? "left out (error)"
+      ? "left out after an error"
       : now
         ? step.waiting || `${step.tokens} of at most ${step.limit} tokens · run ${Math.min(n + 1, all)} of ${all}`
         : n
@@ -71,8 +71,8 @@ export function render(el, step, comparison) {
   });
 }
 
-/** Banner of a recorded example. Pure.
- *  @param {object} comparison  a comparison  @param {boolean} same  whether the panel asks for the same */
+/** Return the banner of a recorded example. Pure.
+ *  @param {object} comparison  a comparison  @param {boolean} same  whether the panel asks for the same comparison */
 export function banner(comparison, same) {
   const { machine, settings } = comparison,
     on = [machine.gpu || machine.cpu, machine.cores ? `${machine.cores} cores` : "", settings.dtype]

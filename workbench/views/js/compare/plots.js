@@ -1,4 +1,4 @@
-/** Charts of a comparison: cost per token, and the acceptance rate from which drafting pays off. Each has its
+/** Charts of a comparison: cost per token, and the acceptance rate above which drafting pays off. Each has its
  *  numbers as a table and a one-sentence summary. */
 
 import * as comparetable from "./table.js";
@@ -47,7 +47,7 @@ export function paysWords(lane) {
   return `${lane.name} ${limit}${measuredText}`;
 }
 
-/** Bars of draft, verify and overhead time per token. */
+/** Draw the bars of draft, verify and overhead time per token. */
 export function costs(page) {
   const { parts, comparison } = page,
     bars = costBars(comparison.lanes),
@@ -57,7 +57,7 @@ export function costs(page) {
       ? ""
       : ` (${comparetable.signed(bars.totals[i] - pin, 1)})`;
   const labels = bars.totals.map((total, i) => (total === null ? "" : `${total.toFixed(1)}${against(i)}`));
-  kit.write(parts.costsNote, page.pin ? `ms, mean; difference to ${page.pin.name}` : "ms, mean");
+  kit.write(parts.costsNote, page.pin ? `ms, mean; difference from ${page.pin.name}` : "ms, mean");
   const totals = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
   table(
     page,
@@ -117,7 +117,7 @@ export function costs(page) {
   }));
 }
 
-/** Lines: the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
+/** Draw the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
 export function pays(page) {
   const { parts, comparison } = page,
     lanes = comparison.lanes.filter((lane) => lane.pays),
@@ -136,8 +136,8 @@ export function pays(page) {
     `${sentences}.`,
     [
       "lane",
-      "pays off above",
-      "acceptance rate for the measured speed-up",
+      "pays off above acceptance rate",
+      "acceptance rate that would give the measured speed-up",
       "measured acceptance rate",
       "measured speed-up",
       "difference",

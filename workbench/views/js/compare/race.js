@@ -30,7 +30,7 @@ export function at(race, t, window = WINDOW) {
   return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
 }
 
-/** Whether a text is wider than its line, in a monospaced font. Pure. */
+/** Return whether a text is wider than its line, in a monospaced font. Pure. */
 export function overflows(words, room, letter = 8.4) {
   return words.reduce((n, word) => n + word.length, 0) * letter > room;
 }
@@ -188,7 +188,7 @@ function row() {
   line._own = h("small");
   line._delta = h("small", { className: "wb-delta" });
   line._ratio.title =
-    "tokens per second of the replayed run / those of the plain run of the same repeat; the table has all prompts and repeats";
+    "tokens per second of the replayed run / tokens per second of plain decoding in the same repeat; the table covers all prompts and repeats";
   line.append(
     h(
       "div",

@@ -146,7 +146,7 @@ test("a divergence shows the target's margin; its verdict depends on the promise
   };
   assert.match(
     place(first, ["story"]),
-    /first at token 12 of story: plain decoding has “ the” \(p 0.400\), this lane “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/,
+    /first at token 12 of story: plain decoding has “ the” \(p 0.400\), this lane “⏎” \(p 0.390\): the target's logits of the two tokens differ by 0.0253 nats/,
   );
   const lane = (promise, margin) => ({
     method: "x",

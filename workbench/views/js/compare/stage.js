@@ -18,13 +18,13 @@ const SPEEDS = /** @type {[number, string][]} */ ([[1, "1×"], [0.5, "0.5×"], [
 
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
-  ["Race", "each lane's tokens appear at the measured speed, or down to a tenth of it"],
+  ["Race", "each lane's tokens appear at the measured speed, or slowed down to as little as a tenth of it"],
   [
     "Measured",
     "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; pin a lane to see differences from it",
   ],
   ["Time per token", "milliseconds of draft, verify and overhead"],
-  ["Does it pay off?", "the acceptance rate that a method needs at these costs, and the measured one"],
+  ["Does it pay off?", "the acceptance rate above which a method beats plain decoding at these costs, and the measured acceptance rate"],
   [
     "Same text?",
     "whether an exact method's text equals plain decoding's, token for token, and where it first differs",
@@ -96,8 +96,8 @@ export function build(el, host) {
         { className: "wb-extra" },
         select("lane", "Lane whose text is shown"),
         panel.legend([
-          ["wb-key-plain", "only in plain decoding"],
-          ["wb-key-lane", "only in this lane"],
+          ["wb-key-plain", "only in the text of plain decoding"],
+          ["wb-key-lane", "only in this lane's text"],
         ]),
       ),
       part("texts", "div", { className: "wb-texts", tabIndex: 0 }),
@@ -134,7 +134,7 @@ export function draw(page) {
   parts.progress.hidden = !measuring;
   if (measuring) {
     const text = page.silent
-      ? `no answer for ${page.silent} s: check that the app is still running. Stop ends the measurement and keeps the results so far`
+      ? `no answer from the app for ${page.silent} s: check that it is still running. Stop ends the measurement and keeps the results so far`
       : step
         ? [step.waiting, step.text].filter(Boolean).join(" · ")
         : "starting …";
@@ -187,7 +187,7 @@ export function draw(page) {
   comparetext.texts(page);
 }
 
-/** Whether the texts and the results over all runs have arrived: they come with the last step. */
+/** Return whether the texts and the results over all runs have arrived: they come with the last step. */
 function complete(comparison) {
   return Boolean(comparison?.lanes.some((lane) => lane.exact !== undefined));
 }

@@ -8,15 +8,15 @@ import * as speedup from "../shared/speedup.js";
 const WORDS = {
   speedup: [
     "speed-up",
-    "tokens per second / those of plain decoding, per prompt and repeat; geometric mean of these ratios, each prompt with equal weight",
+    "tokens per second / tokens per second of plain decoding, per prompt and repeat; geometric mean of these ratios, each prompt with equal weight",
   ],
   interval: [
     "95 % interval",
-    "Student's t over prompts; with one or two prompts, over their repeats: valid for these prompts only",
+    "Student's t interval over prompts; with one or two prompts over their repeats, so valid for these prompts only",
   ],
   tau: [
     "τ",
-    "tokens emitted (with bonus and corrected) / verifications by the target; geometric mean, each prompt with equal weight",
+    "tokens emitted (including bonus and corrected tokens) / verifications by the target; geometric mean, each prompt with equal weight",
   ],
   acceptance_rate: [
     "acceptance rate",

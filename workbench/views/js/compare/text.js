@@ -8,11 +8,11 @@ const NEAR = 0.05;
 
 /** Return the verdict on a lane's text. Pure.
  *  @param {object} lane  with `exact` from `workbench.bench.text_comparison.text_exactness`
- *  @param {string[]} prompts  their names
+ *  @param {string[]} prompts  names of the prompts
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;
-  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "no plain decoding as reference", why: "" };
+  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "plain decoding, the reference, is missing", why: "" };
   if (exact.kind === "reference")
     return {
       mark: "",
@@ -20,20 +20,20 @@ export function verdict(lane, prompts) {
       why: exact.runs > 1 ? `identical in ${exact.identical} of ${exact.runs} repeats` : "",
     };
   if (exact.kind === "identical")
-    return { mark: "✓", text: `identical, ${exact.identical} of ${exact.runs}`, why: "token for token" };
+    return { mark: "✓", text: `identical in ${exact.identical} of ${exact.runs} runs`, why: "token for token" };
   const first = exact.first ? place(exact.first, prompts) : "";
   if (exact.kind === "distribution") {
     if (exact.promise === "exact" || exact.promise === "simulation")
       return {
         mark: "≈",
         text: "same distribution, not same text",
-        why: exact.evidence || `promised; test it with: workbench check ${lane.method}`,
+        why: exact.evidence || `promised by the method; test it with: workbench check ${lane.method}`,
       };
     return {
       mark: "≠",
       text: `${exact.promise}: not the target's distribution`,
-      // comparing sampled texts shows nothing: those of exact lanes differ as early
-      why: exact.evidence || "Live shows its total variation distance and its gain in acceptance for each run",
+      // comparing sampled texts shows nothing: the texts of exact lanes differ as early
+      why: exact.evidence || "the Live view shows the method's total variation distance and its gain in acceptance for each run",
     };
   }
   const margin = exact.first?.margin;
@@ -41,11 +41,11 @@ export function verdict(lane, prompts) {
     exact.promise === "approximate"
       ? `${exact.promise}: its text may differ`
       : margin !== null && margin !== undefined && Math.abs(margin) < NEAR
-        ? "a near tie, decided by rounding in kernels of different shapes; workbench doctor distinguishes rounding from a bug"
+        ? "a near tie of two tokens, decided by rounding, which depends on the shapes of the kernels; workbench doctor distinguishes rounding from a bug"
         : "the method is lossless, so the texts should agree; workbench doctor distinguishes rounding from a bug";
   return {
     mark: "✕",
-    text: `${exact.identical} of ${exact.runs} identical`,
+    text: `identical in ${exact.identical} of ${exact.runs} runs`,
     why: [first, reading].filter(Boolean).join(" · "),
   };
 }
@@ -56,7 +56,7 @@ export function place(first, prompts) {
   const margin =
     first.margin === null
       ? ""
-      : `: the target's margin there is ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
+      : `: the target's logits of the two tokens differ by ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
   return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
 }

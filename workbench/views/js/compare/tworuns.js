@@ -23,7 +23,7 @@ export async function mount(el, { host }) {
   await draw(el, host);
 }
 
-/** Draw the runs that another view has handed over, or those of the address. */
+/** Draw the runs that another view has handed over, or the runs of the address. */
 async function draw(el, host) {
   const handed = window.workbenchPair ?? null;
   window.workbenchPair = null;

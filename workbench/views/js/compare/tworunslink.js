@@ -1,6 +1,6 @@
 /** Relations between two runs: corresponding places and differences. Pure.
  *
- *  A place is {round, token}: a round, and a token among those it emitted. */
+ *  A place is {round, token}: a round, and one of the tokens that the round emitted. */
 
 /** Return all tokens of a run in order. @returns {{round: number, token: number, text: string, kind: string}[]} */
 export function tokens(rounds) {

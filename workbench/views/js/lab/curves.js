@@ -26,22 +26,23 @@ export function positions(curves, group = POLICY) {
     .sort((a, b) => a - b);
 }
 
-/** Acceptance rate on policy at a position, at checkpoints with at least `ENOUGH` rounds. @param {Curves} curves
+/** Return the acceptance rate on policy at a position, at checkpoints with at least `ENOUGH` rounds. @param {Curves}
+ *  curves
  *  @param {number} n @returns {Points} */
 function accepted(curves, n) {
   const tested = new Map(curves[`${TESTED}${n}`] ?? []);
   return curves[`${POLICY}${n}`].filter(([step]) => (tested.get(step) ?? ENOUGH) >= ENOUGH);
 }
 
-/** Acceptance at each position of a draft, on policy. @param {Curves} curves @returns {Series[]} */
+/** Return the acceptance rates at each position of a draft, on policy. @param {Curves} curves @returns {Series[]} */
 export function byPosition(curves) {
   return positions(curves)
     .map((n) => ({ name: `position ${n}`, points: accepted(curves, n), style: n - 1, end: `${n}` }))
     .filter((one) => one.points.length);
 }
 
-/** Teacher-forced and on-policy acceptance, at the first position and at the last that both have. @param {Curves}
- *  curves
+/** Return teacher-forced and on-policy acceptance, at the first position and at the last that both have. @param
+ *  {Curves} curves
  *  @returns {Series[]} */
 export function forcedAndOnPolicy(curves) {
   const both = positions(curves).filter((n) => curves[`${FORCED}${n}`] && accepted(curves, n).length),
@@ -63,7 +64,7 @@ export function explainDifference(curves) {
   return (
     `After true text the head predicts the target's most likely token at ${percent(forced)} of all positions; ` +
     `on policy, ${percent(policy)} of its drafts are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
-    `${differenceReason(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all that follow. ` +
+    `${differenceReason(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all later positions. ` +
     "The loss does not show this; only the acceptance rate on policy does."
   );
 }
@@ -73,7 +74,7 @@ function differenceReason(forced, policy) {
   if (policy < forced - 0.03)
     return "They differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
   if (policy > forced + 0.03)
-    return "It is right more often on policy: its prompts are easier than the held-out positions, or the difference is random.";
+    return "The head is right more often on policy: the prompts there are easier than the held-out text, or the difference is random.";
   return "They agree here, although a draft starts where the previous one ended, mostly at a token that the head got wrong.";
 }
 
@@ -84,7 +85,7 @@ export function losses(curves) {
     .map((tag, i) => ({ name: tag.slice(LOSS.length), points: curves[tag], style: i, end: tag.slice(LOSS.length) }));
 }
 
-/** One curve of several runs. @param {{id: string, head: string, target: string}[]} runs  newest first
+/** Return the same curve of several runs. @param {{id: string, head: string, target: string}[]} runs  newest first
  *  @param {Record<string, Curves>} curves  by run  @param {string} tag  `TAU` or `SPEEDUP` @returns {Series[]} */
 export function seriesOfRuns(runs, curves, tag) {
   return runs

@@ -49,7 +49,7 @@ export function mount(el, { host }) {
   });
 }
 
-/** Load the recorded training, which is shown until there is an own run. It needs no backend. */
+/** Load the recorded training, which is shown until the app has a run of its own. It needs no backend. */
 async function example(page) {
   const found = await page.host.call("example", {}).catch(() => null);
   if (!found?.curves) return;
@@ -115,7 +115,7 @@ function wire(page, on) {
   });
 }
 
-/** Withdraw the question whether a run shall be deleted, and its hint. */
+/** Withdraw the question whether to delete a run, and its hint. */
 function withdraw(page) {
   clearTimeout(page.forgetting);
   if (page.asksToForget) page.parts.live.textContent = "";

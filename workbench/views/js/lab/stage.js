@@ -15,7 +15,7 @@ const INTRO = [
   ["Loss", "training loss of the head, per step"],
   ["Teacher-forced and on policy", "accuracy after true text, and acceptance rate of its drafts"],
   ["By position", "acceptance rate at each draft position during training"],
-  ["τ", "tokens per target forward, several runs in one chart"],
+  ["τ", "tokens per forward pass of the target, several runs in one chart"],
   ["Speed-up", "tokens per second relative to plain decoding of the same prompts, at each checkpoint"],
   ["Promote", "use the head in Live, also in runs in progress"],
 ];

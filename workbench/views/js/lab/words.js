@@ -21,7 +21,7 @@ export function settingsLine(options) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** Return the run that the page shows: the open one, or the recorded training while there is no own run.
+/** Return the run that the page shows: the open one, or the recorded training while the app has no run of its own.
  *  @param {{opened: any, runs: any[], recorded: any}} page */
 export const shownRun = ({ opened, runs, recorded }) => opened ?? (runs.length ? null : recorded);
 
@@ -83,12 +83,12 @@ export function estimate(values, { rate }) {
 export function actions(run, { busy, swaps }) {
   const running = run.state === "running", none = "choose a run first";
   const other = busy && busy !== run.id ? "another run is training: wait until it ends, or stop it" : "";
-  const never = { done: "all its steps are done", damaged: "its settings cannot be read" }[run.state];
+  const never = { done: "all steps of this run are done", damaged: "the settings of this run cannot be read" }[run.state];
   return {
-    stop: run.stopping ? "it stops after the current step" : running ? "" : "it is not training",
-    resume: running ? "it is already training" : (never ?? other),
-    promote: !swaps ? "this backend cannot load new heads" : run.drafts ? "" : "no checkpoint yet",
-    forget: running ? "stop it first" : "",
+    stop: run.stopping ? "this run stops after the current step" : running ? "" : "this run is not training",
+    resume: running ? "this run is already training" : (never ?? other),
+    promote: !swaps ? "this backend cannot load new heads" : run.drafts ? "" : "this run has no checkpoint yet",
+    forget: running ? "stop this run first" : "",
     none,
   };
 }

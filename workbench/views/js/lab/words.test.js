@@ -35,9 +35,9 @@ test("a stopping run cannot be stopped again; a run with unreadable settings can
 test("a disabled action has a reason", () => {
   assert.deepEqual(words.actions(RUN, { busy: "a", swaps: true }), {
     stop: "",
-    resume: "it is already training",
-    promote: "no checkpoint yet",
-    forget: "stop it first",
+    resume: "this run is already training",
+    promote: "this run has no checkpoint yet",
+    forget: "stop this run first",
     none: "choose a run first",
   });
   const killed = { ...RUN, state: "killed", drafts: true };

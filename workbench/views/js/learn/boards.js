@@ -38,7 +38,7 @@ export function paperFigure({ low, high, neutral }) {
 export function hereFigure(measured) {
   if (!measured) return "–";
   const interval = ({ value, low, high }, more = "") => `${three(value)} (${three(low)}–${three(high)}${more})`;
-  const answers = measured.answers ? `; answers ${interval(measured.answers)}` : "";
+  const answers = measured.answers ? `; share of right answers kept ${interval(measured.answers)}` : "";
   return interval(measured, `, n = ${measured.n}`) + answers;
 }
 
@@ -143,7 +143,7 @@ function exactness(rows) {
           ? h(
               "small",
               {},
-              `${row.greedy.prompts} prompts and parameter corners on ${row.target}, ${row.greedy.families} model families`,
+              `${row.greedy.prompts} prompts, also with extreme parameter values, on ${row.target}, ${row.greedy.families} model families`,
             )
           : "",
       ),
@@ -174,7 +174,7 @@ export function columnLines(row, column) {
 /** Return the lines that say how the figure of a column was measured. Pure. */
 export function measuredLines(row, column) {
   const measured = column.date
-    ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}`
+    ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; system load ${column.load}` : ""}`
     : "";
   return [column.measured?.setting, measured].filter(Boolean);
 }
@@ -211,9 +211,9 @@ function claims(rows) {
     ...columns(row).map(measured(row)),
     cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: run on an idle machine") : ""));
   const about =
-    "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size within a quarter of " +
-    "the paper's range, in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies on " +
-    "the other, inconclusive if it contains both. By construction: the figure follows from the method, so it gets no " +
+    "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size if the value is within a " +
+    "quarter of the paper's range, in direction if the whole 95 % interval lies on the paper's side of “no change”, contradicted if it " +
+    "lies on the other side, inconclusive if it contains both. By construction: the figure follows from the method, so it gets no " +
     "verdict. Answers not kept: an approximate rule loses more than 5 % of the right answers, so its gain gets no verdict.";
   const heads = rows.length ? rows[0].elsewhere.map((column) => `on ${column.target}`) : [];
   return board(

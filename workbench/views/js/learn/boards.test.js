@@ -13,7 +13,7 @@ test("figures of the paper and of this machine are formatted", () => {
   const answers = { value: 0.98, low: 0.96, high: 1 };
   assert.equal(
     hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24, answers }),
-    "1.61 (1.40–1.90, n = 24); answers 0.980 (0.960–1.00)",
+    "1.61 (1.40–1.90, n = 24); share of right answers kept 0.980 (0.960–1.00)",
   );
   assert.equal(hereFigure(null), "–");
 });
@@ -40,7 +40,7 @@ test("a claim has one column per target: setting, missing requirements, reason o
   const row = { ...here, lacks: "", timed: true, elsewhere: [there] };
   assert.deepEqual(columns(row), [row, there]);
   assert.deepEqual(columnLines(row, row), ["Why: wrong scale: toys"]);
-  assert.deepEqual(measuredLines(row, row), ["toys", "today, abc; two cores; load 0.5"]);
+  assert.deepEqual(measuredLines(row, row), ["toys", "today, abc; two cores; system load 0.5"]);
   assert.deepEqual(measuredLines(row, there), []);
   assert.deepEqual(columnLines(row, there), ["no medusa heads for smollm2 yet"]);
   assert.deepEqual(columnLines({ ...row, lacks: "a tree", timed: false }, there), ["lacks a tree"]);

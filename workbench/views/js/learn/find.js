@@ -5,7 +5,8 @@ import * as kit from "../shared/kit.js";
 
 const ROWS = ".wb-board tbody tr, .wb-matrix tbody tr";
 
-/** Whether a text has all words of a query, in any order and case. Pure. @param {string} text  @param {string} query */
+/** Return whether a text has all words of a query, in any order and case. Pure. @param {string} text  @param {string}
+ *  query */
 export function matches(text, query) {
   const lower = text.toLowerCase();
   return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));

@@ -25,7 +25,7 @@ const PROMISED = [["", "any promise"], ["exact", "exact"], ["approximate", "appr
 /** Return filters that every method passes. @returns {Filters} */
 export const everything = () => ({ query: "", groups: [], promise: "", part: "", here: false });
 
-/** Whether a method passes the filters. Pure. @param {any} method  @param {Filters} filters
+/** Return whether a method passes the filters. Pure. @param {any} method  @param {Filters} filters
  *  @param {Set<string>|null} available  methods that run here on the target; null: unknown, all pass */
 export function passes(method, filters, available = null) {
   return (

@@ -18,9 +18,9 @@ export function gain(a, k, c) {
   return { tau, speedup: tau / (1 + k * c) };
 }
 
-/** Whether a pin fulfils the step's task: one of its rounds, or one of its nodes selected directly. Pure.
+/** Return whether a pin fulfils the step's task: one of its rounds, or one of its nodes selected directly. Pure.
  *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
- *    what it shows */
+ *    place that the pin shows */
 export function reached(step, pin, at) {
   const selectsNode = (pin.node ?? pin.token ?? null) !== null;
   return (
@@ -275,7 +275,7 @@ function dials(page, step) {
 
 function update(page, step, byHand = true) {
   const { set: { a, k, c } } = page, now = gain(a, k, c);
-  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
+  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "equally fast"}.`;
   const bars = Array.from({ length: 12 }, (_, i) => ({
     label: `${i + 1}`,
     value: gain(a, i + 1, c).speedup,

@@ -9,7 +9,7 @@ import * as roles from "../shared/roles.js";
 import * as worktable from "./worktable.js";
 
 const SILENCE_MS = 8000;
-const NO_TEXT = "Choose a text file: one prompt per line, or JSON Lines with `prompt`.";
+const NO_TEXT = "Choose a text file: one prompt per line, or JSON Lines with a `prompt` field.";
 
 /** Format a ratio. Pure. @param {number|null} v */
 export const times = (v) => (v === null ? "–" : `${v.toFixed(2)}×`);
@@ -113,7 +113,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
   bar.setAttribute("aria-label", "Measuring time");
   const status = h("p", { className: "wb-whichsaid" });
   status.setAttribute("role", "status");
-  const runs = source("last", `my last ${last} kept runs of this target`, false);
+  const runs = source("last", `prompts of my last ${last} kept runs of this target`, false);
   runs.hidden = !keeps;
   const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "From a file …");
   const form = h(
@@ -125,7 +125,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
       "fieldset",
       {},
       h("legend", {}, "Prompts"),
-      h("div", { className: "wb-whichsource" }, source("text", "typed here, one per line", true), runs, choose, file),
+      h("div", { className: "wb-whichsource" }, source("text", "prompts typed here, one per line", true), runs, choose, file),
       text,
     ),
     h("div", { className: "wb-actions" }, go, stop),
@@ -221,7 +221,7 @@ function watch(view) {
   const quiet = view.channel ? performance.now() - view.lastMessageAt : 0;
   view.silent = quiet > SILENCE_MS;
   const seconds = Math.round(quiet / 1000);
-  if (view.silent) kit.write(view.status, `No answer for ${seconds} s: check that the app is still running. Stop ends the measurement.`);
+  if (view.silent) kit.write(view.status, `No answer from the app for ${seconds} s: check that it is still running. Stop ends the measurement.`);
 }
 
 function onMessage(view, message) {
@@ -258,7 +258,7 @@ function draw(view, { found: advice, last }) {
     h("p", { className: "wb-whichanswer" }, last ? advice.answer : `So far: ${advice.answer}`),
     list,
     h("small", {}, "Speed-up over plain decoding of the same prompts: geometric mean with 95 % confidence interval. The dashed line is plain " +
-      "decoding. The reasons pool all rounds of all prompts, so their ratio may differ slightly."),
+      "decoding. The reason under each method pools all rounds of all prompts, so its ratio may differ slightly."),
     ...failed,
     ...(last && advice.limits ? [h("small", {}, advice.limits)] : []),
     ...(last ? [h("p", {}, h("code", {}, advice.command))] : []),

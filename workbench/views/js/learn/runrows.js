@@ -56,8 +56,8 @@ export function text(row, column) {
   return column.digits === undefined ? `${found}` : found.toFixed(column.digits);
 }
 
-/** Whether a row matches a search: words in any text column, #tags, and conditions such as tau>=2. A condition on an
- *  unknown column matches nothing. @param {any} row  @param {string} query */
+/** Return whether a row matches a search: words in any text column, #tags, and conditions such as tau>=2. A condition
+ *  on an unknown column matches nothing. @param {any} row  @param {string} query */
 export function matches(row, query) {
   const texts = COLUMNS.filter((each) => each.kind === "text").map((each) => value(row, each) ?? "");
   const words = texts.join(" ").toLowerCase();
@@ -99,7 +99,7 @@ export function pair(rows, column) {
   const groups = rows.length === 2 ? groupsOf(rows, COLUMNS[0]) : groupsOf(rows, column);
   if (rows.length < 2) return { why: "Select two runs, or two groups of runs, to compare them." };
   if (groups.length !== 2)
-    return { why: `The selection has ${groups.length === 1 ? "one group" : `${groups.length} groups`} by ${column.title}. Select runs of two.` };
+    return { why: `The selection has ${groups.length === 1 ? "one group" : `${groups.length} groups`} by ${column.title}. Select runs of two groups.` };
   return { first: groups[0], second: groups[1], why: "" };
 }
 

@@ -68,7 +68,7 @@ export function build({ host, main, passes }) {
     { className: "wb-runs", id: "runs" },
     h("div", { className: "wb-runbar" }, h("label", {}, h("span", {}, "Search"), search), chosenColumns, save),
     ui.status,
-    h("div", { className: "wb-runbar" }, ui.compare, h("label", {}, h("span", {}, "groups by"), by), ui.beside, ui.clear, ui.why),
+    h("div", { className: "wb-runbar" }, ui.compare, h("label", {}, h("span", {}, "Groups by"), by), ui.beside, ui.clear, ui.why),
     ui.answer,
     scroll,
     h("h3", {}, "Two columns as a plot"),

@@ -40,7 +40,7 @@ export function build(targets) {
 
   function show(target) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${targets[i] === target}`));
-    kit.write(about, `Methods that need no trained drafter: speed-up over plain decoding of the same prompt, its 95 % confidence interval, and τ, tokens per target forward. ${target.prompts} prompts per kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; selecting the best of many methods overestimates its speed-up. ✓: the whole interval is above 1. Measured on ${target.machine}.`);
+    kit.write(about, `Methods that need no trained drafter: speed-up over plain decoding of the same prompt, its 95 % confidence interval, and τ, tokens per forward pass of the target. ${target.prompts} prompts per kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; selecting the best of many methods overestimates its speed-up. ✓: the whole interval is above 1. Measured on ${target.machine}.`);
     // on a phone the table is very long: show the recommendations above it
     const open = matchMedia("(min-width: 701px)").matches, words = h("summary", {}, "All methods");
     const all = h("details", { open }, words, table(target), h("p", {}, h("code", {}, target.command)));

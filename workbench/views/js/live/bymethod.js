@@ -4,9 +4,9 @@
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-const HEAD = ["method", "rounds", "tokens", "τ", "accepted of tested", "tok/s", "ms per round"];
+const HEAD = ["method", "rounds", "tokens", "τ", "accepted / tested", "tok/s", "ms per round"];
 
-/** Cells of the table, one row for each segment and one for the whole run. Pure.
+/** Return the cells of the table, one row for each segment and one for the whole run. Pure.
  *  @param {{name: string, from: number, to: number, figures: object}[]} segments  of `figures.segmentFigures`
  *  @param {object} all  figures of the whole run */
 export function rows(segments, all) {

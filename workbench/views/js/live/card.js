@@ -18,7 +18,7 @@ const FACTS = "wb-cardfacts";
 /** Visible label of the button beside a token; its accessible name and tooltip are longer. */
 export const FROM = "continue";
 
-/** The likeliest tokens at the place a node was drafted for, target and drafter side by side. Pure.
+/** Return the likeliest tokens at the place that a node was drafted for, target and drafter side by side. Pure.
  *  A probability that was not recorded is null: it is unknown, not zero.
  *  @returns {{token: number, text: string, p: number|null, q: number|null, own: boolean}[]} */
 export function candidates(round, node) {
@@ -70,7 +70,7 @@ export function facts(round, node, rules) {
       : status === "discarded"
         ? `never tested: ${untestedReason(round, node)}`
         : passed
-          ? "passed, but another path that also passed was taken"
+          ? "passed, but another path that also passed was accepted"
           : `no random number → ${status}`) + (passed ? "" : afterRejection(round, node)),
   ]);
   const grown = treebuilder.statement(round, node, formula),
@@ -99,9 +99,9 @@ function untestedReason({ nodes }, node) {
   const { parents, status } = nodes, isAccepted = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
   while (!isAccepted(parents[top])) top = parents[top];
-  if (status[top] === "rejected") return `“${visible(nodes.text[top])}” before it was rejected`;
+  if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on its path was rejected`;
   const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
-  if (winner < 0) return "the path ended before it";
+  if (winner < 0) return "the accepted path ended before this draft";
   return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
 }
 
@@ -117,8 +117,8 @@ function afterRejection(round, node) {
   return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the corrected token` : "";
 }
 
-/** Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft from q.
- *  Pure. */
+/** Return Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft
+ *  from q. Pure. */
 export function overlap(rows) {
   const known = rows.filter((r) => r.p !== null && r.q !== null);
   return known.length ? known.reduce((sum, r) => sum + Math.min(r.p, r.q), 0) : null;
@@ -136,7 +136,7 @@ export function roundFacts(round) {
   const out = [
     ["method", round.method],
     ["time", timeText(round)],
-    ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
+    ["forward passes", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
   ];
   for (const [name, value] of Object.entries(round.signals).filter(([name]) => !isCell(name)))
     out.push([name, Number.isInteger(value) ? `${value}` : Number(value).toPrecision(3)]);

@@ -75,15 +75,15 @@ test("an untested draft shows why it was not tested", () => {
   const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
   assert.equal(drawn(went, 1), "never tested: “a” was accepted in its place");
   assert.equal(drawn(went, 2), "never tested: “a” was accepted in place of “b”");
-  assert.equal(drawn(went, 5), "never tested: “d” before it was rejected");
+  assert.equal(drawn(went, 5), "never tested: the earlier draft “d” on its path was rejected");
   assert.equal(
     drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4),
-    "never tested: the path ended before it",
+    "never tested: the accepted path ended before this draft",
   );
 });
 
 test("the facts of a round include method and times", () => {
-  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forwards"]);
+  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forward passes"]);
 });
 
 test("the facts of a node include id, rank among siblings, position and the round's time", () => {

@@ -5,7 +5,7 @@ import * as kit from "../shared/kit.js";
 
 const CELL = /^(.+) \[([^,\]]+), ([^,\]]+)\]$/;
 
-/** Whether a signal is a cell of a table rather than a single figure. Pure. */
+/** Return whether a signal is a cell of a table rather than a single figure. Pure. */
 export const isCell = (name) => CELL.test(name);
 
 /** Return the tables of a round; rows and columns keep the order of the signals. Pure.
@@ -41,7 +41,7 @@ const figure = (v) => (v === null ? "–" : Number.isInteger(v) ? `${v}` : v.toP
 export const words = ({ name, rows, values }) =>
   `${name}: ${rows.map((row, i) => `${row} ${values[i].map(figure).join(" ")}`).join("; ")}`;
 
-/** One element for each table of a round. */
+/** Return one element for each table of a round. */
 export const elements = (round) => tables(round).map(drawn);
 
 function drawn(table) {

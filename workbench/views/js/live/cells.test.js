@@ -33,5 +33,5 @@ test("the description lists every cell; the card omits cells", () => {
   assert.equal(words(tables({ signals })[0]), "run: attention 1 0; feed-forward – 1");
   const round = { signals, notes: [], emitted: [], index: 0, method: "swift", seconds: 0, draft_s: 0, verify_s: 0 };
   const names = roundFacts({ ...round, overhead_s: 0, draft_forwards: 0, target_forwards: 1 }).map(([name]) => name);
-  assert.deepEqual(names, ["method", "time", "forwards", "matchness"]);
+  assert.deepEqual(names, ["method", "time", "forward passes", "matchness"]);
 });

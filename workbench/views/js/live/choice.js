@@ -81,7 +81,7 @@ export function targetForTyped(choice, catalogue) {
   return { target: chatTarget.name, lent, note: `Your own prompt is decoded by ${chatTarget.name}; choose any target above.` };
 }
 
-/** Return all parameters in one flat object: those of `method` and of sampling, clamped to their ranges. */
+/** Return all parameters in one flat object: parameters of `method` and of sampling, clamped to their ranges. */
 export function parameters(choice, catalogue, method, clamp) {
   const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];
   return Object.fromEntries([...own, ...catalogue.sampling].map((p) => {

@@ -38,7 +38,7 @@ export function layout(traces, width, stretches) {
   return { rows, ticks: timeTicks(seconds, scale), seconds };
 }
 
-/** Label of a trace: the given text, else its tokens, seconds and tokens per second. Pure. */
+/** Return the label of a trace: the given text, else its tokens, seconds and tokens per second. Pure. */
 export function words({ label, tokens, seconds }) {
   return (
     label ??

@@ -4,7 +4,7 @@ import * as kit from "../shared/kit.js";
 
 const KEYS = [
   ["Ctrl / ⌘ Enter", "run"],
-  ["Space", "pause or resume the run; after its end, play it"],
+  ["Space", "pause or resume the run; after its end, replay it"],
   ["← →", "previous, next token (in the tree: parent, child)"],
   ["↑ ↓", "next node at the same depth"],
   ["Enter, Esc", "in the tree: unfold, fold"],
@@ -14,28 +14,28 @@ const KEYS = [
   ["Home End", "first, last round"],
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
-  ["L", "jump to live"],
-  ["M", "spine, levels, attention mask or list"],
-  ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"],
+  ["L", "jump to the newest round"],
+  ["M", "show the draft as spine, levels, attention mask or list"],
+  ["1 – 6", "go to the figures, tokens, tree, wall clock, curves or scrubber"],
   ["?", "this list"],
 ];
 const WORDS = [
   ["draft", "tokens the drafter proposes"],
-  ["verify", "one forward of the target over all drafted tokens"],
+  ["verify", "one forward pass of the target over all drafted tokens"],
   ["accepted", "tested and part of the text"],
   ["rejected", "tested and not part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["bonus", "the target's extra token after a fully accepted path"],
   ["plain", "target token of a round without drafts: plain decoding"],
-  ["discarded", "drafted, never tested: the path ended before it or took another branch"],
+  ["discarded", "drafted but never tested, because the accepted path ended before it or took another branch"],
   ["τ", "tokens emitted per verification"],
   ["p, q, u", "target probability, drafter probability, uniform random number of the test"],
   [
     "overhead",
-    "wall time outside model forwards after the prefill: verification rule, commit, bookkeeping",
+    "wall time after the prefill and outside the models' forward passes: verification rule, commit, bookkeeping",
   ],
-  ["waiting", "time in forwards for other runs of the batch"],
-  ["hindsight", "the further draft, by its rank in q, that equals the token the target wrote where the drafts ended"],
+  ["waiting", "time in forward passes for other runs of the batch"],
+  ["hindsight", "the additional draft, named by its rank in q, that would have equalled the target's own token at the end of the accepted path"],
 ];
 
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} content  keys and terms of the view */

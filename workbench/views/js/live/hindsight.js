@@ -1,6 +1,6 @@
-/** Best tree in hindsight: the further draft that would have been accepted where the drafts of a round ended. Pure. */
+/** Best tree in hindsight: the additional draft that would have been accepted where a round's drafts ended. Pure. */
 
-/** Return the further draft at the end of a round's accepted path that equals the token the target wrote there.
+/** Return the additional draft after a round's accepted path that would have equalled the target's own token there.
  *
  *  Ranks come from the recorded `top_q`, with the same rule as `workbench.trace.whatif.width`, whose 0
  *  is "beyond" here.
@@ -35,6 +35,6 @@ export function words(found, visible) {
   if (state === "unknown") return "Not known: the trace has no drafter ranking at the end of the accepted path.";
   const where = sibling ? "as a sibling" : "one level deeper";
   if (state === "beyond") return `The target's token${token} is not among the drafter's ${recorded} recorded ranks here.`;
-  const chance = greedy ? "would have saved it" : "could have saved it (accepted by chance, as this run samples)";
-  return `Rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
+  const chance = greedy ? "would have been accepted" : "could have been accepted (a matter of chance, because this run samples)";
+  return `The drafter's rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
 }

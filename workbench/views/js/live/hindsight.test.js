@@ -21,7 +21,7 @@ const top = { tokens: [5, 7, 8], text: [" a", " b", " c"], prob: [0.6, 0.3, 0.1]
 test("a rejected draft is replaced by the rank that the target wrote", () => {
   const found = of(made("rejected", 7, [top, null]));
   assert.deepEqual([found.state, found.rank, found.q, found.place, found.sibling], ["saved", 2, 0.3, -1, true]);
-  assert.equal(words(found, same), "Rank 2 would have saved it: draft “ b” as a sibling, q 0.30.");
+  assert.equal(words(found, same), "The drafter's rank 2 would have been accepted: draft “ b” as a sibling, q 0.30.");
 });
 
 test("after a fully accepted path the draft is one level deeper", () => {
@@ -31,7 +31,7 @@ test("after a fully accepted path the draft is one level deeper", () => {
 });
 
 test("a sampled run promises nothing", () => {
-  assert.match(words(of(made("rejected", 7, [top], { params: { temperature: 0.7 } })), same), /could have saved it \(accepted by chance/);
+  assert.match(words(of(made("rejected", 7, [top], { params: { temperature: 0.7 } })), same), /could have been accepted \(a matter of chance/);
 });
 
 test("the reason is stated where there is nothing to show", () => {

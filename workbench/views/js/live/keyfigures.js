@@ -47,12 +47,12 @@ export function items(f, plain, definitions, speed) {
     {
       id: "passes",
       value: `${f.target_forwards || dash}`,
-      unit: f.target_forwards === 1 ? "forward" : "forwards",
+      unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
           ? `of the target for ${f.tokens} tokens; ${f.tokens - f.target_forwards} saved`
           : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
-      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one per token",
+      formula: "forward passes of the target after the prefill / tokens emitted; plain decoding needs one per token",
       worked: "",
     },
     {
@@ -64,13 +64,13 @@ export function items(f, plain, definitions, speed) {
         ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}`
         : "draft + verify + overhead",
       worked: f.rounds
-        ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds`
+        ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forward passes for other runs` : ""}) / ${f.rounds} rounds`
         : "",
     },
   ];
 }
 
-/** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
+/** Add a note to the speed-up of a run whose rounds were paced; the rounds of a baseline never are. Pure. */
 function notePaced(speed, f) {
   return f.delayed_rounds && speed.value !== dash
     ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${pacedWords(f)}` }
@@ -83,16 +83,16 @@ function pacedWords({ delayed_rounds: n, rounds }) {
     : "";
 }
 
-/** Label of an approximate rule: tokens gained over the exact rule, and distance from the target distribution; empty
- *  for other runs. Pure. */
+/** Return the label of an approximate rule: tokens gained over the exact rule, and distance from the target
+ *  distribution; empty for other runs. Pure. */
 function approximationNote({ acceptance_gain: gain, distribution_error: error, bounded, unpriced }) {
   if (typeof gain !== "number") return "";
   const much = Math.abs(gain).toFixed(2), sign = Number(much) === 0 ? "±" : gain < 0 ? "−" : "+";
   return `; ${sign}${much} tokens per round over the exact rule, ${distanceText({ error, bounded, unpriced })}`;
 }
 
-/** Total-variation distance per token; marks rounds with an upper bound only, and counts rounds without a figure. Pure.
- *  */
+/** Describe the total variation distance per token; mark rounds with an upper bound only, and count rounds without a
+ *  figure. Pure. */
 function distanceText({ error, bounded, unpriced }) {
   if (typeof error !== "number") return "total variation distance not known";
   const rest = unpriced ? `; not known for ${unpriced} ${unpriced === 1 ? "round" : "rounds"}` : "";

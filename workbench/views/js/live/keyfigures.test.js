@@ -29,7 +29,7 @@ test("waiting time for other runs is shown next to the overhead, if there is any
   };
   const cost = (r) => items(summary([r]), null, definitions, none).find((i) => i.id === "cost");
   assert.equal(cost(round).label, "10.0 draft + 20.0 verify + 4.0 overhead + 6.0 waiting for other runs");
-  assert.match(cost(round).worked, /0\.004 s overhead \+ 0\.006 s in forwards for other runs\) \/ 1 rounds$/);
+  assert.match(cost(round).worked, /0\.004 s overhead \+ 0\.006 s in forward passes for other runs\) \/ 1 rounds$/);
   assert.equal(cost({ ...round, waited_s: 0, seconds: 0.034 }).label, "10.0 draft + 20.0 verify + 4.0 overhead");
 });
 
@@ -61,7 +61,7 @@ test("singular for one", () => {
   const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
   const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
-  assert.deepEqual([value, unit, label], ["1", "forward", "of the target for 1 token"]);
+  assert.deepEqual([value, unit, label], ["1", "pass", "of the target for 1 token"]);
 });
 
 test("a paced run has a note at its times and its speed-up", () => {

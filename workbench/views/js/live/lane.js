@@ -48,7 +48,7 @@ export function lanes(rounds) {
   return overlap && names.length > 1 ? names : null;
 }
 
-/** Place the rounds in view, and the baseline's forwards for the same text, on one time axis. Pure.
+/** Place the rounds in view, and the baseline's forward passes for the same text, on one time axis. Pure.
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
  *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  the same
@@ -79,7 +79,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
   });
   const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
   const tokens = inView.reduce((a, r) => a + r.emitted.length, 0);
-  // One baseline forward per token in view, from the same place of the text if the baseline is that long.
+  // One forward pass of the baseline per token in view, from the same place of the text if the baseline is that long.
   const start = plain ? Math.max(0, Math.min(before, plain.length - tokens)) : 0;
   const passes = plain ? plain.slice(start, start + tokens) : [];
   const marks = [];
@@ -187,7 +187,7 @@ function drawAxis(state, { ticks }, view, width, height) {
   kit.set(state.from, { y: height - 4 });
 }
 
-/** Label under a round: its token count and whether it stalled, as far as there is room. Pure. */
+/** Return the label under a round: its token count and whether it stalled, as far as there is room. Pure. */
 export function labelOf({ width, emitted, stalled }) {
   if (!stalled) return width > 18 ? `+${emitted}` : "";
   return width > 90 ? `+${emitted} · stalled, ${stalled.toFixed(0)}×` : width > 18 ? `+${emitted} !` : "!";

@@ -22,7 +22,7 @@ test("the width of a round is its time, and its phases fill it", () => {
   assert.ok(drawn.boxes.at(-1).x + drawn.boxes.at(-1).width <= 900);
 });
 
-test("plain forwards for the same text have the same scale and start at the same token", () => {
+test("forward passes of plain decoding for the same text have the same scale and start at the same token", () => {
   const rounds = read("chain"), plain = Array.from({ length: 80 }, () => ({ seconds: 0.01 }));
   const drawn = layout(rounds, plain, { from: 0, to: 5 }, 900);
   near(drawn.plain[0].width + 1, 0.01 * drawn.scale);

@@ -1,5 +1,5 @@
 /** Tree-attention mask of a round: each drafted token (row) attends to the committed text (first column), its ancestors
- *  and itself. With this mask one forward of the target verifies every branch. */
+ *  and itself. With this mask one forward pass of the target verifies every branch. */
 
 import * as kit from "../shared/kit.js";
 
@@ -12,7 +12,7 @@ export function rows(parents) {
   return seen;
 }
 
-/** Path data of unit squares in row `y` at the columns `xs`. Pure. */
+/** Return the path data of unit squares in row `y` at the columns `xs`. Pure. */
 export function squares(xs, y, cell) {
   const size = cell - 1;
   return xs.map((x) => `M${x * cell} ${y * cell}h${size}v${size}h${-size}Z`).join("");

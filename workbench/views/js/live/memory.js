@@ -32,7 +32,7 @@ export function build(parts) {
     h(
       "div",
       { className: "wb-memorydo" },
-      tool("memoryReset", "Reset", "Delete all entries except those from this run's text"),
+      tool("memoryReset", "Reset", "Delete all entries except the ones from this run's text"),
       tool("memorySave", "Save", "Save the state as a file"),
       tool("memoryLoad", "Load …", "Load a saved state into this run, or into the next one if none is running"),
       part("memoryFile", "input", { type: "file", accept: ".safetensors", hidden: true }),
@@ -72,7 +72,7 @@ export function latestDraft({ made: latest }) {
   return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
 
-/** Whether the backend can answer for a run: it is live and has an id. Pure. */
+/** Return whether the backend can answer for a run: it is live and has an id. Pure. */
 export function known(run) {
   return Boolean(run && run.from === "live" && run.id);
 }

@@ -100,7 +100,7 @@ function adoptExample(page) {
   if (!page.race.playing) startRace(page);
 }
 
-/** Whether a recording is of the target that the app was started with; true while that is not known. */
+/** Return whether a recording is of the target that the app was started with; true while that is not known. */
 function isOfApp({ catalogue }, header) {
   return !catalogue || header.target === catalogue.chosen.target;
 }
@@ -178,7 +178,7 @@ async function restoreRun(page, answer, pin) {
   else page.selection.pin = pin;
 }
 
-/** Return a run's copy of the settings: those that its baseline must share, and those of its link. */
+/** Return a run's copy of the settings: the settings that its baseline must share, and the settings of its link. */
 function settingsKeys(page) {
   return { key: choices.pairing(page.choice, page.catalogue, form.clamp), settingsQuery: page.settings() };
 }
@@ -192,7 +192,7 @@ async function adoptSettings(page, header) {
 }
 
 /** Play a recording of the gallery, or show a kept run. @param {object|null} parsed  parsed address that names it: the
- *  recording's settings go into the panel, then those of the address. */
+ *  recording's settings go into the panel, then the settings of the address. */
 async function showRecording(page, name, wanted, parsed = null) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {

@@ -18,7 +18,7 @@ export function rate(choice, catalogue) {
   return choice.pace ?? catalogue.targets.find((t) => t.name === choice.target)?.pace ?? 0;
 }
 
-/** Note on a paced run. */
+/** Return the note on a paced run. */
 export function paceNote(pace) {
   return pace ? `shown at ${pace} tokens/s; rounds after a pause are slower than at full speed` : "";
 }

@@ -1,5 +1,5 @@
 /** Parts below the tree: tables of signals (`cells.js`) and probe tokens, which the target computed in the same forward
- *  as the draft; they are never accepted, rejected or discarded. */
+ *  pass as the draft; they are never accepted, rejected or discarded. */
 
 import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";
@@ -39,7 +39,7 @@ export function render(el, round) {
   el.hidden = found.length + tables.length === 0;
   const rows = found.map(({ source, tokens }) => {
     const n = tokens.length, row = kit.h("div", { className: "wb-proberow" });
-    const label = `${n} probe token${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same target forward, never accepted`;
+    const label = `${n} probe token${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same forward pass of the target, never accepted`;
     row.append(kit.h("span", { className: "wb-probewords" }, label));
     for (const { text, position, parent } of tokens) {
       const title = `probe at position ${position}, ${place(round, parent)}`;

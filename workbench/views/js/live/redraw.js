@@ -28,7 +28,7 @@ export function all(page, now, later = setTimeout) {
   return true;
 }
 
-/** Whether the run is not paced: its rounds arrive as fast as the engine produces them. */
+/** Return whether the run is not paced: its rounds arrive as fast as the engine produces them. */
 function isFast({ run, plain }) {
   return [run, plain].some((each) => store.isActive(each) && each.state === "running" && !(each.pace > 0));
 }

@@ -3,7 +3,7 @@
 
 const ENDED = ["finished", "cancelled", "error"];
 
-/** Whether the page was loaded by a reload or a step in the history; false after a link. Pure.
+/** Return whether the page was loaded by a reload or a step in the history; false after a link. Pure.
  *  @param {any[]} entries  of the browser's navigation timing */
 export function reloaded(entries = performance.getEntriesByType("navigation")) {
   return ["reload", "back_forward"].includes(entries[0]?.type);
@@ -17,7 +17,7 @@ export function currentHeader({ header, rounds }) {
   return { ...header, method: last?.method ?? header.method, params: { ...header.params, ...last?.params } };
 }
 
-/** Whether a run has all the settings that an address gives. Pure.
+/** Return whether a run has all the settings that an address gives. Pure.
  *  @param {{choice: object, params: object}} wanted  of `link.fromQuery`  @param {object} now  of `inForce` */
 export function fits(wanted, now) {
   return others(wanted, now).length === 0;
@@ -39,7 +39,7 @@ export function others({ choice, params }, now) {
   ];
 }
 
-/** Whether an address names the run that the tab showed last. Pure.
+/** Return whether an address names the run that the tab showed last. Pure.
  *  @param {any} wanted  of `link.fromQuery`  @param {any} earlier  of `last`  @param {boolean} again  of `reloaded` */
 export function namesRun(wanted, earlier, again) {
   if (wanted.run) return wanted.run === earlier.run;

@@ -42,7 +42,7 @@ export function barred(run, rounds, plain, offered) {
   return "";
 }
 
-/** Return all ratios of a measurement: those of earlier parts, then those of the current one. Pure. */
+/** Return all ratios of a measurement: first of its earlier parts, then of the current part. Pure. */
 export function ratios(pairs) {
   return pairs ? [...pairs.before, ...pairs.ratios] : [];
 }

@@ -89,8 +89,8 @@ const same = (a, b) =>
   a.K === b.K &&
   Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
 
-/** Expected tokens of K drafts like this one; for drafts drawn from q it is a lower bound: unrecorded tokens can only
- *  add. Pure. */
+/** State the expected tokens of K drafts like this one; for drafts drawn from q it is a lower bound: unrecorded tokens
+ *  can only add. Pure. */
 export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
   if (rate >= 1) return `K = ${K} drafts, all accepted: K + 1 = ${K + 1} tokens per round`;
   const sign = drawn && Math.min(1 - mass.p, 1 - mass.q, rest.p, rest.q) > 5e-4 ? "≥" : "=";
@@ -224,7 +224,7 @@ function fill(row, { text, p, residual, own }) {
   }
 }
 
-/** Legend entry of bars: a swatch and a label. */
+/** Return the legend entry of bars: a swatch and a label. */
 export const keyOf = (name, word) => h("span", {}, h("i", { className: name }), word);
 
 function build(el) {

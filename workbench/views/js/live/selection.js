@@ -35,7 +35,7 @@ export function shown(selection, rounds) {
   );
 }
 
-/** Whether the newest round is followed. */
+/** Return whether the newest round is followed. */
 export function follows(selection) {
   return selection.pin === null;
 }

@@ -67,7 +67,7 @@ export function build(el, host) {
   return parts;
 }
 
-/** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are those that `draw`
+/** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are the ones that `draw`
  *  expects. */
 export function cards(build) {
   const { parts, part, card, tool, region } = build;
@@ -86,7 +86,7 @@ export function cards(build) {
     tool("whatif", "Explain this speed", "Show the time per phase and the estimated speed with other drafts"),
   );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
-  const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "at equal acceptance"]]);
+  const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "constant acceptance rate"]]);
   const of = "of the selected round", group = (label, more = {}) => ({ role: "group", "aria-label": label, ...more });
   const all = {
     opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
@@ -489,7 +489,8 @@ function treeNote(round, hidden) {
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
 }
 
-/** Title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) => string} title */
+/** Return the title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) =>
+ *  string} title */
 export function treeTitle(round, title = (method) => method) {
   return round ? `Draft tree, round ${round.index + 1}: ${title(round.method)}` : "Draft tree";
 }
@@ -499,7 +500,7 @@ function testProgress({ round, tested }) {
   return `${n} drafted · ${tested ? `${tested} of ${tests} tested` : "being verified"}`;
 }
 
-/** Text of the token at the tree's root: the last one before `round`, which follows the first `at` rounds. */
+/** Return the text of the token at the tree's root: the last one before `round`, after the first `at` rounds. */
 function rootText(run, rounds, at, round) {
   if (at === null) return "";
   const isDraft = round && !tentative.isPlacing(round),

@@ -6,14 +6,14 @@ const mean = (values) => (values.length ? sum(values) / values.length : 0);
 const emitted = (rounds) => sum(rounds.map((r) => r.emitted.length));
 const depthOf = (round) => round.nodes.depth.reduce((a, b) => Math.max(a, b), 0);
 
-/** Expected tokens per round if every draft of a chain is accepted with the same probability (Leviathan et al. 2023,
- *  equation 1). */
+/** Return the expected tokens per round if every draft of a chain is accepted with the same probability (Leviathan et
+ *  al. 2023, equation 1). */
 export function expectedTau(rate, depth) {
   return rate >= 1 ? depth + 1 : (1 - rate ** (depth + 1)) / (1 - rate);
 }
 
-/** Expected tokens per round if the draft at position i is accepted with probability `rates[i]`, given all before it.
- *  */
+/** Return the expected tokens per round; `rates[i]`: acceptance rate at position i, given that all earlier drafts
+ *  passed. */
 export function tauByPosition(rates) {
   let reached = 1, tau = 1;
   for (const rate of rates) tau += reached *= rate;
@@ -29,8 +29,8 @@ export function acceptedProbs(rates) {
 
 /** Return the draft length with the highest speed-up; depth 0 is plain decoding.
  *  @param {number[]} rates  by position  @param {{level: number, verify: number, node: number, other: number}} cost
- *    in plain steps: one more draft level; a target forward without drafts; one more level's tokens in that forward;
- *    the rest of a round
+ *    in plain steps: one more draft level; a forward pass of the target without drafts; one more level's tokens in
+ *    that pass; the rest of a round
  *  @param {number} beyond  acceptance rate after the last measured position */
 export function bestDepth(rates, cost, beyond, most = 64) {
   let best = { depth: 0, tau: 1, speedup: 1 }, reached = 1, tau = 1;
@@ -42,7 +42,8 @@ export function bestDepth(rates, cost, beyond, most = 64) {
   return best;
 }
 
-/** Fit a line to the duration of target forwards by their size: slope and intercept; a negative slope counts as 0. */
+/** Fit a line to the duration of the target's forward passes by their size: slope and intercept; a negative slope
+ *  counts as 0. */
 function verifyLine(rounds) {
   const n = rounds.map((r) => r.nodes.depth.length), s = rounds.map((r) => r.verify_s), mn = mean(n), ms = mean(s);
   const spread = sum(n.map((x) => (x - mn) ** 2)),
@@ -63,10 +64,10 @@ function offered({ nodes, path, emitted: out, placed }) {
 /** Return all values that the charts overlay on the measurement.
  *  @param {object[]} rounds  @param {object[]|null} plain  rounds of plain decoding, if it was measured
  *  @param {{depth: number, tested: number, accepted: number}[]} byDepth  `figures.acceptanceByDepth(rounds)`
- *  @param {(rounds: object[]) => object[]} calm  `stalls.calm`: stalled rounds are left out of the costs
+ *  @param {(rounds: object[]) => object[]} calm  `stalls.notStalled`: stalled rounds are left out of the costs
  *  @returns {{tau: number, rate: number, tauIid: number, tauByPosition: number, counts: number[], best:
- *    object|null}|null} `counts`: expected rounds by accepted drafts, if all are equally likely; null if nothing was
- *    tested */
+ *    object|null}|null} `counts`: expected rounds by accepted drafts, if all drafts are equally likely to be accepted;
+ *    null if nothing was tested */
 export function overlay(rounds, plain, byDepth, calm = (all) => all) {
   const tested = sum(byDepth.map((d) => d.tested));
   if (!tested) return null;

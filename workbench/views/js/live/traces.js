@@ -133,13 +133,13 @@ function parse(text) {
   return found;
 }
 
-/** Whether a URL is a PNG data URL and nothing else: drawing it fetches nothing, and it has no quote that could end an
- *  attribute of an exported page. Pure. */
+/** Return whether a URL is a PNG data URL and nothing else: drawing it fetches nothing, and it has no quote that could
+ *  end an attribute of an exported page. Pure. */
 export function isPngUrl(url) {
   return typeof url === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]*$/.test(url);
 }
 
-/** Whether an image can be drawn without fetching anything: its URL is a PNG data URL. */
+/** Return whether an image can be drawn without fetching anything: its URL is a PNG data URL. */
 function isDrawableImage(p) {
   return (
     isPngUrl(p?.url) &&
@@ -147,7 +147,7 @@ function isDrawableImage(p) {
   );
 }
 
-/** Whether all fields of a rule are text. */
+/** Return whether all fields of a rule are text. */
 function isRule(rule) {
   const texts = (some) =>
     some && typeof some === "object" && Object.values(some).every((text) => typeof text === "string");
@@ -156,7 +156,7 @@ function isRule(rule) {
   );
 }
 
-/** Whether the columns that older schemas lack are absent, or as long as the tree and of the right type. */
+/** Return whether the columns that older schemas lack are absent, or as long as the tree and of the right type. */
 function hasValidTests({ tokens, rule = [], inputs = {} }) {
   const whole = (column, kind) =>
     Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
@@ -168,14 +168,14 @@ function hasValidTests({ tokens, rule = [], inputs = {} }) {
   );
 }
 
-/** Whether a round's tentative tokens (placed after the text, or revoked) are valid; older schemas have none. */
+/** Return whether a round's tentative tokens (placed after the text, or revoked) are valid; older schemas have none. */
 function hasValidTentative({ placed = [], revoked = [] }) {
   const isToken = (t) => Number.isInteger(t?.position) && typeof t.text === "string" && typeof t.p === "number";
   return Array.isArray(placed) && placed.every(isToken) && Array.isArray(revoked) && revoked.every(Number.isInteger);
 }
 
-/** Whether the probe tokens of a draft of n nodes are valid: each follows an earlier node or probe; older schemas have
- *  none. */
+/** Return whether the probe tokens of a draft of n nodes are valid: each follows an earlier node or probe; older
+ *  schemas have none. */
 function hasValidProbes({ probes = [] }, n) {
   return (
     Array.isArray(probes) &&
@@ -195,7 +195,7 @@ function hasValidProbes({ probes = [] }, n) {
 function roundProblem(round, index) {
   const { nodes, emitted, path } = round ?? {};
   if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
-  if (round.index !== index) return `its index is ${round.index}`;
+  if (round.index !== index) return `its index is ${round.index} instead of ${index}`;
   const n = nodes.tokens?.length;
   if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n))
     return "the columns of its nodes differ in length";

@@ -7,7 +7,8 @@ import * as tree from "./tree.js";
 const HIGH = 40, CELL = 10;
 const WORDS = "ring: q of the drafter · disc: p of the target · under a node: its test · dotted: never tested";
 
-/** Legend of the drawing; with several drafters also of the rings. Pure. @param {string[]} drafters  names */
+/** Return the legend of the drawing; with several drafters also of the rings. Pure.
+ *  @param {string[]} drafters  names */
 export const words = (drafters) =>
   drafters.length ? `${WORDS} · dashed outer ring: drafted by ${drafters.slice(1).join(", ")} · solid outer ring: by both` : WORDS;
 
@@ -36,7 +37,7 @@ export function build(parts) {
       button("treeUnfold", "unfold all", "Show every drafted node", () =>
         tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0),
       ),
-      button("treeHindsight", "hindsight", "Best tree in hindsight: show the further draft that would have been accepted", () => {}),
+      button("treeHindsight", "hindsight", "Best tree in hindsight: show the additional draft that would have been accepted", () => {}),
       button("treeWide", "wide", "Use the full width for the tree", () => widen(parts)),
     ),
     (parts.treeWords = h("span", { className: "wb-treewords" }, WORDS)),
@@ -56,7 +57,7 @@ function widen(parts) {
 }
 
 /** Update the toolbar. @param {any} parts  @param {boolean} on  whether the tree is visible
- *  @param {string} [better]  the further draft in hindsight, in words; empty: switched off */
+ *  @param {string} [better]  the additional draft in hindsight, in words; empty: switched off */
 export function render(parts, on, better = "") {
   const shown = on ? tree.shown(parts.tree) : null;
   parts.treeBar.hidden = !shown;
@@ -73,8 +74,8 @@ export function render(parts, on, better = "") {
   overview(parts.overview, shown);
 }
 
-/** Layout of the overview: one column per level, one bar per node. Pure. @returns {{cells: object[], columns: number,
- *  pitch: number}} */
+/** Return the layout of the overview: one column per level, one bar per node. Pure. @returns {{cells: object[],
+ *  columns: number, pitch: number}} */
 export function grid(tree) {
   const count = new Map(), cells = [];
   for (const [id, node] of tree.nodes) {

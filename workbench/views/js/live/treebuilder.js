@@ -10,7 +10,7 @@ export function builderRecord(round, node) {
   return { rule, before: value(grown.before, rule.before), after: value(grown.after, rule.after) };
 }
 
-/** Product of a node column along the path to `node`; null if a value on it is missing. Pure. */
+/** Return the product of a node column along the path to `node`; null if a value on it is missing. Pure. */
 export function pathProduct({ nodes }, name, node) {
   let product = 1;
   for (let at = node; at >= 0; at = nodes.parents[at]) {
@@ -23,7 +23,7 @@ export function pathProduct({ nodes }, name, node) {
 
 const figure = (v, f) => (Number.isInteger(v) ? `${v}` : f.digits(v, 2));
 
-/** Short label for the tree: "added by eagle-2, score 9 → 6"; empty if the trace has no record. Pure.
+/** Return a short label for the tree: "added by eagle-2, score 9 → 6"; empty if the trace has no record. Pure.
  *  @param {object} f  the module `formula` */
 export function brief(round, node, f) {
   const record = builderRecord(round, node);
@@ -32,8 +32,8 @@ export function brief(round, node, f) {
   return `added by ${record.rule.name}${values.length ? `, score ${values.join(" → ")}` : ""}`;
 }
 
-/** Details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given for any
- *  node below the first level, also in traces without tree-builder records. Pure.
+/** Return details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given
+ *  for any node below the first level, also in traces without tree-builder records. Pure.
  *  @param {object} f  the module `formula` */
 export function statement(round, node, f) {
   const record = builderRecord(round, node), out = [];

@@ -123,7 +123,7 @@ export function drafterNames({ source = [] }) {
   return found.length > 1 ? found : [];
 }
 
-/** CSS class of a node by drafter: "by-0", "by-1" …, or "by-both"; empty if there is one drafter. */
+/** Return the CSS class of a node by drafter: "by-0", "by-1" …, or "by-both"; empty if there is one drafter. */
 function drafterClass(source, drafters) {
   if (!drafters.length || !source) return "";
   return source.includes(" + ") ? "by-both" : `by-${drafters.indexOf(source)}`;
@@ -197,9 +197,9 @@ export function unfold(tree, open, auto) {
   return drawn;
 }
 
-/** Default folding of the spine view: of the untested nodes, draw the most likely children along the accepted path;
- *  draw a small tree completely. @param {any} tree  @param {{room: number, column: number}} given  rows of the region;
- *  width of a column in pixels */
+/** Return the default folding of the spine view: of the untested nodes, draw the most likely children along the
+ *  accepted path; draw a small tree completely. @param {any} tree  @param {{room: number, column: number}} given  rows
+ *  of the region; width of a column in pixels */
 export function spineAuto(tree, { room, column }) {
   const whole = tree.drafted <= FEW && column >= 72, most = whole ? Infinity : column >= 96 ? 3 : column >= 72 ? 2 : 1;
   return (node, untested) => {
@@ -209,7 +209,7 @@ export function spineAuto(tree, { room, column }) {
   };
 }
 
-/** Default folding of the level view: tested nodes, then the most likely paths, `limit` nodes in all. */
+/** Return the default folding of the level view: tested nodes, then the most likely paths, `limit` nodes in all. */
 export function levelsAuto(tree, limit = MANY) {
   const shown = new Set(), all = [...tree.nodes.values()].filter((n) => n.id !== ROOT && n.id !== TARGET);
   all.sort((a, b) => b.tested - a.tested || b.likely - a.likely || a.id - b.id);

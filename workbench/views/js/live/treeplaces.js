@@ -135,7 +135,7 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     under = pitch - ROW - 1;
   const take = (x0, y0, x1, y1) => occupied.push({ x0, y0, x1, y1 });
   const meets = (x0, y0, x1, y1) => occupied.some((t) => t.x0 < x1 && t.x1 > x0 && t.y0 < y1 && t.y1 > y0);
-  /** Right limit of a line of text. */
+  /** Return the right limit of a line of text. */
   const free = (x, y0, y1) =>
     Math.min(bands.width - 4, ...occupied.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
   const kids = (id) => drawn.get(id).children.filter((c) => !line.has(c));
@@ -269,10 +269,10 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
   return { items, block, hang, foldOf: (id) => folds.get(id) ?? null, pitch };
 }
 
-/** Width of a fold button. */
+/** Return the width of a fold button. */
 const pillOf = (sign, room) => Math.max(20, Math.ceil(room.measure(sign, true)) + 4);
 
-/** Path of an edge: along the parent's line to the border of the bands, down, and to the mark. */
+/** Return the path of an edge: along the parent's line to the border of the bands, down, and to the mark. */
 function edge(from, border, y, x) {
   if (y - from.y < 8) return `M${Math.round(10 * from.x) / 10} ${from.y}H${Math.round(10 * x) / 10}`;
   const r = Math.max(1, Math.min(7, border - from.x)), f = (v) => Math.round(10 * v) / 10;
@@ -329,7 +329,7 @@ export function boxes(placed) {
   });
 }
 
-/** Box of a text. @param {number[]} reach  extent above and below the baseline */
+/** Return the box of a text. @param {number[]} reach  extent above and below the baseline */
 function textBox(of, kind, { x, y, w, anchor }, reach) {
   const [up, down] = reach;
   const x0 = anchor === "middle" ? x - w / 2 : x;

@@ -94,7 +94,7 @@ function displayedRun(run, arriving) {
   return arriving && run.state === "finished" ? { ...run, state: "running" } : run;
 }
 
-/** Key figure of speed, from the run, its baseline, and the measured pairs. */
+/** Return the key figure of speed, from the run, its baseline, and the measured pairs. */
 function speedOf({ pairs, run }, baseline, figures, rounds) {
   const plain = plainOf(run, baseline)?.tokens_per_second ?? null;
   return speedup.figure({
@@ -106,7 +106,8 @@ function speedOf({ pairs, run }, baseline, figures, rounds) {
   });
 }
 
-/** Figures of plain decoding for a run: those of its baseline, or the rate stored with it; null if there are none. */
+/** Return the figures of plain decoding for a run: the figures of its baseline, or the rate stored with it; null if
+ *  there are none. */
 function plainOf(run, { rounds }) {
   if (rounds) return summaries.summary(rounds);
   const rate = run?.baseline?.tokens_per_second;
@@ -136,7 +137,7 @@ function baselineOf(page, rounds) {
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was measured with other settings");
   const broken = summaries.baselineBreak(rounds, catalogue?.sampling.map((p) => p.name) ?? []);
-  if (broken) return none(`baseline invalid: ${broken.text} @ round ${broken.index + 1}`);
+  if (broken) return none(`baseline invalid: ${broken.text} at round ${broken.index + 1}`);
   return { rounds: store.visible(plain), why: "", ready };
 }
 

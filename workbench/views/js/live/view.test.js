@@ -71,7 +71,7 @@ test("a change of sampling during the run invalidates the baseline; a recording 
   );
   assert.match(
     of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline,
-    /^baseline invalid: temperature 0.70 → 0.20 @ round 5$/,
+    /^baseline invalid: temperature 0.70 → 0.20 at round 5$/,
   );
   assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
 });

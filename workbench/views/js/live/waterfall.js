@@ -11,7 +11,7 @@ import * as whatif from "./whatif.js";
 
 const LEFT = 68, RIGHT = 48, ROW = 18, BAR = 12, AXIS = 40;
 /** Phases of a round, with the words of the legend. */
-const KINDS = { draft: "draft", verify: "verify", accept: "accept and commit", overhead: "plan and other overhead", wait: "waiting for other runs" };
+const KINDS = { draft: "draft", verify: "verify", accept: "accept and commit", overhead: "planning and other overhead", wait: "waiting for other runs" };
 const NAMES = { draft: "draft", verify: "verify", wait: "wait", judge: "accept", commit: "accept" };
 /** Shortest visible time in seconds, step of the zoom, and share of the view that an arrow key moves. */
 const LEAST_S = 2e-4, ZOOM = 1.25, PAN = 0.15;
@@ -36,7 +36,7 @@ export function arithmetic(f, plain) {
   if (!plain?.tokens_per_second)
     return `τ ${tau.toFixed(2)} tokens per round; a round takes ${ms(round)}. The speed-up needs a measured baseline.`;
   const pass = 1 / plain.tokens_per_second, cost = round / pass;
-  return `τ ${tau.toFixed(2)} tokens per round ÷ ${cost.toFixed(2)} (a round takes ${ms(round)}, a plain pass ${ms(pass)}) = ${(tau / cost).toFixed(2)}× in this run.`;
+  return `τ ${tau.toFixed(2)} tokens per round ÷ ${cost.toFixed(2)} (a round takes ${ms(round)}, a pass of plain decoding ${ms(pass)}) = ${(tau / cost).toFixed(2)}× in this run.`;
 }
 
 /** Return the phases of a round without gaps; time outside the recorded phases is "overhead". Pure.
@@ -54,7 +54,7 @@ export function phases(round) {
   return out;
 }
 
-/** Seconds from the start of the first round to the end of the last one. Pure. */
+/** Return the seconds from the start of the first round to the end of the last one. Pure. */
 export const duration = (rounds) =>
   rounds.length ? rounds.at(-1).started_s + rounds.at(-1).seconds - rounds[0].started_s : 0;
 
@@ -262,7 +262,7 @@ function draw(state) {
   );
   kit.write(head.title, "time since the first round (ms)");
   kit.write(head.name, "plain");
-  kit.write(head.none, data.plain ? (drawn.plain.length ? "" : "finished before this time") : "no baseline for this run");
+  kit.write(head.none, data.plain ? (drawn.plain.length ? "" : "plain decoding finished before this time") : "no baseline for this run");
   kit.fit(head.ticks, drawn.ticks.length, () => kit.group("line", "text"));
   drawn.ticks.forEach((tick, i) => {
     const [line, text] = head.ticks.children[i].children;

@@ -17,7 +17,7 @@ test("the shares stand in one line, and sum to all of the time", () => {
 test("the arithmetic gives the ratio of the measured rates", () => {
   assert.equal(
     arithmetic(f, { tokens_per_second: 50 }),
-    "τ 3.10 tokens per round ÷ 1.40 (a round takes 28.00 ms, a plain pass 20.00 ms) = 2.21× in this run.",
+    "τ 3.10 tokens per round ÷ 1.40 (a round takes 28.00 ms, a pass of plain decoding 20.00 ms) = 2.21× in this run.",
   );
   assert.match(arithmetic(f, null), /needs a measured baseline/);
   assert.equal(arithmetic(figures.summary([]), null), "No rounds yet.");
@@ -32,7 +32,7 @@ test("the phases of a round leave no time out", () => {
     { name: "draft", start_s: 1.1, end_s: 1.3 }, { name: "verify", start_s: 1.3, end_s: 1.8 }, { name: "judge", start_s: 1.8, end_s: 1.9 },
   ] };
   assert.deepEqual(phases(made).map((p) => p.kind), ["overhead", "draft", "verify", "accept", "overhead"]);
-  assert.equal(roundWords(made), "Round 1: +1 token in 1000.0 ms = draft 200.0 ms + verify 500.0 ms + accept and commit 100.0 ms + plan and other overhead 200.0 ms");
+  assert.equal(roundWords(made), "Round 1: +1 token in 1000.0 ms = draft 200.0 ms + verify 500.0 ms + accept and commit 100.0 ms + planning and other overhead 200.0 ms");
 });
 
 test("zoom keeps the time under the pointer, pan stops at the ends, and reset shows all", () => {

@@ -28,12 +28,12 @@ const LOST = [
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
 
-/** Bars of the time budget: one round, and the plain steps that emit the same number of tokens. Pure.
+/** Return the bars of the time budget: one round, and the plain steps that emit the same number of tokens. Pure.
  *  @returns {{names: string[], parts: Record<string, number[]>, totals: number[]}} milliseconds */
 export function budgetBars(b) {
   const names = ["one round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));
   if (b.plain_s !== null) {
-    names.push(`${b.tau.toFixed(2)} plain steps`);
+    names.push(`${b.tau.toFixed(2)} steps of plain decoding`);
     const verify = 1e3 * b.tau * b.plain_verify_s,
       plain = { draft: 0, verify, accept: 0, other: 1e3 * b.tau * b.plain_s - verify };
     for (const [name] of PARTS) parts[name].push(plain[name]);
@@ -194,7 +194,7 @@ function draw(state) {
   kit.write(
     state.cut,
     (found.lengths?.cut_short
-      ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the figures do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forwards had the same size."}`
+      ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the figures do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forward passes had the same size."}`
       : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "speed of shorter drafts"], ["plain", "speed without drafts"]) : ""),
   );
   kit.write(state.widths, widthWords(found.widths, found.rescues) + (found.widths.length ? errorWords(found, ["width", "τ of a tree"]) : ""));
@@ -207,7 +207,7 @@ function draw(state) {
       )
       .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "τ of the better of both"]) : ""),
   );
-  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance"], ["formula", "speed-up by the formula"]));
+  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance probability"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
     head: ["used by", "name", "formula", "counts", "value", "note", "source"],
     rows: found.definitions.map((d) => [
@@ -299,7 +299,7 @@ function drawSteps(state, b) {
     state,
     "steps",
     `${steps} times plain decoding.`,
-    ["counted", "× plain"],
+    ["counted effects", "speed relative to plain decoding"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
       data: [

@@ -14,7 +14,7 @@ const budget = {
 
 test("the budget's bars add up to the round and to the plain steps for the same tokens", () => {
   const bars = budgetBars(budget);
-  assert.deepEqual(bars.names, ["one round", "2.00 plain steps"]);
+  assert.deepEqual(bars.names, ["one round", "2.00 steps of plain decoding"]);
   assert.ok(Math.abs(bars.totals[0] - 14) < 1e-9);
   assert.ok(Math.abs(bars.totals[1] - 16) < 1e-9);
   assert.equal(bars.parts.draft[1], 0);

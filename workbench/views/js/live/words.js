@@ -47,7 +47,7 @@ function place(queue) {
   return queue ? `queued: position ${queue.position} of ${queue.of}` : "queued";
 }
 
-/** Text of the empty token card. */
+/** Return the text of the empty token card. */
 export function waiting(run, ready = true) {
   if (!ready) return "The backend is starting …";
   if (!run) return "Press Run. The tokens appear here, grouped by round of draft and verify.";
@@ -118,8 +118,8 @@ function outdatedWarning(message, where, rounds) {
 
 const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
 
-/** Badge of a run: origin (live, recorded, imported), model and hardware. For a run from elsewhere also its method,
- *  because the form may show another. */
+/** Return the badge of a run: origin (live, recorded, imported), model and hardware. For a run from elsewhere also its
+ *  method, because the form may show another. */
 export function badge(run, device) {
   if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
   const { target, method, device: recorded, dtype, hardware } = run.header;
@@ -128,14 +128,14 @@ export function badge(run, device) {
   return [FROM[run.from], run.from === "live" ? "" : method, target, on].filter(Boolean).join(" · ");
 }
 
-/** Note under the buttons about the last change. */
+/** Return the note under the buttons about the last change. */
 export function changeNote(marks, active) {
   const last = marks.at(-1);
   if (last) return `${last.text} was applied at round ${last.index + 1}; the target's KV cache was kept.`;
   return active ? "Changes take effect at the next round." : "";
 }
 
-/** Summary for the screen reader's live region. */
+/** Return the summary for the screen reader's live region. */
 export function announcement(figures, over) {
   const rate =
     figures.acceptance_rate === null

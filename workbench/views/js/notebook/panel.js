@@ -34,7 +34,7 @@ export function mount(root, { model, on, ends }) {
   note.setAttribute("role", "status");
   root.append(h("div", { className: "wb-side wb-paramside" },
     h("div", { className: "wb-pick" }, h("label", { htmlFor: method.id }, "Method"), method, promise, teaches),
-    own, first, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), rest), note));
+    own, first, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling settings"), rest), note));
   let values = { ...model.get("values") }, timer = null;
   const sendValues = () => {
     clearTimeout(timer);

@@ -64,7 +64,7 @@ function themed(el, ends) {
   };
 }
 
-/** Whether the surrounding JupyterLab, VS Code, Colab or page is dark. Pure. */
+/** Return whether the surrounding JupyterLab, VS Code, Colab or page is dark. Pure. */
 export function isDark({ documentElement: html, body }) {
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
   if (body.dataset.vscodeThemeKind) return /dark|high-contrast$/.test(body.dataset.vscodeThemeKind);

@@ -4,7 +4,7 @@
 const KEPT = /^\d{8}-\d{6}-[0-9a-f]{8}$/;
 const RUN = /\/r\/([^/]+)$/;
 
-/** Whether a name has the form of a kept run's id. */
+/** Return whether a name has the form of a kept run's id. */
 export function isKept(name) {
   return KEPT.test(name ?? "");
 }
@@ -51,7 +51,8 @@ export function brief(query) {
   return shortened.toString();
 }
 
-/** Note on a link that is too long to hold the prompt; empty if it holds the whole query. @param {string} query */
+/** Return the note on a link that is too long to hold the prompt; empty if it holds the whole query. @param {string}
+ *  query */
 export function lacking(query) {
   return query.length > LONGEST ? " The link does not contain the prompt, which is too long for an address." : "";
 }

@@ -7,7 +7,8 @@ const BOX = { left: 30, top: 34, bottom: 36 };
  *  */
 const NEAR = 18;
 
-/** Geometry of the bars. Pure. @returns {{x: number, width: number, y: number, height: number, part: number}[]} */
+/** Return the geometry of the bars. Pure. @returns {{x: number, width: number, y: number, height: number, part:
+ *  number}[]} */
 export function layout(bars, max, width, left = BOX.left, high = 160) {
   const room = (width - left - 8) / Math.max(bars.length, 4), tall = high - BOX.top - BOX.bottom;
   return bars.map((bar, i) => {
@@ -23,7 +24,7 @@ export function layout(bars, max, width, left = BOX.left, high = 160) {
  *  @param {{bars: {label: string, value: number, text: string, part?: number, low?: number, high?: number}[],
  *           max: number, ticks: number[], digits?: number, axis: string, up: string, summary: string, overlay?:
  *           number[]|null}} data  `axis` and `up`: titles of the two axes; `overlay`: theoretical value of each bar,
- *    drawn over them as a dashed line with a mark a bar */
+ *    drawn over them as a dashed line with one mark per bar */
 export function render(el, data) {
   const width = Math.max(180, kit.size(el).width || 280),
     high = Math.max(140, kit.size(el).height || 160),
@@ -86,7 +87,7 @@ export function render(el, data) {
 
 /** Return the baseline height of a bar's number: above its interval and above a theory mark that would cover it. Pure.
  *  @param {number} top  of the bar  @param {number} whisker  upper end of its interval
- *  @param {number|null} [mark]  height of theory's mark */
+ *  @param {number|null} [mark]  height of the theory mark */
 export function above(top, whisker, mark = null) {
   const end = Math.min(top, whisker), covered = mark !== null && mark < end + 6 && mark > end - NEAR;
   return Math.max(11, (covered ? Math.min(end, mark - 4) : end) - 5);

@@ -4,7 +4,7 @@
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
-/** Sampling of siblings by tree builder, in the bench's names; for all other tree builders: without replacement. */
+/** Sampling of siblings by tree builder, in the bench's names; all other tree builders draft without replacement. */
 export const WAY_OF = {
   specinfer: "independent", "head-and-one": "head", "eagle-2": "fixed", template: "fixed", superposed: "fixed",
   "dynamic-sparse": "fixed",

@@ -66,7 +66,7 @@ function newPage(el, parts, host, state) {
   });
 }
 
-/** Whether the page's tab is open; true for a page without tabs. */
+/** Return whether the page's tab is open; true for a page without tabs. */
 export function isOpen({ host }) {
   return host.isOpen?.() !== false;
 }
@@ -117,7 +117,7 @@ function wireKeys(page, view) {
   );
 }
 
-/** Whether a key is for the stage: no control is edited or pressed with it. */
+/** Return whether a key is for the stage: no control is edited or pressed with it. */
 function isForStage(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest(EDITABLE)) return false;
   return !(event.target.closest("button, a, summary") && (event.key === " " || event.key === "Enter"));

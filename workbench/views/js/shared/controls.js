@@ -307,7 +307,7 @@ function build(el) {
     ui.sampling,
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
     ui.params,
-    h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
+    h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling settings ", ui.moreNote), ui.sampling2),
     h(
       "div",
       { className: "wb-pair" },

@@ -2,7 +2,7 @@
 
 const TRANSLATING = "any-drafter";
 
-/** Whether a method drafts with a separate model. Pure. @param {{needs?: string[]} | undefined} method */
+/** Return whether a method drafts with a separate model. Pure. @param {{needs?: string[]} | undefined} method */
 export function usesDraftModel(method) {
   return Boolean(method?.needs?.some((need) => need === "drafter" || need === TRANSLATING));
 }

@@ -90,8 +90,8 @@ export function jsonLines({ header, rounds, footer, attribution }) {
 }
 
 /**
- * A trace as Chrome-trace JSON ("JSON object format"), for Perfetto and chrome://tracing: phases on their lanes, rounds
- * above them, counters, and settings that changed. Times are in µs from the start of prefill. Pure.
+ * Return a trace as Chrome-trace JSON ("JSON object format"), for Perfetto and chrome://tracing: phases on their
+ * lanes, rounds above them, counters, and settings that changed. Times are in µs from the start of prefill. Pure.
  */
 export function chromeTrace({ header, rounds }) {
   const pid = 1, zero = header.prefill_s ?? 0, us = (seconds) => 1e6 * (seconds + zero);
@@ -326,7 +326,7 @@ function inlineStyles(originals, copies, properties) {
   removed.forEach((copy) => copy.remove());
 }
 
-/** Return as an element what the stylesheet draws before `original`: an exported image has no stylesheet. Or null. */
+/** Return the stylesheet's content before `original` as an element, or null: an exported image has no stylesheet. */
 function before(original, properties) {
   const style = getComputedStyle(original, "::before"), { content } = style;
   if (!content || content === "none" || content === "normal" || style.display === "none") return null;
@@ -381,12 +381,12 @@ export function wire(parts, signal) {
 
 /** Fill the menu of a page: its files, and an image of each card that is visible.
  *  @typedef {{text: string, about: string, act: (data: any) => any, kind?: string, off?: () => string}} Item  `act`
- *    saves and returns what to say; `kind`: the file's, for tests and links; `off`: why it is not available now
+ *    saves and returns the message to show; `kind`: the file's, for tests and links; `off`: why it is not available now
  *  @param {any} container
  *  @param {{title: string, nothing: string, data: () => any, items: Item[], stage: Element,
  *    note: (data: any) => string, name: (data: any, ending: string, part: string) => string}} given  `title` of the
- *    files; `nothing`: said while there is no `data`; `note`: caption of an image, the origin of its figures; `name`:
- *    file name of an image */
+ *    files; `nothing`: message while there is no `data`; `note`: caption of an image, the origin of its figures;
+ *    `name`: file name of an image */
 export function fill(container, { title, nothing, data, items, stage, note, name }) {
   const status = h("p", { className: "wb-exportnote" });
   status.setAttribute("role", "status");

@@ -14,7 +14,7 @@ const DELAY = "delay before the round (s)";
 /** Names of these signals in traces of earlier versions. */
 const EARLIER_NAMES = { [ACCEPTANCE_GAIN]: "acceptance bought (ΔA)", [DELAY]: "held back before it (s)" };
 
-/** Whether a round was verified by a rule that does not preserve the target's distribution. */
+/** Return whether a round was verified by a rule that does not preserve the target's distribution. */
 export const isApproximate = (round) =>
   [ACCEPTANCE_GAIN, EARLIER_NAMES[ACCEPTANCE_GAIN]].some((name) => name in (round.signals ?? {}));
 
@@ -34,7 +34,7 @@ export function count(round) {
   return counted.get(round);
 }
 
-/** Seconds from the end of prefill to the end of a round; time between rounds is included. */
+/** Return the seconds from the end of prefill to the end of a round; time between rounds is included. */
 const ending = (round) => (round ? (round.started_s ?? 0) + round.seconds : 0);
 
 /** Return all figures of consecutive rounds by name; null where a denominator is zero.
@@ -78,12 +78,13 @@ function signal(rounds, ...names) {
   return values.length ? sum(values) : null;
 }
 
-/** Value of a signal, also under its earlier name. */
+/** Return the value of a signal, also under its earlier name. */
 const valueOf = (round, name) => round.signals?.[name] ?? round.signals?.[EARLIER_NAMES[name]];
 
 const has = (round, name) => typeof valueOf(round, name) === "number";
 
-/** Acceptance rate after each round, over the last `window` rounds and over all so far; null without tested drafts.
+/** Return the acceptance rate after each round, over the last `window` rounds and over all so far; null without tested
+ *  drafts.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
 export function acceptanceOverTime(rounds, window = 8) {
   const points = [];
@@ -99,7 +100,7 @@ export function acceptanceOverTime(rounds, window = 8) {
   return points;
 }
 
-/** Tokens per second after each round, over the last `window` rounds and over all so far.
+/** Return the tokens per second after each round, over the last `window` rounds and over all so far.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
 export function speedOverTime(rounds, window = 8) {
   let tokens = 0, tokensRecent = 0;
@@ -111,7 +112,8 @@ export function speedOverTime(rounds, window = 8) {
   });
 }
 
-/** Per depth: rounds that tested a node there, rounds that accepted one, the quotient and its 95 % Wilson interval. */
+/** Return per depth: rounds that tested a node there, rounds that accepted one, the quotient and its 95 % Wilson
+ *  interval. */
 export function acceptanceByDepth(rounds) {
   const tried = new Map(), kept = new Map();
   for (const { nodes } of rounds) {
@@ -142,7 +144,7 @@ export function histogram(rounds) {
 }
 
 /** Return the first change during the run that invalidates the baseline, or null.
- *  @param {string[]} names  settings that plain decoding also has (those of sampling) */
+ *  @param {string[]} names  settings that plain decoding also has (the sampling settings) */
 export function baselineBreak(rounds, names) {
   for (const r of rounds) {
     const found = r.changes.find((c) => names.includes(c.name));
@@ -168,8 +170,8 @@ export function methodSegments(rounds, title = (method) => method) {
   return out;
 }
 
-/** Return the figures of each segment; its seconds count from the end of the previous round. They add up to those of
- *  the whole run. Pure. */
+/** Return the figures of each segment; its seconds count from the end of the previous round. All segments add up to
+ *  the figures of the whole run. Pure. */
 export function segmentFigures(rounds, segments) {
   return segments.map((each) => ({
     ...each,
@@ -206,7 +208,7 @@ function changeText({ name, before, after }) {
   return name === "method" ? `${show(before)} → ${show(after)}` : `${name} ${show(before)} → ${show(after)}`;
 }
 
-/** 95 % Wilson score interval of k successes in n trials. */
+/** Return the 95 % Wilson score interval of k successes in n trials. */
 export function wilson(k, n) {
   const z = 1.96, centre = (k + (z * z) / 2) / (n + z * z);
   const half = (z / (n + z * z)) * Math.sqrt((k * (n - k)) / n + (z * z) / 4);

@@ -22,7 +22,7 @@ export function field(param, value = param.default) {
   };
 }
 
-/** Whether a slider is useless: thousands of steps, or the default value is within the first one. Pure. */
+/** Return whether a slider is useless: thousands of steps, or the default value is within the first one. Pure. */
 function isCoarse(kind, min, max, usual) {
   return kind === "int" ? max - min > 5000 : usual > min && usual - min < (max - min) / 100;
 }
@@ -96,8 +96,8 @@ export function idle(when, values) {
 
 const MANY = 3;
 
-/** Return the parameters to fold away: those of policies, tree builders and verifiers that are not chosen, if there are
- *  more than `MANY`, to keep the form short. Pure.
+/** Return the parameters to fold away: the parameters of policies, tree builders and verifiers that are not chosen, if
+ *  there are more than `MANY`, to keep the form short. Pure.
  *  @param {{name: string, when?: string}[]} params  @param {Record<string, any>} values  all parameters in force
  *  @returns {Set<string>} their names */
 export function folded(params, values) {
@@ -105,7 +105,7 @@ export function folded(params, values) {
   return new Set(found.length > MANY ? found : []);
 }
 
-/** Return the values to send: those of the form, defaults for the rest. Pure. */
+/** Return the values to send: the form's values, and defaults for the rest. Pure. */
 export function values(params, current) {
   return Object.fromEntries(params.map((p) => [p.name, current[p.name] ?? p.default]));
 }

@@ -156,7 +156,7 @@ export function tableItem(page, kind, text, about, name) {
     text,
     about,
     act: exports.file((data) => name(data, kind), "", make),
-    off: () => (page.job ? "" : "only for a measurement of this app"),
+    off: () => (page.job ? "" : "available only for measurements made by this app"),
   };
 }
 

@@ -2,14 +2,14 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element with properties and children. */
+/** Return an HTML element with properties and children. */
 export function h(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
   return element;
 }
 
-/** An SVG element with attributes. */
+/** Return an SVG element with attributes. */
 export function s(tag, attributes = {}) {
   const element = document.createElementNS(SVG, tag);
   set(element, attributes);
@@ -75,7 +75,7 @@ const lookout = typeof IntersectionObserver === "undefined" ? null : new Interse
   }
 }, { rootMargin: "25%" });
 
-/** Whether `el` is visible, or nearly. When it becomes visible, a redraw is requested. */
+/** Return whether `el` is visible, or nearly. When it becomes visible, a redraw is requested. */
 export function inSight(el) {
   if (lookout && !near.has(el)) {
     near.set(el, true);

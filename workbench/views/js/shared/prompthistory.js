@@ -75,7 +75,7 @@ export function update(change, storage) {
   }
 }
 
-/** Remember a prompt that was used. @param {Pick<Storage, "getItem"|"setItem"|"removeItem">} [storage] */
+/** Store a prompt that was used. @param {Pick<Storage, "getItem"|"setItem"|"removeItem">} [storage] */
 export function remember(prompt, storage) {
   update(({ last }) => ({ last: added(last, prompt) }), storage);
 }

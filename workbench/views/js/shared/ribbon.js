@@ -160,7 +160,7 @@ export function describe(round) {
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
 }
 
-/** Whether a new chunk starts: after a line break once the last chunk is long enough, or when it is full. Pure.
+/** Return whether a new chunk starts: after a line break once the last chunk is long enough, or when it is full. Pure.
  *  @param {number} size  rounds in the last chunk  @param {boolean} broke  whether the last round ended a line */
 export function chunkEnds(size, broke) {
   return size >= CHUNK.most || (size >= CHUNK.least && broke);
@@ -220,7 +220,7 @@ function turnElement({ role, text }) {
   return [...(role === null ? [] : [chip]), ...(text === "" ? [] : [kit.h("span", {}, readable(text))])];
 }
 
-/** Whether the reader scrolled back, away from the newest text. */
+/** Return whether the reader scrolled back, away from the newest text. */
 export function isScrolledBack(el) {
   return el._ribbon?.scrolledBack ?? false;
 }

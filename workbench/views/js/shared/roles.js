@@ -37,7 +37,7 @@ export function word(text) {
   return MARKER.exec(text)?.[1] ?? text;
 }
 
-/** Whether the tokens at `at` are the wanted ones. */
+/** Return whether the tokens at `at` are the wanted ones. */
 function matches(tokens, at, wanted) {
   return wanted.every((text, k) => tokens[at + k] === text);
 }

@@ -105,12 +105,12 @@ export function visible(run) {
   return n === run.rounds.length ? run.rounds : run.rounds.slice(0, n);
 }
 
-/** Whether the run has ended. */
+/** Return whether the run has ended. */
 export function isOver(run) {
   return TERMINAL.has(run.state);
 }
 
-/** Whether the run occupies the engine: from Run to its end. A recording does not. */
+/** Return whether the run occupies the engine: from Run to its end. A recording does not. */
 export function isActive(run) {
   return run !== null && run.from === "live" && !isOver(run);
 }

@@ -27,7 +27,7 @@ export const TABLES = {
     };
   },
   curve: (rounds, figures) => ({
-    head: ["round", "last 8", "cumulative", "change"],
+    head: ["round", "accepted, last 8 rounds", "accepted, cumulative", "change"],
     rows: figures
       .acceptanceOverTime(rounds, 8)
       .map((p) => [
@@ -38,7 +38,7 @@ export const TABLES = {
       ]),
   }),
   rate: (rounds, figures) => ({
-    head: ["round", "last 8, tok/s", "cumulative, tok/s"],
+    head: ["round", "last 8 rounds, tok/s", "cumulative, tok/s"],
     rows: figures
       .speedOverTime(rounds, 8)
       .map((p) => [p.index + 1, p.windowed?.toFixed(1) ?? "–", p.cumulative?.toFixed(1) ?? "–"]),
@@ -50,7 +50,7 @@ export const TABLES = {
       .map((d) => [d.depth, d.tested, d.accepted, percent(d.rate), `${percent(d.low)} – ${percent(d.high)}`]),
   }),
   histogram: (rounds, figures) => ({
-    head: ["accepted", "rounds", "with a bonus token"],
+    head: ["accepted drafts", "rounds", "rounds with a bonus token"],
     rows: figures.histogram(rounds).map((b) => [b.accepted, b.rounds, b.bonus]),
   }),
 };

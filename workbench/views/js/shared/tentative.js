@@ -25,13 +25,13 @@ export function tentativeTokens(rounds) {
   }));
 }
 
-/** Whether a round sets tentative tokens, or writes several tokens or none, without a draft. Pure. */
+/** Return whether a round sets tentative tokens, or writes several tokens or none, without a draft. Pure. */
 export function isPlacing(round) {
   const { nodes, placed, revoked, emitted } = round;
   return nodes.status.length === 0 && Boolean(placed?.length || revoked?.length || (emitted?.length ?? 1) !== 1);
 }
 
-/** Describe such a round. Pure. */
+/** Describe a round that places tokens. Pure. */
 export function words(round) {
   const places = (n) => `${n} ${n === 1 ? "position" : "positions"}`;
   return `${places(round.placed.length)} filled, ${places(round.revoked.length)} revoked, ${round.emitted.length} final`;

@@ -28,7 +28,7 @@ export function axes(choice, catalogue) {
   const own = catalogue.methods.find((m) => m.name === choice.method)?.params ?? [],
     words = (name) => name.replaceAll("_", " ");
   return [
-    ...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "prompts (kinds)" : name })),
+    ...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "kind of prompts" : name })),
     ...own.map((p) => ({ value: p.name, text: words(p.name) })),
     ...catalogue.sampling.map((p) => ({ value: p.name, text: words(p.name) })),
     ...catalogue.options.filter((p) => p.name !== "seed").map((p) => ({ value: p.name, text: words(p.name) })),
@@ -135,7 +135,7 @@ export function plan(choice, catalogue) {
   return { axes: read, cells, problem };
 }
 
-/** The request of a sweep. */
+/** Return the request of a sweep. */
 export function request(choice, catalogue, clamp) {
   const varied = choice.axes.map((axis) => axis.name),
     known = [...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling];
@@ -158,7 +158,7 @@ export function request(choice, catalogue, clamp) {
   };
 }
 
-/** The query that restores the choice. Pure. */
+/** Return the query that restores the choice. Pure. */
 export function toQuery(choice, catalogue) {
   const query = new URLSearchParams(), usual = first(catalogue);
   for (const { name, text } of choice.axes) query.append("axis", `${name}=${text.replaceAll(/\s/g, "")}`);

@@ -25,7 +25,7 @@ export function choiceOf(sweep, choice) {
   };
 }
 
-/** Banner of a recorded example. Pure. */
+/** Return the banner of a recorded example. Pure. */
 export function banner({ on, date }, other) {
   return `RECORDED example, measured on ${on}; ${date}.${other.length ? ` The panel has other settings: ${other.join(", ")}.` : ""} Press Measure for figures of this machine.`;
 }

@@ -20,7 +20,7 @@ export function render(el, data) {
   controls.select(ui.method, controls.options(catalogue.methods), choice.method);
   controls.select(
     ui.drafter,
-    [{ value: "", text: "the target's default", disabled: false }, ...controls.options(draftModels.usable(catalogue, choice.method))],
+    [{ value: "", text: "the target's default drafter", disabled: false }, ...controls.options(draftModels.usable(catalogue, choice.method))],
     choice.drafter ?? "",
   );
   for (const [name, row] of [

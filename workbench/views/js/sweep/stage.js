@@ -102,11 +102,11 @@ export function draw(page) {
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
-  kit.write(parts.keptNote, "measured earlier by this app; one line per set of conditions");
+  kit.write(parts.keptNote, "measured earlier by this app; one line per sweep and set of conditions, such as the machine");
   keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent
-      ? `no answer for ${page.silent} s: check that the app is still running. Stop ends the measurement; finished cells are kept`
+      ? `no answer from the app for ${page.silent} s: check that it is still running. Stop ends the measurement; finished cells are kept`
       : !sweep
         ? "starting …"
         : measuring
@@ -268,7 +268,7 @@ function lines(page, title, predicted) {
     points: placed(s, ({ found: { value, low, high } }) => [value, low, high]),
     end: s.name,
   }));
-  // Theory lines are thin and without marks; one name stands for those of all series.
+  // Theory lines are thin and without marks; one name stands for the theory lines of all series.
   const expected = theory.flatMap(([, words], k) =>
     series.map((s, i) => ({
       name: `${s.name}, ${words}`,

@@ -128,8 +128,9 @@ export function curves(p, q) {
   return found;
 }
 
-/** Mean accepted drafts of a chain of 1 … 8 positions with the same p and q: token by token, and block verification.
- *  P(τ ≥ i) is E[wᵢ], w₀ = 1, wᵢ = min(1, wᵢ₋₁·p(xᵢ)/q(xᵢ)). Source: Sun et al. 2025, arXiv:2403.10444.
+/** Return the mean number of accepted drafts of a chain of 1 … 8 positions with the same p and q: token by token, and
+ *  block verification. P(τ ≥ i) is E[wᵢ], w₀ = 1, wᵢ = min(1, wᵢ₋₁·p(xᵢ)/q(xᵢ)). Source: Sun et al. 2025,
+ *  arXiv:2403.10444.
  *  @returns {{token: number[], block: number[]}} */
 export function chains(p, q) {
   const one = overlap(p, q), token = [], block = [];
@@ -190,8 +191,8 @@ export const APPROXIMATE = [
     of: (p, q, k) => typical(p, q, { epsilon: 0.09, delta: 0.3 }, k) },
 ];
 
-/** Return their acceptance rate and distance from p for k = 1 … 8. @returns {Record<string, {accepted: number, error:
- *  number}[]>} */
+/** Return the acceptance rate of the approximate rules and their distance from p for k = 1 … 8. @returns
+ *  {Record<string, {accepted: number, error: number}[]>} */
 export function priced(p, q) {
   const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1);
   return Object.fromEntries(APPROXIMATE.map(({ id, of }) => [id, ks.map((k) => of(p, q, k))]));

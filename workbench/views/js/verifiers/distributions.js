@@ -8,17 +8,17 @@ export function normalised(weights, otherwise = weights) {
   return total > 0 ? weights.map((x) => x / total) : otherwise;
 }
 
-/** Σ min(p, q): acceptance rate of one draft from q. */
+/** Return Σ min(p, q): acceptance rate of one draft from q. */
 export function overlap(p, q) {
   return sum(p.map((x, i) => Math.min(x, q[i])));
 }
 
-/** (p − q)₊, normalised: the residual distribution; p if nothing is left. */
+/** Return (p − q)₊, normalised: the residual distribution; p if nothing is left. */
 export function residual(p, q) {
   return normalised(p.map((x, i) => Math.max(0, x - q[i])), p);
 }
 
-/** Total variation: half of Σ |a − b|. */
+/** Return the total variation distance: half of Σ |a − b|. */
 export function distance(a, b) {
   return sum(a.map((x, i) => Math.abs(x - b[i]))) / 2;
 }
@@ -35,7 +35,7 @@ export function withEntry(probs, at, value) {
   return probs.map((x, i) => (i === at ? v : others > 1e-9 ? (x * (1 - v)) / others : (1 - v) / n));
 }
 
-/** A point mass. */
+/** Return a point mass. */
 export function point(at, n) {
   return Array.from({ length: n }, (_, i) => Number(i === at));
 }
@@ -45,8 +45,8 @@ export function without(probs, tokens) {
   return normalised(probs.map((x, i) => (tokens.includes(i) ? 0 : x)));
 }
 
-/** Expected total variation between `law` and the frequencies of n samples from it: ½·√(2/π)·Σ √(p(1 − p)/n), with each
- *  count approximately normal. */
+/** Return the expected total variation distance between `probs` and the frequencies of n samples from it: ½·√(2/π)·Σ
+ *  √(p(1 − p)/n), with each count approximately normal. */
 export function noise(probs, n) {
   return 0.5 * Math.sqrt(2 / Math.PI) * sum(probs.map((x) => Math.sqrt((x * (1 - x)) / n)));
 }

@@ -26,7 +26,8 @@ function testSequentially(p, drafts, by) {
   return [{ prob: 1, says: "", tests, residual: rest }];
 }
 
-/** ρ*, the least divisor in [1, k] with which k tests accept no token more often than p allows. Sun et al. 2023, §4. */
+/** Return ρ*, the least divisor in [1, k] with which k tests accept no token more often than p allows. Sun et al.
+ *  2023, §4. */
 export function discount(p, q, k) {
   let low = 1, high = k;
   for (let i = 0; i < HALVINGS; i += 1) {
@@ -37,8 +38,9 @@ export function discount(p, q, k) {
   return high;
 }
 
-/** Log weights by which the optimal rule for two drafts selects, and the distribution r of its selection. log w ← log w
- *  + log p − log r; of all weights seen, those with the largest Σ min(p, r). @returns {{w: number[], r: number[]}} */
+/** Return the log weights by which the optimal rule for two drafts selects, and the distribution r of its selection.
+ *  log w ← log w + log p − log r; of all weights seen, the ones with the largest Σ min(p, r). @returns {{w: number[],
+ *  r: number[]}} */
 export function weights(p, q, sampling) {
   const of = (w) =>
     q.map((x, i) =>
@@ -134,7 +136,7 @@ export const RULES = {
   },
 };
 
-/** Whether the output has distribution p for any p and q. One sampled draft is the same case for all rules. */
+/** Return whether the output has distribution p for any p and q. One sampled draft is the same case for all rules. */
 export function sound(rule, sampling, k) {
   return RULES[rule].exact.includes(sampling) || (k === 1 && sampling !== "fixed");
 }

@@ -16,7 +16,7 @@ export function count(q, k, sampling) {
   return sampling === "independent" ? k : Math.min(k, q.filter((x) => x > 0).length);
 }
 
-/** Return the distribution of draft number `elders.length` of n. */
+/** Return the distribution of draft number `earlier.length` of n. */
 export function draftProbs(q, earlier, n, sampling) {
   const j = earlier.length;
   if (sampling === "independent") return q;
@@ -60,7 +60,7 @@ export function tokenAt(probs, u) {
   return at >= 0 ? at : probs.findLastIndex((x) => x > 0);
 }
 
-/** Uniform numbers that follow from a seed (mulberry32). @returns {() => number} */
+/** Return a generator of uniform numbers that follow from a seed (mulberry32). @returns {() => number} */
 export function uniforms(seed) {
   let state = seed >>> 0;
   return () => {

@@ -45,7 +45,7 @@ export const EXAMPLES = [
   },
 ].map((each) => ({ ...each, words: WORDS.slice(0, each.p.length) }));
 
-/** The state of an example. @returns {State} */
+/** Return the state of an example. @returns {State} */
 export function example(at = 0) {
   const { name, says, ...rest } = EXAMPLES[at];
   return { ...structuredClone(rest), tp: 1, tq: 1, seed: 1, rounds: 0, from: `example: ${name}`, note: says };
@@ -111,7 +111,7 @@ function parseProbs(text) {
 /** Return a caveat about p and q taken from a run. Pure. */
 export function caveat(state) {
   return state.words.includes(OTHERS)
-    ? `“${OTHERS}” merges the tokens that the trace does not list into one, so acceptance rates are upper estimates. The sampling of drafts is that of the run.`
+    ? `“${OTHERS}” is one token for all that the trace does not list, so acceptance rates are upper estimates. Drafts are sampled as in the run.`
     : "";
 }
 

@@ -22,7 +22,7 @@ export function crossing({ p, q }, { k }) {
   const bounds = ["independent", "without"].map((sampling) => transport(p, q, k, sampling).bound);
   const over = ["independent", "without"].filter((_, i) => greedy > bounds[i] + 1e-9);
   const names = over.map((sampling) => `${figure(bounds[sampling === "without" ? 1 : 0])} of drafts sampled ${sampling === "without" ? "without replacement" : "independently"}`);
-  if (k === 1) return "With one draft, the greedy rule is the test of one sampled draft: none is fixed.";
+  if (k === 1) return "With one draft, no draft is fixed, so the greedy rule is the test of one sampled draft.";
   if (!over.length)
     return `The greedy draft has acceptance rate ${figure(greedy)}, not above the bounds of sampled drafts here (${bounds.map(figure).join(" and ")}).`;
   return `The greedy draft has acceptance rate ${figure(greedy)}, above the bound ${names.join(" and ")}. Both are correct: a bound holds for one way of sampling. Here k − 1 drafts are fixed, so q's most likely tokens are always among them, and no rule for such drafts accepts more.`;
@@ -34,7 +34,7 @@ export function prices(found, prices, { k }) {
     const { accepted, error } = prices[id][k - 1], more = accepted - found[exact][k - 1];
     return `${title}: ${more < -5e-4 ? "loses" : "gains"} ΔA ${figure(Math.abs(more))} at TV distance ${figure(error)}`;
   });
-  return `Approximate rules (dashed, ≈) with ${k === 1 ? "one draft" : `${k} independent drafts`}, compared with SpecInfer’s exact rule: ${each.join("; ")}. Not shown, because they need more than p and q: nearest (token embeddings), judge (hidden states), reflective (a second forward of the target), entropy-adaptive (earlier tokens). “As drafted” always accepts one draft, at TV distance TV(p, q).`;
+  return `Approximate rules (dashed, ≈) with ${k === 1 ? "one draft" : `${k} independent drafts`}, compared with SpecInfer’s exact rule: ${each.join("; ")}. Not shown, because they need more than p and q: nearest (token embeddings), judge (hidden states), reflective (a second forward pass of the target), entropy-adaptive (earlier tokens). “As drafted” always accepts one draft, at TV distance TV(p, q).`;
 }
 
 /** Describe the error of an unsound combination; "" for a sound one. */

@@ -1,5 +1,5 @@
-/** Counts and look-ups of the Vision tab in a trace. Pure. The counts are those of `workbench/trace/metrics.py`; a test
- *  compares both. */
+/** Counts and look-ups of the Vision tab in a trace. Pure. The counts are defined as in `workbench/trace/metrics.py`;
+ *  a test compares both. */
 
 /** A token needs the image if blanking the image lowers the target's probability of the token by at least this. */
 export const GROUNDED = 0.2;
@@ -278,7 +278,7 @@ export function items(run, beside, speed, definitions) {
       value: seen.since < 0 ? dash : `${seen.n_drafter}`,
       unit: seen.since < 0 ? "" : `of ${seen.n_target}`,
       label: "vision tokens of the drafter",
-      formula: "vision tokens in the drafter's KV cache, of those in the target's",
+      formula: "vision tokens in the drafter's KV cache / vision tokens in the target's KV cache",
       worked:
         seen.since < 0
           ? ""

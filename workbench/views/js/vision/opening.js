@@ -34,7 +34,7 @@ export async function arrive(page, trace, beside) {
     if (again && !store.isActive(page.run)) page.selection.pin = page.pendingPin;
     else if (!again && !page.wished) {
       await example(page, names);
-      // settings in the address override those of the run
+      // settings in the address override the run's
       if (wanted.recorded) applySettings(page, { ...wanted, problems: [] });
     }
     if (reload.reloaded() || !page.wished) await restoreImage(page, again);
@@ -100,7 +100,7 @@ function sharedQuery(query) {
   return new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
 }
 
-/** Put the settings of an address into the panel; they override those of a restored run. */
+/** Put the settings of an address into the panel; they override the settings of a restored run. */
 function applySettings(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
   const { vision } = page;
   page.formed ||= settings;
@@ -162,7 +162,7 @@ async function restoreImage(page, again) {
   }
 }
 
-/** Whether a run has the settings, the question and the image that the address names. */
+/** Return whether a run has the settings, the question and the image that the address names. */
 function matchesLink({ host }, wanted, answer) {
   const now = reload.currentHeader(answer);
   return (

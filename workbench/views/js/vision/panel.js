@@ -113,13 +113,13 @@ function build(el) {
   note.setAttribute("aria-live", "polite");
   const box = h("div", { className: "wb-pick wb-picking" }, h("label", {}, "Image"), sources, scenes, file, note,
     h("div", {}, h("label", { htmlFor: alt.id }, "Alternative text"), alt),
-    h("div", {}, h("span", { className: "wb-labelled" }, "Paint over it ", unpaint), tools, scopes, hinted));
+    h("div", {}, h("span", { className: "wb-labelled" }, "Paint over the image ", unpaint), tools, scopes, hinted));
   const second = h(
     "div",
     { className: "wb-pick" },
     h("label", { htmlFor: beside.id }, "Second drafter"),
     beside,
-    h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel),
+    h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Second draft model"), besideModel),
     besideNote,
   );
   el.querySelector(".wb-ask").before(box);

@@ -134,7 +134,7 @@ function cards(build) {
   return all;
 }
 
-/** Draw the state of the view (see `visionview.of`). */
+/** Draw the state of the view (see `of` in `view.js`). */
 export function draw(parts, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
@@ -313,7 +313,7 @@ function legend(el, entries) {
   el.replaceChildren(...entries.map(([name, word]) => h("span", {}, h("i", { className: name }), word)));
 }
 
-/** Table of this visit's runs: question, vision tokens, results. A click shows a run again. */
+/** Draw the table of this visit's runs: question, vision tokens, results. A click shows a run again. */
 function runs(parts, view) {
   const list = view.history.slice(-MOST_RUNS).reverse();
   parts.runs.classList.toggle("is-empty", !list.length);

@@ -139,7 +139,7 @@ export function speed(page, base) {
   return speedup.figure({
     mine: null,
     plain: null,
-    none: "two runs share the engine; to measure, run one drafter alone, then the baseline",
+    none: "two runs share the engine, so their speed is not comparable: run one drafter alone, then the baseline",
   });
 }
 
