@@ -67,7 +67,8 @@ export async function arrive(page, trace) {
 /** Load the settings of a link into the panel, and start the run if the link says so. */
 async function loadSettings(page, wanted) {
   page.pendingPin = wanted.pin;
-  if (wanted.starts && !page.embed && !reload.reloaded() && !wanted.problems.length) return backend.start(page, false);
+  if (wanted.starts && !page.embed && !reload.reloaded() && !wanted.problems.length)
+    return backend.whenLoaded(page, () => backend.start(page, false));
   if (!page.embed && !reload.reloaded()) page.note = "Settings loaded from the link. Press Run to use them.";
 }
 
