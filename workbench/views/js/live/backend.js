@@ -13,8 +13,8 @@ const CHANGE_MS = 120;
 const LOADING_MS = 2000;
 const EMPTY = { message: "The prompt is empty.", remedy: "Type a prompt or choose a preset." };
 
-/** Fetch the catalogue (the panel's choices) for a target and a drafter. An answer that a later request has overtaken is
- *  dropped: it describes other models than those of the panel. */
+/** Fetch the catalogue (the panel's choices) for a target and a drafter. If a later request was made meanwhile, the
+ *  answer is dropped: it describes other models than those of the panel. */
 export function loadCatalogue(page, target, drafter) {
   if (!page.host.call) return Promise.resolve();
   const loading = fetchCatalogue(page, target, drafter, () => page.loading === loading).finally(() => {

@@ -102,7 +102,8 @@ function switched() {
   };
   const answer = (target, drafter) => {
     const at = waiting.findIndex((each) => each.target === target);
-    waiting.splice(at, 1)[0].done({ ...catalogue, drafters: [{ name: drafter }], chosen: { ...catalogue.chosen, target, drafter } });
+    const chosen = { ...catalogue.chosen, target, drafter };
+    waiting.splice(at, 1)[0].done({ ...catalogue, drafters: [{ name: drafter }], chosen });
     return new Promise((done) => setTimeout(done));
   };
   page.choice.target = "big";

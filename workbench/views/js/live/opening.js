@@ -217,6 +217,23 @@ async function showRecording(page, name, wanted, parsed = null) {
   play(page, answer, wanted, address.isKept(name));
 }
 
+/** Show the example while there is no run, also if it is of another target than the app's.
+ *  @returns {boolean} whether it is shown now; `returnExample` ends that */
+export function borrowExample(page) {
+  if (page.run || !page.example) return false;
+  page.recorded = EXAMPLE;
+  play(page, page.example, null, true);
+  return true;
+}
+
+/** Remove the example that `borrowExample` shows, unless it was replaced. */
+export function returnExample(page) {
+  if (page.recorded !== EXAMPLE || !page.run || isOfApp(page, page.run.header)) return;
+  clearPage(page);
+  Object.assign(page, { run: null, plain: null });
+  page.draw();
+}
+
 /** Let a trace arrive round by round; show it at once with a pin, with reduced motion, or if it is a kept run. */
 function play(page, trace, wanted, whole) {
   const run = /** @type {any} */ ({
