@@ -38,10 +38,8 @@ NEVER_QUALITY = "Every token is verified. A bad draft costs time, never quality"
 SIBLINGS = (
     "If the first draft for a position is rejected, the next one is tested, and the round continues if it is accepted."
 )
-RULE = (
-    "It is accepted if a uniform number u is below min(1, p/q); after a rejection the token is sampled from the "
-    "residual distribution."
-)
+GREEDY = "at temperature 0 a draft is accepted only if it is the target's most likely token"
+SAMPLED = "accepted if a uniform number u is below min(1, p/q)"
 RATIO = "acceptance rate always means accepted / tested"
 DEPENDS = "Which drafter is best depends on the text, and the kind of text changes within a run."
 
@@ -103,7 +101,7 @@ def same_text(trace: Trace, plain: Trace) -> Step:
         title=TITLES["same-text"],
         see=f"Plain decoding of this prompt took {len(plain.rounds)} target forwards for {len(plain.token_ids)} "
         f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens per verification, is {_tau(trace)}. The text is "
-        "the same, token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
+        f"the same, token for token: {GREEDY}.",
         do="In the wall clock, click the round that took longest.",
         question="The drafter gets worse and worse. What happens to the text?",
         choices=("It gets worse too", "It stays the same and takes more target forwards", "It gets shorter"),
@@ -122,8 +120,9 @@ def keep_or_refuse(trace: Trace) -> Step:
     return Step(
         title=TITLES["keep-or-refuse"],
         see=f"Here tokens are sampled at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
-        f"probability q(x) by the drafter and p(x) by the target. {RULE} {n_accepted} drafts were accepted and "
-        f"{n_rejected} rejected here, and the text follows the target's own distribution.",
+        f"probability q(x) by the drafter and p(x) by the target. It is {SAMPLED}; after a rejection the "
+        f"token is sampled from the residual distribution. {n_accepted} drafts were accepted and {n_rejected} rejected "
+        "here, and the text follows the target's own distribution.",
         do="Find a draft that was accepted although its p is smaller than its q: its card shows u below p/q.",
         question="p(x) = 0.3 and q(x) = 0.6. How often is x accepted?",
         choices=("3 times in 10", "half of the time", "always"),
@@ -278,7 +277,7 @@ LIVE_STEPS = (
     LiveStep("same-text", "race", f"Plain and speculative decoding of the same prompt, on one clock. {NEVER_QUALITY}."),
     LiveStep("round", "text", OUTCOMES, "rejected"),
     LiveStep("trees", "tree", f"Several continuations are verified in the same forward. {SIBLINGS}", "sibling"),
-    LiveStep("keep-or-refuse", "card", f"This draft was tested against the target. {RULE}", "rejected"),
+    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled one is {SAMPLED}.", "rejected"),
     LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance over the run; {RATIO}."),
     LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
     LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),

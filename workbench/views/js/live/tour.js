@@ -17,7 +17,7 @@ const EDGE = 16;
 
 /** Return the selection that shows a step's subject, or null to keep the current one. Pure.
  *  @param {string} shows  "rejected": a round with a rejected draft; "sibling": one in which a later sibling was
- *    accepted, else the largest tree; "": any round
+ *    accepted, else one with a rejected draft; without such a round, the largest draft; "": any round
  *  @param {{path: number[], nodes: {status: string[], parents: number[]}}[]} rounds
  *  @returns {{round: number, node?: number}|null} */
 export function selectionFor(shows, rounds) {
@@ -29,6 +29,7 @@ export function selectionFor(shows, rounds) {
   });
   const best = places.toSorted((a, b) => b.accepted - a.accepted)[0];
   if (!shows || !rounds.length) return null;
+  if (!best && shows === "sibling") return selectionFor("rejected", rounds);
   if (best) return { round: best.round, node: best.node };
   const sizes = rounds.map(({ nodes }) => nodes.status.length), largest = Math.max(...sizes);
   return largest ? { round: sizes.indexOf(largest) } : null;
@@ -182,9 +183,10 @@ function place(page) {
   if (isSheet || !marked) return Object.assign(style, { left: "", top: "" });
   const { width, height } = panel.getBoundingClientRect(), right = document.documentElement.clientWidth - EDGE;
   const bottom = Math.min(innerHeight, parts.scrub.getBoundingClientRect().top) - EDGE;
-  const free = { left: EDGE, top: EDGE, right, bottom };
-  const { left, top } = corner(marked.getBoundingClientRect(), { width, height }, free);
-  Object.assign(style, { left: `${left}px`, top: `${top}px` });
+  const top = Math.max(0, parts.nav.closest("header").getBoundingClientRect().bottom) + EDGE;
+  const free = { left: EDGE, top, right, bottom };
+  const at = corner(marked.getBoundingClientRect(), { width, height }, free);
+  Object.assign(style, { left: `${at.left}px`, top: `${at.top}px` });
 }
 
 /** Close the tour and return the focus. @param {any} page  @param {boolean} [byReader]  false: the page ends */

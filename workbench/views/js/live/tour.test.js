@@ -19,9 +19,8 @@ test("a step on rejections selects a rejected draft, after as many accepted ones
 test("a step on siblings selects an accepted draft whose earlier sibling was rejected", () => {
   const rounds = [round(["rejected", "rejected"]), round(["rejected", "accepted"], [1])];
   assert.deepEqual(selectionFor("sibling", rounds), { round: 1, node: 1 });
-  const afterRejected = [round(["rejected", "accepted", "accepted"], [2])];
-  afterRejected[0].nodes.parents = [-1, -1, 1];
-  assert.deepEqual(selectionFor("sibling", afterRejected), { round: 0 }, "the accepted node has no rejected sibling");
+  const chain = { path: [0], nodes: { status: ["accepted", "rejected"], parents: [-1, 0] } };
+  assert.deepEqual(selectionFor("sibling", [chain]), { round: 0, node: 1 }, "no siblings: the rejected draft");
 });
 
 test("without such a round the largest draft is selected; without drafts nothing", () => {
