@@ -169,7 +169,7 @@ def test_one_click_opens_a_branch_beside_its_original_run(fake_app: str, open_pa
     page.wait_for_selector("[data-drawn=true] .wb-pairhead")
     assert "tab=pair" in page.url
     heads = page.locator(".wb-pairhead").all_inner_texts()
-    assert "original run" in heads[0] and "branch at round" in heads[1]
+    assert [text in head for text, head in zip(("original run", "branch at round"), heads, strict=True)] == [True] * 2
 
 
 def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: PageOpener) -> None:
