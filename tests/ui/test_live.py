@@ -150,6 +150,28 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     page.wait_for_selector(".wb-branch", state="hidden")
 
 
+def test_one_click_opens_a_branch_beside_its_original_run(fake_app: str, open_page: PageOpener) -> None:
+    """The button may move between press and release: the lines above it change at the end of a run."""
+    page = open_page(fake_app)
+    short(page, 30)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    page.locator(".wb-ghost.is-rejected").first.click()
+    page.click(".wb-bar.is-own .wb-from")
+    beside = page.locator(".wb-beside")
+    beside.wait_for()
+    beside.scroll_into_view_if_needed()
+    box = beside.bounding_box() or {}
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.evaluate("document.querySelector('.wb-origin').style.marginTop = '60px'")
+    page.mouse.up()
+    page.wait_for_selector("[data-drawn=true] .wb-pairhead")
+    assert "tab=pair" in page.url
+    heads = page.locator(".wb-pairhead").all_inner_texts()
+    assert [text in head for text, head in zip(("original run", "branch at round"), heads, strict=True)] == [True] * 2
+
+
 def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)

@@ -8,7 +8,7 @@ import pytest
 from ui.conftest import PageOpener
 from ui.test_page import short, state, wait_for_text
 
-from workbench.views import recorded_runs
+from workbench.views import recorded_runs, tour
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 NEW_READER: dict[str, str] = {}
@@ -92,3 +92,72 @@ def test_a_run_ends_an_automatic_baseline(fake_app: str, open_page: PageOpener) 
     state(page, "finished")
     wait_for_text(page, "[data-figure=speedup] .wb-value", "×")
     assert page.locator(".wb-alert.is-error").count() == 0
+
+
+def test_the_tour_runs_on_the_page_and_returns_the_focus(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(fake_app, preferences=NEW_READER, reduced_motion="reduce")
+    panel = page.locator(".wb-tourpanel")
+    page.get_by_role("button", name="New here? Two-minute tour").click()
+    titles = [step["title"] for step in tour.live_steps()]
+    assert len(titles) == 7
+    for i, step in enumerate(tour.live_steps()):
+        wait_for_text(page, ".wb-tourpanel small", f"{i + 1} of 7")
+        assert panel.locator("h2").inner_text() == titles[i]
+        assert panel.locator("p").inner_text() == step["text"]
+        wait_for_text(page, "[data-toured]", MARKED[step["part"]])
+        assert page.locator("[data-toured]").count() == 1
+        box, part = panel.bounding_box() or {}, page.locator("[data-toured]").bounding_box() or {}
+        assert 0 <= box["x"] <= 1440 - box["width"]
+        assert 0 <= box["y"] <= 1100 - box["height"]
+        assert -part["height"] < part["y"] < 1100, "the part is in sight"
+        if step["shows"] == "rejected":
+            wait_for_text(page, ".wb-card-card h3 em", "rejected")
+        if i == 0:
+            page.keyboard.press("ArrowRight")
+            assert page.evaluate("document.activeElement.className").endswith("wb-tourpanel")
+            assert panel.get_by_role("button", name="Back").is_disabled()
+        if i + 1 < len(titles):
+            panel.get_by_role("button", name="Next").click()
+    where = page.inner_text(".wb-where")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(200)
+    assert page.inner_text(".wb-where") == where, "arrow keys in the panel do not move the selection"
+    page.reload()
+    wait_for_text(page, ".wb-tourpanel small", "7 of 7")  # an open tour stays open
+    panel.get_by_role("button", name="Back").click()
+    wait_for_text(page, ".wb-tourpanel small", "6 of 7")
+    page.keyboard.press("Escape")
+    panel.wait_for(state="detached")
+    assert page.locator("[data-toured]").count() == 0
+    assert page.evaluate("document.activeElement.textContent") == "Two-minute tour", "the focus is back"
+    assert page.locator(".wb-round").count() == 0, "the example of another target was shown for the tour only"
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true]")
+    assert panel.count() == 0, "a closed tour stays closed"
+    page.click("button.wb-badge:has-text('?')")
+    page.get_by_role("dialog").get_by_role("button", name="Two-minute tour").click()
+    wait_for_text(page, ".wb-tourpanel small", "1 of 7")  # and can be opened again
+    panel.get_by_role("button", name="Close the tour").click()
+    assert page.evaluate("document.activeElement.textContent") == "?"
+
+
+MARKED = {"race": "Plain decoding", "text": "Tokens", "tree": "Draft tree", "card": "depth", "curves": "Acceptance"} | {
+    "picker": "Method",
+    "share": "copy link",
+}
+"""Text of the highlighted part of each step."""
+
+
+def test_on_a_phone_the_tour_is_a_sheet_at_the_foot(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(fake_app, preferences=NEW_READER, viewport={"width": 390, "height": 844}, has_touch=True)
+    page.get_by_role("button", name="New here? Two-minute tour").click()
+    for i in range(7):
+        wait_for_text(page, ".wb-tourpanel small", f"{i + 1} of 7")
+        page.wait_for_selector("[data-toured]")
+        page.wait_for_timeout(150)
+        sheet, part = (page.locator(each).bounding_box() or {} for each in (".wb-tourpanel", "[data-toured]"))
+        assert (sheet["x"], sheet["width"], round(sheet["y"] + sheet["height"])) == (0, 390, 844)
+        assert -1 <= part["y"] < sheet["y"] - 30, "the part begins above the sheet"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.locator(".wb-tourpanel .is-main").click()
+    page.wait_for_selector(".wb-tourpanel", state="detached")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -96,6 +98,28 @@ def test_a_written_recording_is_read_back(tmp_path) -> None:
 def step(name: str) -> tour.Step:
     make, needed = tour.STEPS[name]
     return make(*map(recorded_runs.trace, needed))
+
+
+def test_the_short_tour_shares_titles_and_sentences_with_the_long_one() -> None:
+    steps = tour.live_steps()
+    assert len(steps) <= 7
+    assert len({each["part"] for each in steps}) == len(steps)
+    for each in steps:
+        sentences = [text for text in re.split(r"(?<=\.) ", each["text"]) if text]
+        assert len(sentences) <= 3
+        assert len(each["text"]) <= 220, "a small panel"
+        assert each["learn"] == (each["name"] in tour.STEPS)
+        if each["learn"]:
+            assert step(each["name"]).title == each["title"]
+    shared = {
+        "round": tour.OUTCOMES, "same-text": tour.GREEDY, "keep-or-refuse": tour.SAMPLED, "trees": tour.SIBLINGS,
+        "accepted-of-what": tour.RATIO, "switch": tour.DEPENDS,
+    }  # fmt: skip
+    texts = " ".join(each["text"] for each in steps).lower()
+    for name, sentence in shared.items():
+        made = step(name)
+        assert sentence in made.see + made.why
+        assert sentence.lower() in texts
 
 
 @pytest.mark.parametrize("name", list(tour.STEPS))

@@ -25,6 +25,7 @@ from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
 from workbench.ui.saved_runs import SavedRunsView
+from workbench.views.tour import live_steps
 
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128
@@ -65,6 +66,7 @@ class Session:
             self.stop_pairs,
             self.estimate,
             self.speeds,
+            self.tour,
         ]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +148,10 @@ class Session:
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded trace by its name, shown before any model is loaded, or a saved run by its id."""
         return self.saved_runs.recording(str(request.get("name")))
+
+    def tour(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the `steps` of the tour on the page, in order; see `workbench.views.tour.LiveStep`."""
+        return {"steps": live_steps()}
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a trace as Parquet, in base64: that of a run by its id, or one sent by the browser."""

@@ -1,4 +1,8 @@
-"""Guided tour: eight steps over recordings. All figures in its text are computed from the recordings."""
+"""Guided tour: eight steps over recordings on the Learn page, and a short form of seven on the Live page.
+
+All figures in the text of Learn's steps are computed from the recordings. Both forms share titles and sentences:
+`TITLES` and the constants after it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,32 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 NodePosition = tuple[int, int]
 """Index of a round in the trace, and index of a node in its draft tree."""
+
+
+TITLES = {
+    "round": "Read a round",
+    "same-text": "The same text with fewer forward passes",
+    "keep-or-refuse": "Accept or reject",
+    "accepted-of-what": "Acceptance rate and draft utilisation",
+    "copying": "Copying is the cheapest draft",
+    "trees": "Several drafts for one position",
+    "switch": "Change the drafter during a run",
+    "what-it-buys": "From acceptance to speed-up",
+    "share": "Share this view",
+}
+"""Title of each step of both forms."""
+OUTCOMES = (
+    "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
+    "line) after a rejection, bonus (dashed) when every draft was accepted."
+)
+NEVER_QUALITY = "Every token is verified. A bad draft costs time, never quality"
+SIBLINGS = (
+    "If the first draft for a position is rejected, the next one is tested, and the round continues if it is accepted."
+)
+GREEDY = "at temperature 0 a draft is accepted only if it is the target's most likely token"
+SAMPLED = "accepted if a uniform number u is below min(1, p/q)"
+RATIO = "acceptance rate always means accepted / tested"
+DEPENDS = "Which drafter is best depends on the text, and the kind of text changes within a run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +81,10 @@ def read_a_round(trace: Trace) -> Step:
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
-        title="Read a round",
+        title=TITLES["round"],
         see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified in one forward pass of the "
-        "target. Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected "
-        "(double line) after a rejection, bonus (dashed) when every draft was accepted. Below are the drafts that were "
-        "not accepted: struck through if rejected, dotted if never tested.",
+        f"target. {OUTCOMES} Below are the drafts that were not accepted: struck through if rejected, dotted if never "
+        "tested.",
         do="Click a rejected draft, in the text or in the tree.",
         question=f"All {depth} drafted tokens of a round are accepted. How many tokens does the text gain?",
         choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
@@ -70,17 +99,15 @@ def same_text(trace: Trace, plain: Trace) -> Step:
     """Return step 2: a greedy chain, compared with plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
-        title="The same text with fewer forward passes",
+        title=TITLES["same-text"],
         see=f"Plain decoding of this prompt took {len(plain.rounds)} forward passes of the target for "
         f"{len(plain.token_ids)} tokens. With drafts, {len(trace.rounds)} forward passes were enough: τ, the number of "
-        f"tokens per verification, is {_tau(trace)}. The text is "
-        "the same, token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
+        f"tokens per verification, is {_tau(trace)}. The text is the same, token for token: {GREEDY}.",
         do="In the wall clock, click the round that took longest.",
         question="The drafter gets worse and worse. What happens to the text?",
         choices=("It gets worse too", "It stays the same and takes more forward passes", "It gets shorter"),
         right=1,
-        why="Every token is verified. A bad draft costs time, never quality; if no draft is accepted, a forward pass "
-        "gives one token, as in plain decoding.",
+        why=f"{NEVER_QUALITY}; if no draft is accepted, a forward pass gives one token, as in plain decoding.",
         cards=("figures", "ribbon", "lane"),
         rounds=(slowest,),
     )
@@ -92,11 +119,11 @@ def keep_or_refuse(trace: Trace) -> Step:
     n_rejected = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
     n_accepted = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
     return Step(
-        title="Accept or reject",
+        title=TITLES["keep-or-refuse"],
         see=f"Here tokens are sampled at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
-        "probability q(x) under the drafter and p(x) under the target. It is accepted if a uniform number u is below "
-        f"min(1, p/q); after a rejection the token is sampled from the residual distribution. {n_accepted} drafts were "
-        f"accepted and {n_rejected} rejected here, and the text follows the target's own distribution.",
+        f"probability q(x) under the drafter and p(x) under the target. It is {SAMPLED}; after a rejection the token "
+        f"is sampled from the residual distribution. {n_accepted} drafts were accepted and {n_rejected} rejected here, "
+        "and the text follows the target's own distribution.",
         do="Find a draft that was accepted although its p is smaller than its q: its card shows u below p/q.",
         question="p(x) = 0.3 and q(x) = 0.6. How often is x accepted?",
         choices=("3 times in 10", "half of the time", "always"),
@@ -117,10 +144,10 @@ def two_denominators(trace: Trace) -> Step:
         metrics.count_drafted(rounds),
     )
     return Step(
-        title="Acceptance rate and draft utilisation",
+        title=TITLES["accepted-of-what"],
         see=f"{n_accepted} drafts were accepted: {_percent(n_accepted, n_tested)} of the {n_tested} tested drafts, and "
         f"{_percent(n_accepted, n_drafted)} of all {n_drafted} drafts. Both ratios are called acceptance in the "
-        "literature. Here acceptance rate always means accepted / tested; accepted / drafted is draft utilisation.",
+        f"literature. Here {RATIO}; accepted / drafted is draft utilisation.",
         do="Click a draft that was never tested: dotted, off the path.",
         question="Which of the two ratios can be larger?",
         choices=("accepted / tested", "accepted / drafted", "either one, depending on the text"),
@@ -137,7 +164,7 @@ def copying(trace: Trace) -> Step:
     """Return step 5: prompt lookup on a text that repeats itself."""
     longest = max(len(r.path) for r in trace.rounds)
     return Step(
-        title="Copying is the cheapest draft",
+        title=TITLES["copying"],
         see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
         f"there is the draft. The prompt asks for repetition: {metrics.count_accepted(trace.rounds)} of "
         f"{metrics.count_tested(trace.rounds)} tested drafts were accepted, and τ is {_tau(trace)}.",
@@ -163,10 +190,9 @@ def trees(trace: Trace) -> Step:
 
     sibling_nodes = _where(trace, second)
     return Step(
-        title="Several drafts for one position",
+        title=TITLES["trees"],
         see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward pass. "
-        "If the first draft for a position is rejected, the next one is tested, and the round continues if it is "
-        f"accepted. That happened {_count(len(sibling_nodes), 'time')} here.",
+        f"{SIBLINGS} That happened {_count(len(sibling_nodes), 'time')} here.",
         do="Find such a round, and click the accepted token that was not the first draft.",
         question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
         choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
@@ -184,15 +210,14 @@ def switch(trace: Trace) -> Step:
     names = before[-1].method, after[0].method
     rates = metrics.acceptance_rate(before) or 0.0, metrics.acceptance_rate(after) or 0.0
     return Step(
-        title="Change the drafter during a run",
+        title=TITLES["switch"],
         see=f"The committed tokens and the target's KV cache stay; only the drafter changes from round {at + 1} "
         f"on: {names[0]} before, {names[1]} after. The generated text repeats the prompt.",
         do="Go to the round in which the change took effect: it is marked on the curve.",
         question="What did the change do to the acceptance rate on this text?",
         choices=("It rose", "It fell", "It stayed the same"),
         right=0 if rates[1] > rates[0] else 1 if rates[1] < rates[0] else 2,
-        why=f"{rates[0]:.0%} of the tested drafts were accepted before, {rates[1]:.0%} after. Which drafter is best "
-        "depends on the text, and the kind of text changes within a run.",
+        why=f"{rates[0]:.0%} of the tested drafts were accepted before, {rates[1]:.0%} after. {DEPENDS}",
         cards=("ribbon", "curve"),
         rounds=(at,),
     )
@@ -203,7 +228,7 @@ def acceptance_to_speedup(trace: Trace) -> Step:
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
-        title="From acceptance to speed-up",
+        title=TITLES["what-it-buys"],
         see="If every draft is accepted with probability a, a round of K drafts gives τ = (1 − aᴷ⁺¹) / (1 − a) tokens "
         "on average. It costs one verification and K draft steps. With c the cost of a draft step in verifications, "
         "the speed-up over plain decoding is τ / (1 + K·c).",
@@ -230,6 +255,45 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
     "what-it-buys": (acceptance_to_speedup, ("oracle",)),
 }
 """Steps with their recordings; the first recording is displayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStep:
+    """Step of the short form, which runs on the Live page itself.
+
+    Attributes:
+        name: key of `TITLES`; also of `STEPS` if Learn has a longer step on the subject.
+        part: part of the page that is highlighted.
+        text: one or two sentences without figures, because the page may show any run.
+        shows: kind of round to select: "rejected" (with a rejected draft), "sibling" (a later sibling was accepted),
+            "" (any).
+    """
+
+    name: str
+    part: str
+    text: str
+    shows: str = ""
+
+
+LIVE_STEPS = (
+    LiveStep("same-text", "race", f"Plain and speculative decoding of the same prompt, on one clock. {NEVER_QUALITY}."),
+    LiveStep("round", "text", OUTCOMES, "rejected"),
+    LiveStep("trees", "tree", f"Several continuations are verified in the same forward pass. {SIBLINGS}", "sibling"),
+    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled one is {SAMPLED}.", "rejected"),
+    LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance over the run; {RATIO}."),
+    LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
+    LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),
+)
+"""Steps of the short form, in order."""
+
+
+def live_steps() -> list[dict[str, Any]]:
+    """Return the steps of the short form as plain JSON; `learn`: whether Learn has a step on the subject."""
+    return [
+        {"name": step.name, "title": TITLES[step.name], "part": step.part, "text": step.text, "shows": step.shows}
+        | {"learn": step.name in STEPS}
+        for step in LIVE_STEPS
+    ]
 
 
 def expected_tau(acceptance: float, depth: int) -> float:

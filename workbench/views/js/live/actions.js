@@ -30,9 +30,12 @@ function live(page) {
     baseline: () => backend.startPlain(page),
     pause: () => backend.control(page, page.run?.state === "paused" ? "resume" : "pause"),
     step: () => {
-      if (!store.isActive(page.run)) start(page, true);
-      page.stepping = true;
-      backend.control(page, "step");
+      const step = () => {
+        page.stepping = true;
+        backend.control(page, "step");
+      };
+      if (store.isActive(page.run)) step();
+      else start(page, true, step);
     },
   };
   const views = () => [
@@ -46,9 +49,12 @@ function live(page) {
   return { rounds, to, presses, views };
 }
 
-function start(page, paused) {
-  backend.start(page, paused);
-  bar.toTokens(page.parts);
+function start(page, paused, then = () => {}) {
+  backend.whenLoaded(page, () => {
+    backend.start(page, paused);
+    bar.toTokens(page.parts);
+    then();
+  });
 }
 
 /** Return the functions that buttons and keys call. @param {any} page  @param {object} own  of one view: `rounds` on
@@ -198,7 +204,7 @@ export function branch(page, pick) {
   const instead = branches.originalToken(rounds[pick.round], pick.place);
   const origin = { run, round: pick.round, text: pick.text, instead };
   Object.assign(page.choice, prompt, { origin, preset: null, target: run.header.target, fixed: true });
-  const go = () => backend.start(page, false);
+  const go = () => backend.whenLoaded(page, () => backend.start(page, false));
   if (store.isActive(run)) {
     page.next = go;
     backend.control(page, "cancel");

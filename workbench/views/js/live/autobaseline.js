@@ -20,3 +20,10 @@ export function isDue({ run, plain, plainKey, catalogue, autoBaseline }) {
   if (isPlain && run.rounds.every((round) => round.method === method)) return false;
   return !(plainKey === run.key && plain && (store.isActive(plain) || plain.state === "finished"));
 }
+
+/** Return whether an automatic baseline follows the run in progress or is being measured. Pure.
+ *  @param {any} page */
+export function isExpected({ run, plain, catalogue, choice, autoBaseline }) {
+  if (!autoBaseline || !isOffered(catalogue) || run?.from !== "live") return false;
+  return (run.header?.method ?? choice.method) !== catalogue.baseline && (store.isActive(run) || store.isActive(plain));
+}

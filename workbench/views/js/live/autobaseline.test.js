@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isDue } from "./autobaseline.js";
+import { isDue, isExpected } from "./autobaseline.js";
 
 const round = { method: "draft-model" };
 const page = (changes = {}) => ({
@@ -36,4 +36,13 @@ test("recordings, cancelled runs and plain decoding itself need none", () => {
   const plain = { ...run, header: { method: "autoregressive" }, rounds: [{ method: "autoregressive" }] };
   assert.ok(!isDue(page({ run: plain })));
   assert.ok(isDue(page({ run: { ...plain, rounds: [...plain.rounds, round] } })), "it changed its method");
+});
+
+test("a baseline is expected during a run and while it is measured, not for plain decoding", () => {
+  const running = { from: "live", state: "running", header: null }, choice = { method: "draft-model" };
+  assert.ok(isExpected(page({ run: running, choice })));
+  assert.ok(isExpected(page({ plain: running, choice })));
+  assert.ok(!isExpected(page({ choice })), "neither runs");
+  assert.ok(!isExpected(page({ run: running, choice: { method: "autoregressive" } })));
+  assert.ok(!isExpected(page({ run: running, choice, autoBaseline: false })));
 });

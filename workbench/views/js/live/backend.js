@@ -13,10 +13,20 @@ const CHANGE_MS = 120;
 const LOADING_MS = 2000;
 const EMPTY = { message: "The prompt is empty.", remedy: "Type a prompt or choose a preset." };
 
-/** Fetch the catalogue (the panel's choices) for a target and a drafter. */
-export async function loadCatalogue(page, target, drafter) {
-  if (!page.host.call) return;
+/** Fetch the catalogue (the panel's choices) for a target and a drafter. If a later request was made meanwhile, the
+ *  answer is dropped: it describes other models than those of the panel. */
+export function loadCatalogue(page, target, drafter) {
+  if (!page.host.call) return Promise.resolve();
+  const loading = fetchCatalogue(page, target, drafter, () => page.loading === loading).finally(() => {
+    if (page.loading === loading) page.loading = null;
+  });
+  page.loading = loading;
+  return loading;
+}
+
+async function fetchCatalogue(page, target, drafter, isLatest) {
   const catalogue = await ask(page, "catalogue", { target, drafter, method: page.choice?.method ?? null });
+  if (!isLatest()) return page.loading;
   if (!catalogue) return;
   page.catalogue = catalogue;
   page.choice = page.choice ? choices.revise(page.choice, catalogue) : choices.first(catalogue);
@@ -117,6 +127,25 @@ export function watch(page) {
     if (run?.id && store.isActive(run) && performance.now() - run.lastMessageAt > SILENCE_MS)
       fill(page, run, store.complete(run));
   }
+}
+
+/** Whether the catalogue is that of the chosen target. Until it arrives, draft model and method may be those of the
+ *  previous target. */
+const isLoaded = ({ choice, catalogue }) => !catalogue || catalogue.chosen.target === choice.target;
+
+/** Call `start` now, or after a change of the target once the new target's catalogue has arrived. Until then a second
+ *  call has no effect; after an error, which is on the page, nothing starts.
+ *  @param {any} page  @param {() => void} start */
+export async function whenLoaded(page, start) {
+  if (isLoaded(page)) return start();
+  if (page.startsLater) return;
+  page.startsLater = true;
+  page.note = `The run starts once the settings of ${page.choice.target} are loaded.`;
+  page.draw();
+  await (page.loading ?? loadCatalogue(page, page.choice.target, page.choice.drafter));
+  Object.assign(page, { startsLater: false, note: "" });
+  if (isLoaded(page)) start();
+  else page.draw();
 }
 
 /** Start a run with the settings of the panel. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { control, heads, onMessage, loadCatalogue, start } from "./backend.js";
+import { control, heads, onMessage, loadCatalogue, start, whenLoaded } from "./backend.js";
 import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
@@ -90,4 +90,61 @@ test("if the backend refuses a run, the previous run stays on the page", () => {
   onMessage(page, { channel: sent[1].channel, run: "r2", state: "queued" });
   onMessage(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
   assert.equal(page.run.id, "r2", "an error of a run that has started is shown with the run");
+});
+
+/** A page whose target was just changed to `big`; `answer` sends the catalogue of a target that the page asked for. */
+function switched() {
+  const waiting = [], catalogue = { ...listed({ ready: true }), drafters: [{ name: "d" }] };
+  const call = (name, request) => new Promise((done) => waiting.push({ target: request.target, done }));
+  const page = {
+    run: null, plain: null, channels: 0, errors: [], note: "", catalogue, choice: { ...first(catalogue), prompt: "Once" },
+    host: { call, decode: (request) => page.sent.push(request) }, sent: [], draw() {}, clear() {},
+  };
+  const answer = (target, drafter) => {
+    const at = waiting.findIndex((each) => each.target === target);
+    const chosen = { ...catalogue.chosen, target, drafter };
+    waiting.splice(at, 1)[0].done({ ...catalogue, drafters: [{ name: drafter }], chosen });
+    return new Promise((done) => setTimeout(done));
+  };
+  page.choice.target = "big";
+  return { page, answer, waiting };
+}
+
+test("Run right after a change of the target waits for its draft models", async () => {
+  const { page, answer } = switched(), run = () => whenLoaded(page, () => start(page, false));
+  loadCatalogue(page, "big", "d");
+  run();
+  run();
+  assert.deepEqual(page.sent, [], "the old target's draft model is not sent");
+  assert.match(page.note, /big/);
+  await answer("big", "small");
+  assert.deepEqual(page.sent.map(({ target, drafter }) => [target, drafter]), [["big", "small"]]);
+  assert.equal(page.note, "");
+});
+
+test("a target whose catalogue nobody asked for is loaded before the run", async () => {
+  const { page, answer } = switched();
+  whenLoaded(page, () => start(page, false));
+  await answer("big", "small");
+  assert.deepEqual(page.sent.map((request) => request.drafter), ["small"]);
+});
+
+test("no run starts if the catalogue does not arrive", async () => {
+  const { page, waiting } = switched();
+  whenLoaded(page, () => start(page, false));
+  waiting.pop().done({ error: { message: "No.", remedy: "" } });
+  await new Promise((done) => setTimeout(done));
+  assert.deepEqual([page.sent, page.errors.map((e) => e.message), page.startsLater], [[], ["No."], false]);
+});
+
+test("the answer for an earlier target does not replace that for the chosen one", async () => {
+  const { page, answer } = switched();
+  page.choice.target = "t";
+  loadCatalogue(page, "t", "d");
+  page.choice.target = "big";
+  const loaded = loadCatalogue(page, "big", "d");
+  await answer("big", "small");
+  await answer("t", "d");
+  await loaded;
+  assert.deepEqual([page.catalogue.chosen.target, page.choice.drafter], ["big", "small"]);
 });

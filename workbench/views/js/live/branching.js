@@ -1,10 +1,16 @@
 /** Navigation between a branch and its original run. */
 
+import * as alerts from "../shared/alerts.js";
 import * as choices from "./choice.js";
 import * as opening from "./opening.js";
 import * as reload from "./reload.js";
 import { h } from "../shared/kit.js";
 import * as store from "../shared/store.js";
+
+const NOT_COMPARABLE = {
+  message: "One of the two runs has no rounds, so they cannot be compared.",
+  remedy: "Continue from the original run again, and let the branch decode at least one round.",
+};
 
 /** Show the original run of a branch, or the branch of an original run. Both are kept until the next run. */
 export function showOther(page) {
@@ -25,24 +31,23 @@ export function offerBeside(page) {
   if (!page.host.go) return; // a notebook or a replay has no such tab
   const button = h("button", { type: "button", className: "wb-link wb-beside" }, "side by side");
   button.title = "Open the branch beside its original run, with a linked selection";
+  // At the end of a run the lines above change and may move the button between press and release.
+  button.addEventListener("pointerdown", (event) => button.setPointerCapture(event.pointerId));
   button.addEventListener("click", () => {
     const pair = besides(page.run);
-    if (!pair) {
-      page.note = "One of the two runs has no rounds, so they cannot be compared.";
-      return page.draw();
-    }
+    if (!pair) return alerts.fail(page, NOT_COMPARABLE);
     window.workbenchPair = pair;
     page.host.go("pair");
   });
   page.parts.originBack.after(" ", button);
 }
 
-/** Return the original run and its branch as traces with names; null for another run. Pure.
+/** Return the original run and its branch as traces with names; null for another run, or if one has no rounds. Pure.
  *  @param {any} run  a branch, or an original run with a branch */
 export function besides(run) {
   const origin = run?.origin ?? run?.branch?.origin, branch = run?.origin ? run : run?.branch;
   const original = run?.origin ? run.origin.run : run;
-  if (!origin || !original?.header || !branch?.header) return null;
+  if (!origin || ![original, branch].every((each) => each?.header && store.visible(each).length)) return null;
   const name = `branch at round ${origin.round + 1}`;
   return [{ name: "original run", trace: store.toTrace(original) }, { name, trace: store.toTrace(branch) }];
 }

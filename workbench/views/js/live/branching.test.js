@@ -32,13 +32,15 @@ test("after a reload a branch links to its original run, if the backend still ha
 });
 
 test("a branch and its original run are handed over in the same order from either of them", () => {
-  const original = Object.assign(store.newRun("a"), { header: { method: "x" } });
-  const branch = Object.assign(store.newRun("b"), { header: { method: "y" }, origin: { run: original, round: 4, text: "t", instead: null } });
+  const original = Object.assign(store.newRun("a"), { header: { method: "x" }, rounds: [{ index: 0 }] });
+  const branch = Object.assign(store.newRun("b"), { header: { method: "y" }, rounds: [{ index: 0 }], origin: { run: original, round: 4, text: "t", instead: null } });
   const names = (pair) => pair.map((each) => `${each.name}: ${each.trace.header.method}`);
   const expected = ["original run: x", "branch at round 5: y"];
   assert.deepEqual(names(besides(branch)), expected);
   original.branch = branch;
   assert.deepEqual(names(besides(original)), expected);
   assert.equal(besides(Object.assign(store.newRun("c"), { header: {} })), null);
+  const stopped = Object.assign(store.newRun("e"), { header: {}, origin: { run: original, round: 4 } });
+  assert.equal(besides(stopped), null, "a branch that was stopped before its first round");
   assert.equal(besides(Object.assign(store.newRun("d"), { header: {}, origin: { run: null, round: 1 } })), null, "the original run is gone");
 });

@@ -81,7 +81,7 @@ export function build(parts) {
       "p",
       {},
       "One pass of a large model takes nearly as long for ten tokens as for one, so checking guesses is cheap. ",
-      (parts.introTour = h("a", { className: "wb-link" }, "New here? Two-minute tour")),
+      (parts.introTour = h("button", { type: "button", className: "wb-link" }, "New here? Two-minute tour")),
     ),
     parts.introSteps,
     (parts.introClose = h("button", { type: "button", className: "wb-tool wb-welcomeclose", title: "Hide the introduction" }, "×")),

@@ -67,7 +67,8 @@ export async function arrive(page, trace) {
 /** Load the settings of a link into the panel, and start the run if the link says so. */
 async function loadSettings(page, wanted) {
   page.pendingPin = wanted.pin;
-  if (wanted.starts && !page.embed && !reload.reloaded() && !wanted.problems.length) return backend.start(page, false);
+  if (wanted.starts && !page.embed && !reload.reloaded() && !wanted.problems.length)
+    return backend.whenLoaded(page, () => backend.start(page, false));
   if (!page.embed && !reload.reloaded()) page.note = "Settings loaded from the link. Press Run to use them.";
 }
 
@@ -214,6 +215,23 @@ async function showRecording(page, name, wanted, parsed = null) {
       page.note = `The settings differ from the recording's (${others.join(", ")}): press Run to decode with them.`;
   }
   play(page, answer, wanted, address.isKept(name));
+}
+
+/** Show the example while there is no run, also if it is of another target than the app's.
+ *  @returns {boolean} whether it is shown now; `returnExample` ends that */
+export function borrowExample(page) {
+  if (page.run || !page.example) return false;
+  page.recorded = EXAMPLE;
+  play(page, page.example, null, true);
+  return true;
+}
+
+/** Remove the example that `borrowExample` shows, unless it was replaced. */
+export function returnExample(page) {
+  if (page.recorded !== EXAMPLE || !page.run || isOfApp(page, page.run.header)) return;
+  clearPage(page);
+  Object.assign(page, { run: null, plain: null });
+  page.draw();
 }
 
 /** Let a trace arrive round by round; show it at once with a pin, with reduced motion, or if it is a kept run. */

@@ -30,6 +30,7 @@ import * as roles from "../shared/roles.js";
 import * as runpage from "./runpage.js";
 import * as stage from "./stage.js";
 import * as store from "../shared/store.js";
+import * as tour from "./tour.js";
 import * as view from "./view.js";
 import * as waterfall from "./waterfall.js";
 import * as whatif from "./whatif.js";
@@ -64,6 +65,7 @@ export function mount(el, { host, trace = null, embed = false }) {
       await looked;
       await opening.arrive(page, trace ?? opening.handedTrace());
       await branching.restore(page);
+      await tour.restore(page);
       addEventListener("wb:tab", ({ detail }) => detail === "live" && opening.takeHandedTrace(page), { signal: page.signal });
     },
     stepped: opening.stepped,
@@ -126,7 +128,7 @@ function wire(page, on, click) {
   click("raceWhy", () => waterfall.open(page));
   click("why", () => waterfall.open(page));
   click("treeHindsight", () => set({ hindsight: !page.hindsight }));
-  parts.introTour.href = page.host.base === undefined ? "#" : `${page.host.base}/?tab=learn`;
+  tour.wire(page);
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("originBack", () => branching.showOther(page));

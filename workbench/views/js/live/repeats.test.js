@@ -49,6 +49,11 @@ test("pairs are offered only with a baseline and unchanged settings", () => {
   assert.match(barred(run, [{ changes: [{}] }], rounds, true), /cannot be repeated/);
 });
 
+test("the line has its place before the baseline is measured", () => {
+  assert.equal(line(null, run, null), null);
+  assert.match(line(null, run, null, true).text, /baseline/);
+});
+
 test("a baseline continues with pairs that narrow the interval; the end has a reason, and can be continued", () => {
   const at = page();
   continueAfter(at, () => at.barred);

@@ -49,7 +49,7 @@ export function of(page, now) {
     plainStalls: stalls.stalls(baseline.rounds ?? []),
     speed: speedOf(page, baseline, figures, rounds),
     pairsBarred,
-    pairs: repeats.line(page.pairs, run, pairsBarred),
+    pairs: repeats.line(page.pairs, run, pairsBarred, Boolean(catalogue?.pairs) && automatic.isExpected(page)),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
     badge: lost ? "RECONNECTING" : words.badge(run, deviceOf(catalogue, run)),
     state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,

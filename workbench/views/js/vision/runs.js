@@ -29,7 +29,11 @@ export function adopt(page, header, known = {}) {
   if (page.catalogue) page.catalogue.presets = questions(page);
 }
 
-export async function start(page, paused) {
+export function start(page, paused) {
+  return backend.whenLoaded(page, () => startLoaded(page, paused));
+}
+
+async function startLoaded(page, paused) {
   const { vision, catalogue } = page;
   if (!catalogue || running(page) || store.isActive(page.plain)) return;
   if (!vision.source) return fail(page, { message: "No image is chosen.", remedy: EMPTY_REMEDY });
