@@ -16,7 +16,7 @@ export function keyed(key, value) {
 /** Draw into `el`; emits `wb:bar` {which: "p"|"q", at, value}.
  *  @param {{p: number[], q: number[]|null, words: string[], height?: number}} data  `q`: null if it was not recorded */
 export function render(el, data) {
-  const width = Math.max(260, kit.size(el).width || 560), high = data.height ?? 250, n = data.words.length;
+  const width = Math.max(200, kit.size(el).width || 560), high = data.height ?? 250, n = data.words.length;
   const label = `Target p and drafter q: ${data.words.map((w, i) => `${visible(w)} p ${data.p[i].toFixed(3)}, q ${data.q ? data.q[i].toFixed(3) : "not recorded"}`).join("; ")}`;
   const state = kit.frame(el, { width, height: high, label, role: "group" }, (svg) => {
     listen(el, svg);
