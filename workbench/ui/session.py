@@ -62,6 +62,7 @@ class Session:
             self.saved_runs.keep,
             self.export_parquet,
             self.whatif,
+            self.research,
             self.stop_pairs,
             self.estimate,
             self.speeds,
@@ -180,6 +181,16 @@ class Session:
         ratios = [r for r in pairs if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
+
+    def research(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return statistics of a run that the browser sends, for the section "For researchers"."""
+        from workbench.trace import export  # Polars, which few visits need
+        from workbench.trace.acceptance_statistics import acceptance_statistics
+
+        check_connected, trace_data = make_disconnect_check(), request.get("trace")
+        trace = export.read_wire(trace_data if isinstance(trace_data, dict) else {})
+        check_connected()
+        return acceptance_statistics(trace).to_wire()
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the expected cost of a run in words; empty if there is no estimate."""
