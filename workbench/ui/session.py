@@ -183,14 +183,28 @@ class Session:
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
 
     def research(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return statistics of a run that the browser sends, for the section "For researchers"."""
+        """Return statistics of a run that the browser sends, for the section "For researchers".
+
+        `plain`: its plain run, if there is one; `live`: whether this backend made the run, so that its times are those
+        of this machine. `roofline` has a `reason` instead of figures if sizes or rates are unknown.
+        """
+        from workbench.bench.roofline import roofline
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.acceptance_statistics import acceptance_statistics
 
-        check_connected, trace_data = make_disconnect_check(), request.get("trace")
+        check_connected, trace_data, plain_data = make_disconnect_check(), request.get("trace"), request.get("plain")
         trace = export.read_wire(trace_data if isinstance(trace_data, dict) else {})
+        plain = export.read_wire(plain_data) if isinstance(plain_data, dict) else None
         check_connected()
-        return acceptance_statistics(trace).to_wire()
+        found = acceptance_statistics(trace).to_wire()
+        check_connected()
+        try:
+            if getattr(self.client, "is_remote", False):
+                raise WorkbenchError("The rates of the machine of a remote backend are not measured.")
+            found["roofline"] = roofline(trace, plain, request.get("live") is True)
+        except WorkbenchError as error:
+            found["roofline"] = {"reason": str(error)}
+        return found
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the expected cost of a run in words; empty if there is no estimate."""

@@ -1,12 +1,13 @@
-/** The section "For researchers": calibration of the draft probability, acceptance by entropy and by kind of token. The
- *  figures come from `workbench.trace.acceptance_statistics` through the host; they are computed while the section is
- *  open and no run is in progress.
+/** The section "For researchers": calibration of the draft probability, acceptance by entropy and by kind of token, and
+ *  the roofline (`roofline.js`). The figures come from `workbench.trace.acceptance_statistics` and
+ *  `workbench.bench.roofline` through the host; they are computed while the section is open and no run is in progress.
  *
  *  @typedef {{group: string, tested: number, accepted: number, rate: number|null, low: number|null, high: number|null}}
  *    Count
  *  @typedef {Count & {start: number, end: number, drafted: number, mean_q: number|null, mean_p: number|null}} Bin
  *  @typedef {{calibration: Bin[], calibration_error: number|null, drafted: number, without_q: number,
- *    by_entropy: Count[], without_entropy: number, by_kind: Count[]}} Statistics
+ *    by_entropy: Count[], without_entropy: number, by_kind: Count[],
+ *    roofline: any}} Statistics
  */
 
 import * as alerts from "../shared/alerts.js";
@@ -18,6 +19,7 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
 import * as preferences from "../shared/preferences.js";
+import * as roofline from "./roofline.js";
 import * as store from "../shared/store.js";
 import * as tables from "../shared/table.js";
 
@@ -89,11 +91,12 @@ export function csv({ calibration, by_entropy, by_kind }) {
   return [["table", ...columns], ...lines].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
 }
 
-/** Return what the section shows: "hidden", "none" (no run), "running" (a run is in progress) or "ready". Pure. */
-export function stateOf({ run, feeding, host }) {
+/** Return what the section shows: "hidden", "none" (no run), "running" (a run or a baseline is in progress, which the
+ *  computation would slow) or "ready". Pure. */
+export function stateOf({ run, plain = null, pairs = null, feeding, host }) {
   if (!host.call) return "hidden";
   if (!run?.header || !store.visible(run).length) return store.isActive(run) ? "running" : "none";
-  return store.isActive(run) || feeding ? "running" : "ready";
+  return store.isActive(run) || store.isActive(plain) || feeding || pairs?.channel ? "running" : "ready";
 }
 
 // -- Elements ------------------------------------------------------------------------------------------------------
@@ -131,6 +134,7 @@ export function build({ parts, part, card, chart: charted, tool }) {
       { className: "wb-researchgrid", hidden: true },
       calibration,
       h("div", {}, strips("byEntropy", "Acceptance by entropy"), strips("byKind", "Acceptance by kind of token")),
+      roofline.build({ part, chart: charted }),
     ),
   );
   parts.researchStatus.setAttribute("role", "status");
@@ -140,7 +144,7 @@ export function build({ parts, part, card, chart: charted, tool }) {
 /** Connect the section with its page. */
 export function listen(page) {
   const { parts } = page;
-  page.research = { run: null, rounds: 0, found: null, error: "", request: 0, now: false };
+  page.research = { run: null, rounds: 0, plain: 0, found: null, error: "", request: 0, now: false };
   parts.research.addEventListener("toggle", () => {
     preferences.set(OPEN, parts.research.open);
     page.draw();
@@ -161,8 +165,8 @@ export function update(page) {
   parts.research.hidden = state === "hidden";
   if (own.run !== run) Object.assign(own, { run, rounds: 0, found: null, error: "", request: own.request + 1, now: false });
   if (state === "hidden" || !parts.research.open) return;
-  const n = run ? store.visible(run).length : 0;
-  if (n && (state === "ready" ? own.rounds !== n : own.now)) compute(page, n);
+  const n = run ? store.visible(run).length : 0, plain = page.view?.plainRounds?.length ?? 0;
+  if (n && (state === "ready" ? own.rounds !== n || own.plain !== plain : own.now)) compute(page, n, plain);
   parts.researchNow.hidden = state !== "running" || !n;
   parts.researchCsv.hidden = !own.found;
   parts.researchBody.hidden = !own.found;
@@ -174,16 +178,20 @@ export function update(page) {
  *  @param {{found: object|null, rounds: number}} own */
 export function statusWords(state, { found, rounds }) {
   if (state === "none") return "No run yet. Start one, or open a trace.";
-  if (state === "running" && !found) return "The statistics are computed when the run ends.";
+  if (state === "running" && !found) return "The statistics are computed when all runs have ended.";
   if (!found) return "Computing …";
   const first = state === "running" ? `The first ${rounds} rounds of this run` : "This run";
   return `${first}. The intervals treat tests as independent and do not cover other prompts.`;
 }
 
-async function compute(page, n) {
+async function compute(page, n, plain) {
   const own = page.research, request = (own.request += 1);
-  Object.assign(own, { rounds: n, now: false });
-  const answer = await alerts.call(page.host, "research", { trace: store.toTrace(page.run) });
+  Object.assign(own, { rounds: n, plain, now: false });
+  const answer = await alerts.call(page.host, "research", {
+    trace: store.toTrace(page.run),
+    plain: plain ? store.toTrace(page.plain) : null,
+    live: page.run.from === "live",
+  });
   if (own.request !== request) return; // a new run has begun
   if (answer.error) own.error = `${answer.error.message} ${answer.error.remedy ?? ""}`;
   else Object.assign(own, { found: answer, error: "" });
@@ -199,11 +207,13 @@ function draw(parts, found) {
   const tabled = !parts.calibrationTable.hidden;
   for (const name of ["calibrationUp", "calibration", "calibrationCounts"]) parts[name].hidden = tabled || !drawn;
   kit.write(parts.calibrationWords, words);
-  kit.write(parts.calibrationNote, drawn ? `n = ${found.drafted - found.without_q} drafted` : "");
+  parts.calibrationCard.querySelector(".wb-legend").hidden = !drawn;
+  parts.researchBody.classList.toggle("is-without-q", !drawn);
   if (tabled) {
     kit.write(parts.calibrationTable.firstChild, summary);
     tables.render(parts.calibrationTable, calibrationTable(bins));
   } else if (drawn) drawCalibration(parts, bins, summary);
+  roofline.render(parts, found.roofline);
   strip(parts, "byEntropy", "nats", found.by_entropy, entropyWords(found));
   strip(parts, "byKind", "kind", found.by_kind, found.by_kind.length ? "Kind of the drafted token; all rows add up to the run." : "No drafted tokens were tested.");
 }
@@ -229,7 +239,7 @@ function drawCalibration(parts, bins, summary) {
     ticks: axis.countTicks(most),
     digits: 0,
     axis: "q from",
-    up: "drafted tokens per bin; number and dark part: tested",
+    up: "drafted tokens per bin (number, coloured part: tested)",
     summary: `Drafted tokens per bin: ${bins.map((bin) => `${bin.group}: ${bin.drafted}, ${bin.tested} tested`).join("; ")}`,
   });
 }

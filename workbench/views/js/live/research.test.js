@@ -60,7 +60,11 @@ test("statistics wait for the end of a run", () => {
   assert.equal(stateOf({ run: { ...run, state: "finished" }, feeding: null, host }), "ready");
   assert.equal(stateOf({ run: { ...run, from: "recorded" }, feeding: {}, host }), "running");
   assert.equal(stateOf({ run: { ...run, from: "recorded" }, feeding: null, host }), "ready");
-  assert.match(statusWords("running", { found: null, rounds: 0 }), /when the run ends/);
+  const ended = { ...run, state: "finished" };
+  assert.equal(stateOf({ run: ended, plain: run, feeding: null, host }), "running"); // the baseline's times count
+  assert.equal(stateOf({ run: ended, plain: ended, pairs: { channel: "p" }, feeding: null, host }), "running");
+  assert.equal(stateOf({ run: ended, plain: ended, pairs: { channel: null }, feeding: null, host }), "ready");
+  assert.match(statusWords("running", { found: null, rounds: 0 }), /when all runs have ended/);
   assert.match(statusWords("running", { found: {}, rounds: 7 }), /^The first 7 rounds of this run\./);
   assert.match(statusWords("ready", { found: {}, rounds: 7 }), /^This run\./);
 });
