@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -64,6 +67,17 @@ def test_models_without_known_sizes_are_refused() -> None:
     ):
         with pytest.raises(WorkbenchError, match=reason):
             target_size(name, dtype)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 4, "vocab_size": 3}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
+    with pytest.raises(WorkbenchError, match="cannot be read"):
+        target_size(str(tmp_path), "float32")
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"num_attention_heads": 0}))
+    with pytest.raises(WorkbenchError, match="not a dense text decoder"):
+        target_size(str(tmp_path), "float32")
 
 
 def test_passes_are_grouped_by_tokens_with_their_mean_context_and_median_time() -> None:
@@ -142,6 +156,8 @@ def test_rates_are_measured_once_and_refused_without_the_device(monkeypatch: pyt
         raise RuntimeError("no such device")
 
     monkeypatch.setattr(roofline, "copy_bandwidth", refuse)
+    with pytest.raises(WorkbenchError, match="rates of meta are not measured"):
+        roofline.machine_rates("meta", "float32")
     with pytest.raises(WorkbenchError, match="cuda cannot be measured here"):
         roofline.machine_rates("cuda", "float32")
     roofline.machine_rates.cache_clear()

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from workbench.bench.bandwidth import copy_bandwidth, matmul_rate
 from workbench.core.errors import WorkbenchError
@@ -27,6 +28,7 @@ from workbench.trace.stalls import exclude_stalled
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number by dtype. Other formats, such as int8 weights, mix several in one pass."""
+DEVICES = ("cpu", "cuda")
 COPY_BYTES = 2**26
 """Bytes of the copied block: more than the caches hold, and copied in a few hundredths of a second."""
 PLAIN = "autoregressive"
@@ -55,8 +57,10 @@ class TargetSize:
     head_dim: int
 
     def flops(self, tokens: int, context: int) -> int:
-        """Return the floating-point operations of a pass: 2 per weight and token, and attention (QKᵀ and its product
-        with V: 4 · layers · heads · head_dim for each pair of a token and a position).
+        """Return the floating-point operations of a pass.
+
+        They are 2 per weight and token, and in attention 4 · layers · heads · head_dim for each pair of a token and a
+        position: 2 for QKᵀ and 2 for the product with V.
 
         Args:
             tokens: tokens of the pass.
@@ -152,10 +156,13 @@ def target_size(name: str, dtype: str) -> TargetSize:
     if dtype not in ITEM_BYTES:
         raise WorkbenchError(f"A pass in {dtype} mixes number formats.", f"Use one of {', '.join(ITEM_BYTES)}.")
     sizes = [config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")]
-    if not all(isinstance(size, int) for size in sizes) or any(config.get(key) for key in _EXPERTS):
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or any(config.get(key) for key in _EXPERTS):
         raise WorkbenchError(f"{name} is not a dense text decoder.", "Use a model without images or experts.")
     layers, heads, hidden, vocabulary = (int(size or 0) for size in sizes)
-    weights = sum(count_weights(file) for file in folder.glob("*.safetensors"))
+    try:
+        weights = sum(count_weights(file) for file in folder.glob("*.safetensors"))
+    except (SafetensorError, OSError) as error:
+        raise WorkbenchError(f"The weight files of {name} cannot be read.", "Fetch the model again.") from error
     if not config.get("tie_word_embeddings", False):
         weights -= vocabulary * hidden
     return TargetSize(
@@ -166,7 +173,9 @@ def target_size(name: str, dtype: str) -> TargetSize:
 
 @lru_cache(maxsize=8)
 def machine_rates(device: str, dtype: str) -> MachineRates:
-    """Measure copy rate and matrix-product rate of a device once per process, in about half a second: the best of a few.
+    """Measure copy rate and matrix-product rate of a device once per process, in about half a second.
+
+    Each is the best of a few attempts.
 
     Args:
         device: device type, "cpu" or "cuda".
@@ -175,6 +184,8 @@ def machine_rates(device: str, dtype: str) -> MachineRates:
     Raises:
         WorkbenchError: the device is not available here, or has no memory for the measurement.
     """
+    if device not in DEVICES:
+        raise WorkbenchError(f"The rates of {device} are not measured.", f"Use one of {', '.join(DEVICES)}.")
     try:
         rate = _copy_rate(device)
         product = matmul_rate(device, getattr(torch, dtype))
@@ -241,7 +252,7 @@ def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = Tru
     single = [one for one in (target_passes(plain, size) if plain and same else passes) if one.tokens == 1]
     mean_context = round(statistics.fmean(one.context for one in passes))
     plain_pass = single[0] if single else _work(size, 1, [mean_context], [])
-    rates = machine_rates(torch.device(header.device).type, header.dtype)
+    rates = machine_rates(header.device.partition(":")[0], header.dtype)
     return {
         "rates": asdict(rates) | {"ridge": rates.ridge},
         "target": asdict(size),

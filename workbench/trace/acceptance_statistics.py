@@ -1,8 +1,8 @@
 """Statistics of one run for researchers: calibration of q, and acceptance by entropy and by kind of token.
 
 All counts are of drafted tokens, with the definition of `metrics.acceptance_rate` (accepted / tested), so the rows of
-each table add up to the totals of the run. Intervals are `metrics.wilson_interval`. They treat the tests as independent,
-which tests of one run are not quite, and they hold for this run only, not for other prompts.
+each table add up to the totals of the run. Intervals are `metrics.wilson_interval`. They treat the tests as
+independent, which tests of one run are only roughly, and they do not cover other prompts.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
     Source:
         Reliability diagram and calibration error: Guo et al. 2017, arXiv:1706.04599, §2, with the target's probability
         p in place of the accuracy. Interval: Wilson 1927, Journal of the American Statistical Association 22 (158).
-        Entropy as a predictor of acceptance: Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, §3.
+        Acceptance and entropy (there the drafter's): Agrawal et al. 2024, AdaEDL, arXiv:2410.18351.
 
     Example:
         >>> from workbench.views import recorded_runs
@@ -203,7 +203,7 @@ def acceptance_by_entropy(rounds: Sequence[Round]) -> list[AcceptanceCount]:
 
 
 def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
-    """Return accepted / tested drafted tokens by kind of the drafted token (`token_kind`); kinds without a test are absent.
+    """Return accepted / tested drafted tokens by kind of the drafted token; kinds without a test are absent.
 
     Args:
         trace: a run; the text before its first token is that of the prompt.
@@ -219,7 +219,7 @@ def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
 
 
 def token_kind(text: str, before: str) -> str:
-    """Return the kind of a token: one of `KINDS`.
+    r"""Return the kind of a token: one of `KINDS`.
 
     The first character that is not white space decides: a letter begins or continues a word, a digit makes a number,
     anything else is punctuation. A word continues if the token follows directly on a letter or a digit; so does an
@@ -233,7 +233,7 @@ def token_kind(text: str, before: str) -> str:
     Example:
         >>> token_kind(" kite", "red"), token_kind("s", " kite"), token_kind("'s", " kite"), token_kind(" 12", "at")
         ('word start', 'continuation of a word', 'continuation of a word', 'number')
-        >>> token_kind(".", " kite"), token_kind("\\n", "."), token_kind("<|user|>", ".")
+        >>> token_kind(".", " kite"), token_kind("\n", "."), token_kind("<|user|>", ".")
         ('punctuation', 'white space', 'special token')
     """
     bare = text.strip()

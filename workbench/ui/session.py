@@ -186,7 +186,8 @@ class Session:
         """Return statistics of a run that the browser sends, for the section "For researchers".
 
         `plain`: its plain run, if there is one; `live`: whether this backend made the run, so that its times are those
-        of this machine. `roofline` has a `reason` instead of figures if sizes or rates are unknown.
+        of this machine; `rates`: whether the machine's rates may be measured, which would slow a run in progress. In
+        the answer `roofline` has a `reason` instead of figures if sizes or rates are unknown.
         """
         from workbench.bench.roofline import roofline
         from workbench.trace import export  # Polars, which few visits need
@@ -199,8 +200,12 @@ class Session:
         found = acceptance_statistics(trace).to_wire()
         check_connected()
         try:
+            if request.get("rates") is False:
+                raise WorkbenchError("The machine's rates are measured when all runs have ended.")
             if getattr(self.client, "is_remote", False):
                 raise WorkbenchError("The rates of the machine of a remote backend are not measured.")
+            if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
+                raise WorkbenchError("The target of this run is not one of this app.")
             found["roofline"] = roofline(trace, plain, request.get("live") is True)
         except WorkbenchError as error:
             found["roofline"] = {"reason": str(error)}

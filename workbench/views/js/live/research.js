@@ -144,7 +144,7 @@ export function build({ parts, part, card, chart: charted, tool }) {
 /** Connect the section with its page. */
 export function listen(page) {
   const { parts } = page;
-  page.research = { run: null, rounds: 0, plain: 0, found: null, error: "", request: 0, now: false };
+  page.research = { run: null, rounds: 0, plain: 0, partial: false, found: null, error: "", request: 0, now: false };
   parts.research.addEventListener("toggle", () => {
     preferences.set(OPEN, parts.research.open);
     page.draw();
@@ -166,7 +166,8 @@ export function update(page) {
   if (own.run !== run) Object.assign(own, { run, rounds: 0, found: null, error: "", request: own.request + 1, now: false });
   if (state === "hidden" || !parts.research.open) return;
   const n = run ? store.visible(run).length : 0, plain = page.view?.plainRounds?.length ?? 0;
-  if (n && (state === "ready" ? own.rounds !== n || own.plain !== plain : own.now)) compute(page, n, plain);
+  const partial = state === "running", due = own.rounds !== n || own.plain !== plain || own.partial;
+  if (n && (partial ? own.now : due)) compute(page, { rounds: n, plain, partial });
   parts.researchNow.hidden = state !== "running" || !n;
   parts.researchCsv.hidden = !own.found;
   parts.researchBody.hidden = !own.found;
@@ -184,13 +185,15 @@ export function statusWords(state, { found, rounds }) {
   return `${first}. The intervals treat tests as independent and do not cover other prompts.`;
 }
 
-async function compute(page, n, plain) {
+/** Ask for the statistics. Those of a `partial` run have no roofline, whose measurement would slow the run. */
+async function compute(page, { rounds, plain, partial }) {
   const own = page.research, request = (own.request += 1);
-  Object.assign(own, { rounds: n, plain, now: false });
+  Object.assign(own, { rounds, plain, partial, now: false });
   const answer = await alerts.call(page.host, "research", {
     trace: store.toTrace(page.run),
     plain: plain ? store.toTrace(page.plain) : null,
     live: page.run.from === "live",
+    rates: !partial,
   });
   if (own.request !== request) return; // a new run has begun
   if (answer.error) own.error = `${answer.error.message} ${answer.error.remedy ?? ""}`;
