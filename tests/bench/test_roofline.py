@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_the_limit_is_memory_below_the_ridge() -> None:
 
 def test_a_plain_pass_is_measured_if_possible_and_computed_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "machine_rates", lambda *_: RATES)
-    trace, plain = recorded_runs.trace("draft-tree-sampled"), recorded_runs.trace("autoregressive")
+    trace, plain = (copy.deepcopy(recorded_runs.trace(name)) for name in ("draft-tree-sampled", "autoregressive"))
     trace.rounds = [r for r in trace.rounds if len(r.nodes)]
     computed = roofline.roofline(trace)["plain"]
     assert (computed["tokens"], computed["rounds"], computed["seconds"]) == (1, 0, None)
