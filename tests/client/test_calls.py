@@ -67,6 +67,7 @@ def test_a_new_call_needs_its_declaration_and_an_implementation_only(monkeypatch
         remote: Any = Workbench(url)
         assert remote.repeat("ab", times=3, stopped=bool) == "ababab"
         assert remote.repeat("ab") == "abab"
+        assert remote.is_remote
         with pytest.raises(ParameterError, match="times is not a whole number from 1 to 9"):
             remote.repeat("ab", 10)
         with pytest.raises(TypeError, match="unexpected keyword argument"):
@@ -77,6 +78,7 @@ def test_a_new_call_needs_its_declaration_and_an_implementation_only(monkeypatch
     local: Any = Workbench.__new__(Workbench)
     local._backend = Repeating()
     assert local.repeat("ab", times=3) == "ababab"
+    assert not local.is_remote
 
 
 def test_a_request_has_the_described_parameters_that_can_be_sent() -> None:

@@ -13,14 +13,17 @@ from typing import Any
 
 import polars as pl
 
+from workbench.bench.roofline import TargetSize, target_passes
 from workbench.core.errors import WorkbenchError
 from workbench.trace import acceptance, export, metrics
+from workbench.trace.acceptance_statistics import acceptance_statistics
 from workbench.trace.entries import entry_of_trace
 from workbench.trace.events import Trace
 from workbench.trace.whatif import analyse
 from workbench.views import recorded_runs, replay
 
 REMOVED = object()
+SIZE = TargetSize(weights=1000, item_bytes=2, layers=3, heads=4, kv_heads=2, head_dim=5)
 WRONG: dict[str, Any] = {
     "removed": REMOVED, "null": None, "text": "x", "half a character": "\ud800", "true": True, "negative": -1,
     "minus a half": -0.5, "huge": 10**400, "2**63": 2**63, "infinite": float("inf"), "list": [1], "nested": [[{}]],
@@ -40,6 +43,8 @@ CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     "json lines": lambda trace: export.read(export.to_json_lines(trace).encode()),
     "listed": lambda trace: recorded_runs.describe("x", trace),
     "what if": lambda trace: analyse(trace),
+    "statistics": lambda trace: json.dumps(acceptance_statistics(trace).to_wire()),
+    "passes": lambda trace: target_passes(trace, SIZE),
     "report": lambda trace: replay.replay(trace),
 }
 

@@ -71,6 +71,72 @@ def test_an_invalid_trace_is_reported() -> None:
         session.whatif({})
 
 
+def test_the_session_returns_statistics_of_runs_for_researchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.bench import roofline
+
+    session = Session(FakeWorkbench())
+    trace, plain = recorded_runs.trace("draft-model").to_wire(), recorded_runs.trace("autoregressive").to_wire()
+    found = session.research({"trace": trace})
+    assert (found["drafted"], sum(row["accepted"] for row in found["by_kind"])) == (48, 43)
+    assert found["roofline"] == {"reason": "The target of this run is not one of this app."}
+    assert session.research({"trace": make_hostile_trace().to_wire()})["by_kind"]
+    assert "damaged" in return_errors(session.research)({"trace": {"header": {}}})["error"]["message"]
+
+    rates = roofline.MachineRates("cpu", "float32", 1e10, 8e10)
+    monkeypatch.setattr(roofline, "machine_rates", lambda *_: rates)
+    monkeypatch.setattr(session, "_targets", lambda: [{"name": "text-target"}])
+    here = session.research({"trace": trace, "plain": plain, "live": True})["roofline"]
+    assert (here["rates"]["ridge"], here["plain"]["limit"]) == (8.0, "memory")
+    assert here["plain"]["rounds"] > 40, "the plain run's passes"
+    assert here["plain"]["reached"] > 0
+    elsewhere = session.research({"trace": trace, "plain": plain})["roofline"]
+    assert elsewhere["plain"]["reached"] is None, "the times of a file may be those of another machine"
+    assert "when all runs have ended" in session.research({"trace": trace, "rates": False})["roofline"]["reason"]
+    session.client.is_remote = True  # type: ignore[attr-defined]
+    assert "remote backend" in session.research({"trace": trace})["roofline"]["reason"]
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_statistics_for_researchers(fake_app: str, open_page: PageOpener, width: int, scheme: str) -> None:
+    from ui.test_pages import serious
+
+    page = open_page(
+        f"{fake_app}/?recorded=draft-model", viewport={"width": width, "height": 1000}, color_scheme=scheme
+    )
+    section = page.locator(".wb-research")
+    page.wait_for_selector(".wb-theorywords:not(:empty)")
+    assert not section.evaluate("(e) => e.open"), "folded by default"
+    section.locator("summary").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".wb-researchgrid:not([hidden])")
+    assert "(48 drafted tokens)" in section.locator(".wb-card-calibration").inner_text()
+    assert section.locator(".wb-calibration .wb-series").count() == 3, "diagonal, mean p, acceptance rate"
+    rows = section.locator(".wb-card-byKind tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [["word start", "36 / 38"], ["punctuation", "7 / 7"]]
+    assert "32 / 32" in section.locator(".wb-card-byEntropy tbody tr").first.inner_text()
+    assert "not one of this app" in section.locator(".wb-card-roofline").inner_text()
+    section.locator(".wb-card-calibration .wb-tool").click()
+    wait_until_drawn(page)
+    assert section.locator(".wb-card-calibration tbody tr").count() == 10
+    with page.expect_download() as download:
+        section.get_by_role("button", name="CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[10].startswith("draft probability q,0.9–1.0,31,")
+    assert lines[-1].startswith("kind of token,punctuation,,,,7,7,1,")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious(page) == []
+
+    page.goto(f"{fake_app}/?recorded=token-recycling")
+    page.wait_for_selector(".wb-researchgrid:not([hidden])")  # the reader had left it open
+    page.wait_for_function("document.querySelector('.wb-card-calibration').innerText.includes('is deterministic')")
+    page.locator(":is([data-press=run], [data-near=run]):visible").first.click()
+    page.wait_for_function("document.querySelector('.wb-researchhead').innerText.includes('all runs have ended')")
+    assert not section.locator(".wb-researchgrid").is_visible(), "no figures of the run before"
+    page.wait_for_selector(".wb-researchgrid:not([hidden])")
+    page.wait_for_function("document.querySelector('.wb-researchhead').innerText.startsWith('This run.')")
+
+
 def opened(page: Any) -> Any:
     page.get_by_role("button", name="Explain this speed").click()
     page.wait_for_selector(".wb-whybody:not([hidden])")

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.stats import binomtest
 from views.test_modules import ENV, needs_node
 
 from workbench.core import rejection
-from workbench.trace import theory
+from workbench.trace import metrics, theory
 from workbench.trace.speedup import t_quantile
 from workbench.views import module_path
 
@@ -27,8 +26,8 @@ RATES = (0.0, 0.35, 0.8, 1.0)
 
 
 def wilson(k: int, n: int) -> dict[str, float]:
-    found = binomtest(k, n).proportion_ci(0.95, "wilson")
-    return {"low": float(found.low), "high": float(found.high)}
+    low, high = metrics.wilson_interval(k, n)
+    return {"low": low, "high": high}
 
 
 def best_depth(rates: Sequence[float], cost: dict[str, float], beyond: float) -> dict[str, float]:

@@ -15,6 +15,7 @@ from traces import make_hostile_trace
 
 from workbench.client.remoterun import RemoteRun
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
+from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.views import modules, recorded_runs
 
@@ -335,6 +336,15 @@ def test_buttons_and_sliders_reach_the_run(run: FakeRun) -> None:
     assert wire.ask("control", run=run.id, action="cancel") == {}
     assert [name for name, _ in run.calls] == ["pause", "change", "cancel"]
     assert run.calls[1][1]["params"] == {"depth": 7}
+
+
+def test_a_view_gets_the_statistics_for_researchers(run: FakeRun) -> None:
+    wire = Wire(w.live(run, FakeClient()))
+    run.record(100)
+    found = wire.ask("research", trace=run.whole.to_wire(), live=True)
+    assert found["drafted"] == metrics.count_drafted(run.whole.rounds) > 0
+    assert sum(row["accepted"] for row in found["by_kind"]) == metrics.count_accepted(run.whole.rounds)
+    assert found["roofline"]["passes"], "the trace is one of the bundled target"
 
 
 def test_a_widget_accepts_only_its_own_run_and_public_actions(run: FakeRun) -> None:

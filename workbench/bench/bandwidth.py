@@ -1,4 +1,4 @@
-"""Memory bandwidth of a device, measured by a large copy, to compare with the weights that a forward pass reads."""
+"""Rates of a device: memory bandwidth by a large copy, arithmetic by a large matrix product."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from workbench.kernels.device_clock import synchronise
 COPIES = 7
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 """Bytes of the copied block by device type: so much larger than the caches that they have no effect."""
+LEAST_SIDE, MOST_SIDE, LEAST_PRODUCT_S, PRODUCTS = 128, 8192, 0.015, 5
+"""First and last side of the matrices of `matmul_rate`, time of a product that is long enough, and timed products."""
 
 
-def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
+def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None, fastest: bool = False) -> float:
     """Return the bytes per second that a device moves when copying a block: each byte counts as one read and one write.
 
     The rate is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly
@@ -25,6 +27,8 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
     Args:
         device: a CPU or a GPU.
         n_bytes: size of the block; by default `COPY_BYTES`, or an eighth of a GPU's free memory if that is less.
+        fastest: take the fastest copy in place of the median: on a machine with other work it is nearer to what the
+            device can do.
 
     Raises:
         RuntimeError: two blocks do not fit into memory (`core.errors.is_out_of_memory` recognises the error).
@@ -37,7 +41,30 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
     source = torch.ones(n_bytes, dtype=torch.uint8, device=device)
     destination = torch.empty_like(source)
     seconds = [seconds_of(lambda: destination.copy_(source), device) for _ in range(COPIES + 1)][1:]
-    return 2 * n_bytes / statistics.median(seconds)
+    return 2 * n_bytes / (min(seconds) if fastest else statistics.median(seconds))
+
+
+@torch.inference_mode()
+def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
+    """Return the floating-point operations per second of a product of two square matrices, with the threads of torch.
+
+    The side n doubles until a product takes at least `LEAST_PRODUCT_S`: some CPUs multiply some formats a hundred
+    times slower than others. The rate is that of the fastest of a few products of the last size, 2n³ operations each.
+
+    Args:
+        device: a CPU or a GPU.
+        dtype: number format of the matrices.
+
+    Raises:
+        RuntimeError: no memory for the matrices, or no product in this format.
+    """
+    device, side = torch.device(device), LEAST_SIDE
+    while True:
+        a, b = torch.ones(2, side, side, dtype=dtype, device=device)
+        seconds = [seconds_of(lambda a=a, b=b: torch.mm(a, b), device) for _ in range(PRODUCTS + 1)][1:]
+        if (best := min(seconds)) >= LEAST_PRODUCT_S or side >= MOST_SIDE:
+            return 2 * side**3 / best
+        side *= 2
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

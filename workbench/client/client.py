@@ -64,6 +64,11 @@ class Workbench(Client):
 
             self._backend = Backend(target, drafter, device, dtype, drafter_dtype, **options)
 
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the backend is that of another process, perhaps on another machine."""
+        return isinstance(self._backend, RemoteBackend)
+
     # -- blocking calls ------------------------------------------------------------------------------------------
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:

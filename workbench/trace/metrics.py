@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ DELAY_NAMES = (DELAY, "held back before it (s)")
 """Names of the signal `DELAY`: the current name, and the name in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
 """A token counts as needing the image if blanking the image lowers the token's probability by at least this value."""
+NORMAL_QUANTILE = 1.959963984540054
+"""97.5 % quantile of the standard normal distribution, for 95 % intervals."""
 OTHER = "other"
 """Kind of a word that the scene lexicon does not contain."""
 
@@ -155,6 +158,28 @@ def overhead_share(rounds: Sequence[Round]) -> float | None:
 def count_delayed_rounds(rounds: Sequence[Round]) -> int:
     """Return the number of rounds directly after a pause or a display delay, which start with cold processor caches."""
     return sum(any(r.signals.get(name, 0.0) > 0 for name in DELAY_NAMES) for r in rounds)
+
+
+def wilson_interval(accepted: int, tested: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of an acceptance rate, accepted / tested.
+
+    Unlike the normal approximation it stays inside [0, 1] and has a width if all or none were accepted.
+
+    Args:
+        accepted: number of accepted tokens.
+        tested: number of tested tokens, above 0.
+
+    Source:
+        Wilson 1927, Journal of the American Statistical Association 22 (158), 209–212.
+
+    Example:
+        >>> [round(end, 3) for end in wilson_interval(3, 7)]
+        [0.158, 0.75]
+    """
+    z, n = NORMAL_QUANTILE, tested
+    centre = (accepted + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(accepted * (n - accepted) / n + z * z / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:

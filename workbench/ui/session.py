@@ -63,6 +63,7 @@ class Session:
             self.saved_runs.keep,
             self.export_parquet,
             self.whatif,
+            self.research,
             self.stop_pairs,
             self.estimate,
             self.speeds,
@@ -186,6 +187,35 @@ class Session:
         ratios = [r for r in pairs if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
+
+    def research(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return statistics of a run that the browser sends, for the section "For researchers".
+
+        `plain`: its plain run, if there is one; `live`: whether this backend made the run, so that its times are those
+        of this machine; `rates`: whether the machine's rates may be measured, which would slow a run in progress. In
+        the answer `roofline` has a `reason` instead of figures if sizes or rates are unknown.
+        """
+        from workbench.bench.roofline import roofline
+        from workbench.trace import export  # Polars, which few visits need
+        from workbench.trace.acceptance_statistics import acceptance_statistics
+
+        check_connected, trace_data, plain_data = make_disconnect_check(), request.get("trace"), request.get("plain")
+        trace = export.read_wire(trace_data if isinstance(trace_data, dict) else {})
+        plain = export.read_wire(plain_data) if isinstance(plain_data, dict) else None
+        check_connected()
+        found = acceptance_statistics(trace).to_wire()
+        check_connected()
+        try:
+            if request.get("rates") is False:
+                raise WorkbenchError("The machine's rates are measured when all runs have ended.")
+            if getattr(self.client, "is_remote", False):
+                raise WorkbenchError("The rates of the machine of a remote backend are not measured.")
+            if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
+                raise WorkbenchError("The target of this run is not one of this app.")
+            found["roofline"] = roofline(trace, plain, request.get("live") is True)
+        except WorkbenchError as error:
+            found["roofline"] = {"reason": str(error)}
+        return found
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the expected cost of a run in words; empty if there is no estimate."""

@@ -112,6 +112,7 @@ class WidgetSession(Session):
             self.change,
             self.fetch_trace,
             self.export_parquet,
+            self.research,
             self.explain,
             self.memory,
         ]

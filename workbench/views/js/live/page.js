@@ -25,6 +25,7 @@ import * as pace from "./pace.js";
 import * as preferences from "../shared/preferences.js";
 import * as race from "./race.js";
 import * as repeats from "./repeats.js";
+import * as research from "./research.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as runpage from "./runpage.js";
@@ -130,6 +131,7 @@ function wire(page, on, click) {
   click("treeHindsight", () => set({ hindsight: !page.hindsight }));
   tour.wire(page);
   memory.listen(page);
+  research.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("originBack", () => branching.showOther(page));
   branching.offerBeside(page);
@@ -188,6 +190,7 @@ function draw(page, all = false) {
   pace.announceEnd(page);
   const whole = redraw.all(page, now) || all;
   stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
+  if (whole) research.update(page);
   if (page.stepping) page.announce(false);
   if (!page.catalogue || !whole) return;
   const panel = {

@@ -26,6 +26,7 @@ import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
 import * as race from "./race.js";
 import * as repeats from "./repeats.js";
+import * as research from "./research.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as scrubber from "./scrubber.js";
@@ -60,7 +61,7 @@ export function build(el, host) {
       { className: "wb-stage" },
       ...[alerts, figures, why, byMethod, pairs, ribbon],
       h("div", { className: "wb-two" }, tree, card),
-      ...[lane, curves, theory, memory, scrubber],
+      ...[lane, curves, theory, research.build(build), memory, scrubber],
     ),
   );
   help.build(parts.keys);

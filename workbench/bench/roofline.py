@@ -1,0 +1,284 @@
+"""Roofline of a run: arithmetic and memory traffic of each target pass, compared with the rates of this machine.
+
+Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures",
+Communications of the ACM 52 (4): a computation with I floating-point operations per byte reaches at most
+min(peak, I · bandwidth). Here the bandwidth is that of a large copy and the peak that of a large matrix product, both
+measured. The bandwidth is a reference and no bound: weights that stay in a processor's caches are not read from memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from workbench.bench.bandwidth import copy_bandwidth, matmul_rate
+from workbench.core.errors import WorkbenchError
+from workbench.methods import method_info
+from workbench.models.bundle import config_of
+from workbench.models.names import folder_of
+from workbench.models.weight_files import count_weights
+from workbench.trace.events import Round, Trace
+from workbench.trace.stalls import exclude_stalled
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number by dtype. Other formats, such as int8 weights, mix several in one pass."""
+DEVICES = ("cpu", "cuda")
+COPY_BYTES = 2**26
+"""Bytes of the copied block: more than the caches hold, and copied in a few hundredths of a second."""
+PLAIN = "autoregressive"
+MEMORY, ARITHMETIC = "memory", "arithmetic"
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSize:
+    """Sizes of a dense decoder that decide about the work of a pass.
+
+    Attributes:
+        weights: weights that a pass reads: all except an input embedding that is not also the LM head.
+        item_bytes: bytes of a weight and of a number in the KV cache.
+        layers: decoder layers.
+        heads: attention heads.
+        kv_heads: heads of the KV cache.
+        head_dim: numbers per head.
+    """
+
+    weights: int
+    item_bytes: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def flops(self, tokens: int, context: int) -> int:
+        """Return the floating-point operations of a pass.
+
+        They are 2 per weight and token, and in attention 4 · layers · heads · head_dim for each pair of a token and a
+        position: 2 for QKᵀ and 2 for the product with V.
+
+        Args:
+            tokens: tokens of the pass.
+            context: positions in the KV cache before the pass.
+        """
+        pairs = tokens * (context + tokens)
+        return 2 * self.weights * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
+
+    def n_bytes(self, tokens: int, context: int) -> int:
+        """Return the bytes that a pass moves: all weights once, and the keys and values of all its positions once.
+
+        Args:
+            tokens: tokens of the pass.
+            context: positions in the KV cache before the pass.
+        """
+        cached = 2 * self.layers * self.kv_heads * self.head_dim * (context + tokens)
+        return self.item_bytes * (self.weights + cached)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """Measured rates of a device.
+
+    Attributes:
+        device: device type.
+        dtype: number format of the matrix product.
+        bytes_per_second: bytes read and written per second by a large copy.
+        flops_per_second: floating-point operations per second of a large matrix product.
+    """
+
+    device: str
+    dtype: str
+    bytes_per_second: float
+    flops_per_second: float
+
+    @property
+    def ridge(self) -> float:
+        """Return the intensity in FLOP per byte below which memory is the limit, and above which arithmetic is."""
+        return self.flops_per_second / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class PassWork:
+    """Target passes of one size.
+
+    Attributes:
+        tokens: tokens in the pass: the last committed token and all drafted tokens and probe positions.
+        rounds: number of such passes; 0 if it is only computed.
+        context: their mean number of positions in the KV cache, rounded.
+        flops: floating-point operations of a pass with this context.
+        n_bytes: bytes of weights and KV cache that it moves.
+        seconds: median time of the pass; None if it is only computed.
+    """
+
+    tokens: int
+    rounds: int
+    context: int
+    flops: int
+    n_bytes: int
+    seconds: float | None
+
+    @property
+    def intensity(self) -> float:
+        """Return the floating-point operations per byte."""
+        return self.flops / self.n_bytes
+
+    def limit(self, rates: MachineRates) -> str:
+        """Return whether memory or arithmetic limits such a pass: `MEMORY` or `ARITHMETIC`."""
+        return MEMORY if self.intensity < rates.ridge else ARITHMETIC
+
+    def to_wire(self, rates: MachineRates, is_timed_here: bool) -> dict[str, Any]:
+        """Return the pass as JSON data, with the rate that it reached and the rate that the roof allows in FLOP/s."""
+        reached = self.flops / self.seconds if self.seconds and is_timed_here else None
+        roof = min(rates.flops_per_second, self.intensity * rates.bytes_per_second)
+        derived = {"intensity": self.intensity, "limit": self.limit(rates), "reached": reached, "roof": roof}
+        return asdict(self) | derived
+
+
+def target_size(name: str, dtype: str) -> TargetSize:
+    """Return the sizes of a target from its configuration and weight files, without loading it.
+
+    Args:
+        name: bundled or published model on this machine, or a folder.
+        dtype: dtype of the run, from its header.
+
+    Raises:
+        WorkbenchError: the model's files are not here, or it is not a dense decoder in one floating-point format.
+    """
+    folder = folder_of(name)
+    config = config_of(folder) if folder else {}
+    if folder is None or not config:
+        raise WorkbenchError(f"The files of {name} are not on this machine.", "Use a bundled or downloaded target.")
+    if dtype not in ITEM_BYTES:
+        raise WorkbenchError(f"A pass in {dtype} mixes number formats.", f"Use one of {', '.join(ITEM_BYTES)}.")
+    sizes = [config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or any(config.get(key) for key in _EXPERTS):
+        raise WorkbenchError(f"{name} is not a dense text decoder.", "Use a model without images or experts.")
+    layers, heads, hidden, vocabulary = (int(size or 0) for size in sizes)
+    try:
+        weights = sum(count_weights(file) for file in folder.glob("*.safetensors"))
+    except (SafetensorError, OSError) as error:
+        raise WorkbenchError(f"The weight files of {name} cannot be read.", "Fetch the model again.") from error
+    if not config.get("tie_word_embeddings", False):
+        weights -= vocabulary * hidden
+    return TargetSize(
+        weights, ITEM_BYTES[dtype], layers, heads, config.get("num_key_value_heads") or heads,
+        config.get("head_dim") or hidden // heads,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def machine_rates(device: str, dtype: str) -> MachineRates:
+    """Measure copy rate and matrix-product rate of a device once per process, in about half a second.
+
+    Each is the best of a few attempts.
+
+    Args:
+        device: device type, "cpu" or "cuda".
+        dtype: number format of the matrix product, one of `ITEM_BYTES`.
+
+    Raises:
+        WorkbenchError: the device is not available here, or has no memory for the measurement.
+    """
+    if device not in DEVICES:
+        raise WorkbenchError(f"The rates of {device} are not measured.", f"Use one of {', '.join(DEVICES)}.")
+    try:
+        rate = _copy_rate(device)
+        product = matmul_rate(device, getattr(torch, dtype))
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
+        raise WorkbenchError(
+            f"The rates of {device} cannot be measured here.", "Open the run where it was made."
+        ) from error
+    return MachineRates(device, dtype, rate, product)
+
+
+@lru_cache(maxsize=4)
+def _copy_rate(device: str) -> float:
+    return copy_bandwidth(device, COPY_BYTES, fastest=True)
+
+
+def target_passes(trace: Trace, size: TargetSize) -> list[PassWork]:
+    """Return the target's passes of a run by number of tokens, smallest first.
+
+    Every pass counts as a full forward of the target. Left out are stalled rounds, rounds with several passes, with
+    passes shared with other runs, or with tentative tokens, and methods that do not draft, except plain decoding.
+
+    Args:
+        trace: a run.
+        size: sizes of its target.
+    """
+    contexts, context = dict[int, int](), len(trace.header.prompt_tokens) - 1
+    for r in trace.rounds:
+        contexts[r.index] = context
+        context += len(r.emitted)
+    groups: dict[int, list[Round]] = {}
+    for r in exclude_stalled(trace.rounds):
+        if _is_single_pass(r):
+            groups.setdefault(1 + len(r.nodes) + len(r.probes), []).append(r)
+    return [
+        _work(size, tokens, [contexts[r.index] for r in rounds], [r.verify_s for r in rounds])
+        for tokens, rounds in sorted(groups.items())
+    ]
+
+
+def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = True) -> dict[str, Any]:
+    """Return the roofline of a run as JSON data: rates of this machine, the run's passes, and a plain pass.
+
+    Args:
+        trace: a run.
+        plain: plain decoding of the same prompt by the same target; else a plain pass is taken from the run's rounds
+            without a draft, or computed at the run's mean context, without a time.
+        is_timed_here: whether the run's times were measured on this machine; else only the intensities are compared.
+
+    Raises:
+        WorkbenchError: sizes or rates are unknown, or the run has no pass that counts.
+
+    Example:
+        >>> from workbench.views import recorded_runs
+        >>> found = roofline(recorded_runs.trace("draft-model"), is_timed_here=False)
+        >>> found["plain"]["limit"]
+        'memory'
+    """
+    header = trace.header
+    size = target_size(header.target, header.dtype)
+    passes = target_passes(trace, size)
+    if not passes:
+        raise WorkbenchError("The run has no target pass that counts.", "Use a run that drafts, or plain decoding.")
+    same = plain is not None and (plain.header.target, plain.header.dtype) == (header.target, header.dtype)
+    single = [one for one in (target_passes(plain, size) if plain and same else passes) if one.tokens == 1]
+    mean_context = round(statistics.fmean(one.context for one in passes))
+    plain_pass = single[0] if single else _work(size, 1, [mean_context], [])
+    rates = machine_rates(header.device.partition(":")[0], header.dtype)
+    return {
+        "rates": asdict(rates) | {"ridge": rates.ridge},
+        "target": asdict(size),
+        "is_timed_here": is_timed_here,
+        "plain": plain_pass.to_wire(rates, is_timed_here),
+        "passes": [one.to_wire(rates, is_timed_here) for one in passes],
+    }
+
+
+def _is_single_pass(r: Round) -> bool:
+    shared, is_tentative = r.shared.get("rows", 1) > 1, bool(r.placed or r.revoked)
+    if shared or is_tentative or r.target_forwards != 1 or r.verify_s <= 0:
+        return False
+    return r.method == PLAIN or not _drafts_nothing(r.method)
+
+
+def _drafts_nothing(method: str) -> bool:
+    try:
+        return method_info.get(method).group == "No draft"
+    except WorkbenchError:
+        return False
+
+
+def _work(size: TargetSize, tokens: int, contexts: Sequence[int], seconds: Sequence[float]) -> PassWork:
+    context = round(statistics.fmean(contexts))
+    return PassWork(
+        tokens, len(seconds), context, size.flops(tokens, context), size.n_bytes(tokens, context),
+        statistics.median(seconds) if seconds else None,
+    )  # fmt: skip
