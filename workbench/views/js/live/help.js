@@ -15,7 +15,7 @@ const KEYS = [
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
   ["L", "jump to live"],
-  ["M", "spine, levels, attention mask or list"],
+  ["M", "spine, levels, attention mask, list or KV cache"],
   ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"],
   ["?", "this list"],
 ];
@@ -35,6 +35,7 @@ const WORDS = [
     "wall time outside model forwards after the prefill: verification rule, commit, bookkeeping",
   ],
   ["waiting", "time in forwards for other runs of the batch"],
+  ["KV cache", "the target's cached keys and values; a rejected draft's entries are dropped after verification"],
   ["hindsight", "the further draft, by its rank in q, that equals the token the target wrote where the drafts ended"],
 ];
 
