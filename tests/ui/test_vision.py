@@ -348,9 +348,10 @@ def test_an_exported_run_shows_the_tab_without_an_app(open_page: PageOpener, tmp
       window.lit = [];
       new MutationObserver(() => window.lit.push(note.textContent)).observe(note, { childList: true, subtree: true });
     }""")
+    page.keyboard.press("Home")
     page.click(".wb-scrub [aria-label='Play at the recorded speed']")
-    button = "document.querySelector('.wb-scrub [aria-label^=Play]')"
-    page.wait_for_function(f"{button}.textContent === '▶' && lit.length > 3")
+    for label in ("❚❚", "▶"):  # it plays, then it has ended
+        page.locator(f".wb-scrub [aria-label='Play at the recorded speed']:text-is('{label}')").wait_for()
     words = re.findall(r"\w+", "".join(e.text for r in trace.rounds for e in r.emitted))
     lit = [text.split("“")[1].split("”")[0] for text in page.evaluate("window.lit") if "“" in text]
     assert set(words) <= set(lit), "the patches of every word light up in a playback"

@@ -228,6 +228,6 @@ function feed(page, run) {
     if (n >= rounds.length) Object.assign(run, { seq: end.seq }), (page.feeding = null);
     page.draw();
   };
-  page.feeding = { label: `${speed}× speed`, stop: () => {} };
+  page.feeding = { label: `${speed}× speed`, speed, stop: () => {} };
   page.feeding.stop = player.feed({ rounds, speed, still: false, arrive: upTo });
 }
