@@ -71,7 +71,7 @@ function rootPosition({ nodes, emitted, bonus_kind, signals, placed, revoked }) 
 function lastPosition(round, before, at) {
   const rounds = [...before, round];
   const last = tentativeTokens(rounds).at(-1) ?? rounds.findLast((r) => r.emitted.length)?.emitted.at(-1);
-  return last?.position ?? at;
+  return last?.position ?? rootPosition(rounds[0]) ?? at; // nothing but the prompt, whose last token is the first root
 }
 
 const isTentative = (rounds) => rounds.some((r) => r.placed?.length || r.revoked?.length);

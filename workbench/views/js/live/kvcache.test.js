@@ -54,6 +54,17 @@ test("tokens that a verifier takes back lose their positions", () => {
   assert.match(countWords(cache), /11 positions before → 2 written \(13 in all\) → 9 positions kept, 4 dropped \(2 from earlier rounds\)/);
 });
 
+test("if all tokens are taken back, the prompt without its last token stays", () => {
+  const draft = (position, path) => ({
+    nodes: { parents: [-1], depth: [1], position: [position], status: ["accepted"], text: ["x"] },
+    path, bonus: null, bonus_kind: null, emitted: [],
+  });
+  const placed = [5, 6].map((position) => ({ position, token: 1, text: "t", p: 1 }));
+  const first = { ...draft(5, [0]), placed, revoked: [] }, second = { ...draft(7, [0]), placed: [], revoked: [5, 6] };
+  assert.equal(of(first, []).after, 6);
+  assert.deepEqual([of(second, [first]).before, of(second, [first]).after], [6, 4]);
+});
+
 test("probe positions are written and dropped", () => {
   const { rounds } = read("chain"), probes = [{ token: 1, text: "p", parent: -1, position: 11, source: "s" }];
   const cache = of({ ...rounds[1], probes }, rounds.slice(0, 1)), last = cache.entries.at(-1);
