@@ -117,7 +117,7 @@ def kv_cache_layout(config: Any) -> dict[str, Any] | None:
     except (AttributeError, TypeError):  # the configuration has other names, or one value per layer
         return None
     n_layers, itemsize = config.num_hidden_layers, torch.float32.itemsize
-    n_sliding = list(getattr(config, "layer_types", None) or ()).count("sliding_attention")
+    n_sliding = list[Any](getattr(config, "layer_types", None) or ()).count("sliding_attention")
     window = getattr(config, "sliding_window", None)
     return {
         "layers": n_layers,
