@@ -372,6 +372,7 @@ def test_the_kv_cache_of_a_round_shows_which_positions_are_kept(fake_app: str, o
     assert kept - before == cells.count() - page.locator(".wb-cache .is-dropped").count()
     page.focus(".wb-cache")
     page.keyboard.press("Home")
+    page.wait_for_selector(".wb-cache [role=option].is-root.is-chosen")
     for node in ("0", "1"):
         page.keyboard.press("ArrowRight")
         page.wait_for_selector(f".wb-cache [role=option].is-chosen[data-node='{node}'][aria-selected=true]")

@@ -58,6 +58,7 @@ function begin(el) {
     if (to === null) return;
     event.preventDefault();
     event.stopPropagation();
+    state.data = { ...data, node: to }; // the next key may arrive before the next drawing
     kit.emit(el, "wb:pick", { round: data.round.index, node: to === ROOT ? "-1" : to });
     el.querySelector(".is-chosen")?.scrollIntoView({ block: "nearest" });
   });
