@@ -375,6 +375,37 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     page.wait_for_selector(".wb-tree .wb-node.is-chosen[data-node='100']:visible")
 
 
+def test_the_kv_cache_of_a_round_shows_which_positions_are_kept(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(fake_app)
+    wide = wide_tree(3)
+    upload(page, "wide.json", wide)
+    wait_for_text(page, ".wb-badge", "IMPORTED")
+    page.click("[data-mode=cache]")
+    page.wait_for_selector(".wb-cache [role=option]")
+    n = len(wide["rounds"][-1]["nodes"]["parents"])
+    assert page.locator(".wb-cache [role=option]:not(.is-next)").count() == n + 1, "the root and every node"
+    assert page.locator(".wb-cachestrip.is-small").count() == 2, "many entries are drawn without text"
+    upload(page, "run.json", trace("draft-model", {"depth": 4}, 12, seed=3))
+    page.wait_for_function("!document.querySelector('.wb-cachestrip.is-small')")
+    before, written, kept = map(int, re.findall(r"(\d+) (?:positions? before|written|positions? kept)",
+                                                page.inner_text(".wb-cachenote.is-counts")))  # fmt: skip
+    cells = page.locator(".wb-cache [role=option]:not(.is-next)")
+    assert written == cells.count()
+    assert kept - before == cells.count() - page.locator(".wb-cache .is-dropped").count()
+    page.mouse.move(2, 2)  # a cell under the pointer would be selected
+    page.focus(".wb-cache")
+    page.keyboard.press("Home")
+    page.wait_for_selector(".wb-cache [role=option].is-root.is-chosen")
+    for node in ("0", "1"):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector(f".wb-cache [role=option].is-chosen[data-node='{node}'][aria-selected=true]")
+    active = page.get_attribute(".wb-cache", "aria-activedescendant")
+    assert page.locator(f"#{active}").get_attribute("data-node") == "1"
+    wait_for_text(page, ".wb-card-card h3", "at depth 2")
+    page.locator(".wb-cache [role=option][data-node='0']").hover()
+    wait_for_text(page, ".wb-card-card h3", "at depth 1")
+
+
 def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     upload(page, "wide.json", wide_tree(3))
@@ -436,7 +467,7 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: PageOpen
     hostile = json.loads(json.dumps(good).replace(" fox", "<img src=x onerror=document.title=1>"))
     upload(page, "hostile.json", hostile)
     page.wait_for_selector(".wb-token:has-text('onerror')")
-    for mode in ("mask", "list", "levels", "spine"):
+    for mode in ("mask", "list", "cache", "levels", "spine"):
         page.click(f"[data-mode={mode}]")
     assert page.locator(".wb img").count() == 0
     assert page.title() == "Speculative Decoding Workbench"

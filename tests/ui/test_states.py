@@ -142,7 +142,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener, width: 
     page.click("[data-press=run]:visible, [data-near=run]:visible")  # narrow pages have one Run, in the bar
     state(page, "finished")
     page.locator(".wb-ghost.is-rejected").first.click()
-    for mode in ("spine", "levels", "mask", "list"):
+    for mode in ("spine", "levels", "mask", "list", "cache"):
         page.click(f"[data-mode={mode}]")
         page.wait_for_timeout(100)
         found = axe.run(page, context=".wb", options={"resultTypes": ["violations"]}).response["violations"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +112,11 @@ def test_drafters_with_and_without_image_side_by_side(vision_app: str, open_page
     assert " the" not in grounded
     wait_for_text(page, "[data-figure=grounded] small", "vs")
     wait_for_text(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
-    wait_for_text(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the image is blanked")
+    wait_for_text(page, ".wb-headline .wb-facts-line", "falls by 0.2 or more when the image is blanked")
+    lines = page.locator(f"{V}.wb-headlinerow").all_inner_texts()
+    assert len(lines) == 2, "one line per run"
+    figure = page.inner_text(f"{V}[data-figure=grounded] .wb-value")
+    assert re.search(rf"picture words {figure} accepted \(\d+/\d+ tested\), other words \d+ %", lines[0])
     # The timeline counts the rounds of the run whose word is selected.
     captions[1].locator(".wb-token").last.click()
     first, second = (
@@ -124,6 +129,11 @@ def test_drafters_with_and_without_image_side_by_side(vision_app: str, open_page
     wait_until_drawn(page)
     box = page.locator(f"{V}.wb-card-drafter .wb-picturebox").bounding_box() or {}
     assert box["y"] + box["height"] <= 768, "the drafter's input is in the first screen"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    wait_until_drawn(page)
+    for part in (".wb-card-picture .wb-vis", ".wb-caption .wb-token", ".wb-card-tree .wb-node.is-root"):
+        box = page.locator(V + part).first.bounding_box() or {}
+        assert box["y"] + box["height"] <= 850, f"{part} is in the first screen, above the timeline"
     page.set_viewport_size({"width": 1440, "height": 1100})
     wait_until_drawn(page)
     # A word, then its patches; a patch, then its words.
@@ -333,6 +343,18 @@ def test_an_exported_run_shows_the_tab_without_an_app(open_page: PageOpener, tmp
     page.locator(".wb-card-target em", has_text="for “circle”").wait_for()
     assert "16 kept, 48 dropped" in page.inner_text(".wb-card-drafter")
     assert page.inner_text("[data-figure=grounded] .wb-value").endswith("%")
+    page.evaluate("""() => {
+      const note = document.querySelector(".wb-card-target em");
+      window.lit = [];
+      new MutationObserver(() => window.lit.push(note.textContent)).observe(note, { childList: true, subtree: true });
+    }""")
+    page.keyboard.press("Home")
+    page.click(".wb-scrub [aria-label='Play at the recorded speed']")
+    for label in ("❚❚", "▶"):  # it plays, then it has ended
+        page.locator(f".wb-scrub [aria-label='Play at the recorded speed']:text-is('{label}')").wait_for()
+    words = re.findall(r"\w+", "".join(e.text for r in trace.rounds for e in r.emitted))
+    lit = [text.split("“")[1].split("”")[0] for text in page.evaluate("window.lit") if "“" in text]
+    assert set(words) <= set(lit), "the patches of every word light up in a playback"
     assert page.evaluate("window.hurt") is None
 
 

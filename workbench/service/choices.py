@@ -6,15 +6,19 @@ The data include the reason why a model or a method cannot be used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from transformers import AutoConfig
 
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER, training_hint
+from workbench.kernels.layers import text_config
 from workbench.methods import method_info
 from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
@@ -27,6 +31,9 @@ from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_ha
 from workbench.models.untrained_heads import no_heads
 from workbench.models.weight_files import count_weights
 from workbench.service.inventory import TO_FETCH, availability
+from workbench.service.memory import kv_cache_layout
+
+log = logging.getLogger(__name__)
 
 IN_FULL = ("idea", "formula", "differs")
 """Fields of a method that only its own page shows; lists and the API omit them."""
@@ -40,7 +47,8 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     Bundled targets are the bundled models that are not draft models; published ones are listed if they are on this
     machine or in an installed package. Fields: `pictures`: whether the model accepts images, None if that is known only
     after loading it; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
-    display rate in tokens per second with which a page can slow down runs so that viewers can follow.
+    display rate in tokens per second with which a page can slow down runs so that viewers can follow; `kv_cache`: size
+    of its KV cache (`memory.kv_cache_layout`), None if it has none or its configuration is not on this machine.
     """
     entries = []
     for name, folder, config in known_targets():
@@ -60,7 +68,27 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
         for name in others
         if name not in names
     ]
-    return entries
+    return [entry | {"kv_cache": _kv_cache_of(entry["name"])} for entry in entries]
+
+
+def _kv_cache_of(name: str) -> dict[str, Any] | None:
+    file = Path(_folder_of(name)) / "config.json"
+    if is_masked_lm(config_of(file.parent)):  # computes all positions anew in every pass
+        return None
+    try:
+        return _read_kv_cache(str(file.parent), file.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _read_kv_cache(folder: str, _version: int) -> dict[str, Any] | None:
+    """Return the size of a model's KV cache; transformers completes the configuration, which takes milliseconds."""
+    try:
+        return kv_cache_layout(text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False)))
+    except Exception as error:  # families raise different errors; loading the model reports them
+        log.debug("The size of the KV cache of %s is unknown: %s", folder, error)
+        return None
 
 
 def _published(name: str) -> dict[str, Any]:

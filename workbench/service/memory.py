@@ -94,6 +94,40 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
     return 2 * config.num_hidden_layers * heads * size * compute_dtype(dtype).itemsize
 
 
+_UNEVEN = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
+           "swa_head_dim", "swa_num_key_value_heads")  # fmt: skip
+"""Settings of models whose layers do not all cache keys and values of the same shape, such as latent attention."""
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
+
+
+def kv_cache_layout(config: Any) -> dict[str, Any] | None:
+    """Return the size of a decoder's KV cache as plain data; None if its layers cache entries of different sizes.
+
+    Keys: `layers`, `kv_heads`, `head_dim`; `bytes_per_position`: memory of one position in all layers by dtype of the
+    weights, in bytes; `sliding`: `layers` that attend only to the last `window` positions, None if there are none.
+
+    Args:
+        config: configuration of the decoder (`text_config`).
+    """
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    if not isinstance(heads, int) or any(getattr(config, name, None) for name in _UNEVEN):
+        return None
+    try:
+        sizes = {str(dtype).removeprefix("torch."): position_bytes(config, dtype) for dtype in _DTYPES}
+    except (AttributeError, TypeError):  # the configuration has other names, or one value per layer
+        return None
+    n_layers, itemsize = config.num_hidden_layers, torch.float32.itemsize
+    n_sliding = list[Any](getattr(config, "layer_types", None) or ()).count("sliding_attention")
+    window = getattr(config, "sliding_window", None)
+    return {
+        "layers": n_layers,
+        "kv_heads": heads,
+        "head_dim": sizes["float32"] // (2 * n_layers * heads * itemsize),
+        "bytes_per_position": sizes,
+        "sliding": {"layers": n_sliding, "window": window} if n_sliding and window else None,
+    }
+
+
 def weight_bytes(runner: Runner) -> int:
     """Return the memory of a loaded model's weights and their packed copies, in bytes."""
     return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.weight_dtype, runner.device)

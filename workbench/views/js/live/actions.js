@@ -18,7 +18,7 @@ import * as store from "../shared/store.js";
 import * as treemodel from "./treemodel.js";
 import * as view from "./view.js";
 
-const MODES = ["spine", "levels", "mask", "list"];
+const MODES = ["spine", "levels", "mask", "list", "cache"];
 
 /** Return the state and callbacks that the Live page gives to `of`. */
 function live(page) {
@@ -41,7 +41,7 @@ function live(page) {
   const views = () => [
     parts.figures.firstChild,
     parts.ribbon,
-    [parts.tree, parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)],
+    [parts.tree, parts.tree, parts.mask, parts.treeList, parts.cache][MODES.indexOf(page.mode)],
     parts.laneCard,
     parts.curveCard,
     parts.slider,

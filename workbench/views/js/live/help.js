@@ -15,7 +15,7 @@ const KEYS = [
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
-  ["M", "show the draft as spine, levels, attention mask or list"],
+  ["M", "show the draft as spine, levels, attention mask, list or KV cache"],
   ["1 – 6", "go to the figures, tokens, tree, wall clock, curves or scrubber"],
   ["?", "this list"],
 ];
@@ -35,6 +35,7 @@ const WORDS = [
     "wall time after the prefill and outside the models' forward passes: verification rule, commit, bookkeeping",
   ],
   ["waiting", "time in forward passes for other runs of the batch"],
+  ["KV cache", "the target's cached keys and values; entries of rejected drafts are dropped after verification"],
   ["hindsight", "the additional draft, named by its rank in q, that would have equalled the target's own token at the end of the accepted path"],
 ];
 

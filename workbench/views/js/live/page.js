@@ -152,7 +152,7 @@ function wire(page, on, click) {
     page.selection.hover = pick;
     set({});
   };
-  for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList]) {
+  for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList, parts.cache]) {
     region.addEventListener(
       "pointerover",
       (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)),

@@ -21,6 +21,18 @@ export function play({ rounds, from, speed, show, over }) {
   return () => clearTimeout(timer);
 }
 
+/** Return the steps of a playback word by word: every token of every round, which share the round's time; a round
+ *  without tokens is one step. Pure.
+ *  @param {{seconds?: number, emitted: object[]}[]} rounds
+ *  @returns {{round: number, token: number|null, seconds: number}[]} */
+export function wordSteps(rounds) {
+  return rounds.flatMap(({ seconds = 0, emitted }, round) =>
+    emitted.length
+      ? emitted.map((_, token) => ({ round, token, seconds: seconds / emitted.length }))
+      : [{ round, token: null, seconds }],
+  );
+}
+
 /** Let the rounds of a trace arrive one by one; all at once with `still` (reduced motion).
  *  @param {{rounds: object[], speed: number, still: boolean, arrive: (upTo: number) => void}} of
  *  @returns {() => void} stops the playback and lets the rest arrive */

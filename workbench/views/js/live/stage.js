@@ -5,6 +5,7 @@ import * as axis from "../shared/axis.js";
 import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as bymethod from "./bymethod.js";
+import * as cachestrip from "./cachestrip.js";
 import * as card from "./card.js";
 import * as chart from "../shared/linechart.js";
 import * as controls from "../shared/controls.js";
@@ -18,6 +19,7 @@ import * as intro from "./intro.js";
 import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
+import * as kvcache from "./kvcache.js";
 import * as lanes from "./lane.js";
 import * as mask from "./mask.js";
 import * as memory from "./memory.js";
@@ -127,6 +129,7 @@ export function cards(build) {
       region("tree", "wb-tree", group(`Draft tree ${of}`)),
       region("mask", "wb-tree wb-mask", group(`Attention mask ${of}`, { hidden: "" })),
       region("treeList", "wb-tree wb-treelist", group(`Draft tree ${of}, as a list`, { hidden: "" })),
+      region("cache", "wb-tree wb-cache", group(`KV cache ${of}`, { hidden: "" })),
       part("probes", "div", { className: "wb-probes", hidden: true }),
       treebar.build(parts),
     ),
@@ -170,7 +173,7 @@ function treeTools({ part, modes }) {
   return h(
     "span",
     { className: "wb-extra" },
-    modes("modes", "Show the draft as", ["spine", "levels", "mask", "list"].map((mode) => [mode, mode]), "mode"),
+    modes("modes", "Show the draft as", ["spine", "levels", "mask", "list", "cache"].map((mode) => [mode, mode]), "mode"),
     h("label", { className: "wb-toggle wb-cut" }, "hide q <", part("thresholdText", "span", {}, "0"), threshold),
   );
 }
@@ -279,7 +282,7 @@ function lane(parts, view) {
 function tree(parts, view, round) {
   const { shown, arriving } = view,
     coming = arriving?.round === round ? arriving : null,
-    modes = { mask: parts.mask, list: parts.treeList };
+    modes = { mask: parts.mask, list: parts.treeList, cache: parts.cache };
   const drawn = !(view.mode in modes) || !round;
   for (const [mode, el] of Object.entries(modes)) el.hidden = drawn || view.mode !== mode;
   parts.tree.hidden = !drawn;
@@ -314,6 +317,19 @@ function tree(parts, view, round) {
       label: treetext.label,
       words: ribbon.words(round.nodes, roles.word),
     });
+  else if (view.mode === "cache")
+    cachestrip.render(parts.cache, {
+      round,
+      cache: kvcache.of(round, view.rounds.slice(0, coming ? undefined : shown.round), {
+        root,
+        words: ribbon.words(round.nodes, roles.word),
+        textOf: ribbon.tokenText,
+      }),
+      node,
+      awaited,
+      layout: view.kvLayout,
+      dtype: view.run?.header?.dtype,
+    });
   else
     treelist.render(parts.treeList, { tree: treemodel.model(round, drawing), node, awaited, words: treetext.sentence });
   probes.render(parts.probes, coming ? null : round);
@@ -325,7 +341,7 @@ function tree(parts, view, round) {
     coming
       ? testProgress(coming)
       : round
-        ? treeNote(round, view.mode === "mask" ? 0 : treemodel.model(round, { ...drawing, keep: node }).hidden)
+        ? treeNote(round, ["mask", "cache"].includes(view.mode) ? 0 : treemodel.model(round, { ...drawing, keep: node }).hidden)
         : "",
   );
 }
@@ -502,7 +518,7 @@ function testProgress({ round, tested }) {
 }
 
 /** Return the text of the token at the tree's root: the last one before `round`, after the first `at` rounds. */
-function rootText(run, rounds, at, round) {
+export function rootText(run, rounds, at, round) {
   if (at === null) return "";
   const isDraft = round && !tentative.isPlacing(round),
     lastTentative = isDraft ? tentative.tentativeTokens(rounds.slice(0, at)).at(-1)?.token : null;

@@ -58,6 +58,7 @@ export function of(page, now) {
     ghosts: page.ghosts,
     threshold: page.threshold,
     mode: page.mode,
+    kvLayout: catalogue?.targets.find((t) => t.name === run?.header?.target)?.kv_cache ?? null,
     hindsight: Boolean(page.hindsight),
     intro: Boolean(page.intro),
     race: page.race ?? null,

@@ -5,6 +5,7 @@ import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
 import * as link from "../live/link.js";
 import * as opening from "../live/opening.js";
+import * as player from "../live/player.js";
 import { fail } from "../shared/alerts.js";
 import { isOpen } from "../shared/controller.js";
 import * as form from "../shared/form.js";
@@ -36,8 +37,51 @@ export function actions(page) {
     parts.curveCard,
     parts.slider,
   ];
-  const playPause = () => (running(page) ? page.actions.press("pause") : liveActions.playPause(page)), none = () => {};
+  const playPause = () => (running(page) ? page.actions.press("pause") : playWords(page)), none = () => {};
   return { ...liveActions.of(page, { rounds, to, presses, views }), playPause, sum: none, mode: none };
+}
+
+/** Play the run that is selected word by word from the current word, so that the patches of each word light up; or
+ *  stop. */
+function playWords(page) {
+  if (page.playing) return player.stop(page), page.draw();
+  page.feeding?.stop();
+  const on = page.on === "beside" && page.beside.run ? "beside" : "run";
+  const side = on === "beside" ? page.beside : page, steps = side.run ? player.wordSteps(store.visible(side.run)) : [];
+  if (!steps.length) return;
+  const { round = 0, token = null } = page.selection.pin ?? {};
+  const from = steps.findIndex((s) => s.round === round && (token === null || s.token === token));
+  const show = (i) => {
+    page.selection = { hover: null, pin: { on, round: steps[i].round, token: steps[i].token } };
+    Object.assign(page, { on, scroll: true });
+    page.draw();
+  };
+  const over = () => {
+    page.playing = null;
+    page.draw();
+  };
+  page.playing = () => {};
+  const speed = () => Number(page.parts.speed.value);
+  page.playing = player.play({ rounds: steps, from: Math.max(0, from), speed, show, over });
+}
+
+/** Select nodes of the draft tree in the run whose word is selected: hovering previews, a click pins. */
+function treeSelection(page) {
+  const { tree } = page.parts;
+  const under = (event) => {
+    const node = event.target.closest("[data-node]")?.dataset.node, round = page.view?.at?.round;
+    if (node === undefined || round === undefined) return null;
+    return { on: page.on, round, token: null, node: ["target", "-1"].includes(node) ? node : Number(node) };
+  };
+  const hover = (pick) => {
+    page.selection.hover = pick;
+    Object.assign(page, { scroll: false, on: pick?.on ?? page.selection.pin?.on ?? page.on });
+    page.draw();
+  };
+  tree.addEventListener("pointerover", (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)));
+  tree.addEventListener("pointerleave", () => page.selection.hover && hover(null));
+  tree.addEventListener("click", (event) => under(event) && pin(page, under(event)));
+  tree.addEventListener("wb:pick", ({ detail }) => (detail.on ??= page.on)); // by key; then handled as all picks
 }
 
 function pin(page, pick) {
@@ -112,7 +156,8 @@ export function wire(page, on, click) {
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
   click("jump", () => ((page.on = "run"), page.actions.follow()));
-  click("play", () => liveActions.playPause(page));
+  click("play", () => playWords(page));
+  treeSelection(page);
   captions(page, set);
   on("paste", (_, event) => imageDropped(page, event, event.clipboardData));
   document.addEventListener(

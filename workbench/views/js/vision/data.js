@@ -4,7 +4,7 @@
 /** A token needs the image if blanking the image lowers the target's probability of the token by at least this. */
 export const GROUNDED = 0.2;
 /** Definition of "needs the image", for the page. */
-export const NEEDS = `needs the image: the target's probability of the token falls by ${GROUNDED} or more when the image is blanked. This can hold for “on” or “,”; it does not depend on the kind of word.`;
+export const NEEDS = `picture words need the image: the target's probability of the token falls by ${GROUNDED} or more when the image is blanked. This can hold for “on” or “,”; it does not depend on the kind of word.`;
 /** Kind of a word that the lexicon lacks; `UNLISTED` is its name on the page. */
 export const OTHER = "other";
 export const UNLISTED = "not listed";
@@ -79,6 +79,23 @@ export function split(trace) {
           of.map((g) => !g),
         ),
       };
+}
+
+/** Return the headline of one run: accepted drafts among picture words, those that need the image, and among other
+ *  words; null before the attribution.
+ *  @returns {{picture: {share: string, counts: string}, other: {share: string, counts: string}}|null} */
+export function headline(trace) {
+  const parts = split(trace);
+  const of = ([tested, accepted]) => ({
+    share: tested ? `${Math.round((100 * accepted) / tested)} %` : "—",
+    counts: tested ? `${accepted}/${tested} tested` : "none tested",
+  });
+  return parts && { picture: of(parts.grounded), other: of(parts.language) };
+}
+
+/** Return the index of the last token that has visible text and is no marker; −1 if there is none. */
+export function lastWord(rounds) {
+  return words(rounds).kinds.findLastIndex((word) => word !== null);
 }
 
 /** Return kind of word → [tested, accepted], without kinds that do not occur. */

@@ -6,8 +6,10 @@ import {
   byKind,
   gateChoice,
   grounded,
+  headline,
   items,
   kindRows,
+  lastWord,
   patchWeights,
   wordsOnPatch,
   mode,
@@ -70,6 +72,21 @@ test("no token needs the image before the attribution, then only those above the
   const attribution = { p_blind: [0.9, 0.2, 0.9, 0.4, 0.0] };
   assert.deepEqual(grounded({ rounds, attribution }), [false, true, false, true, true]);
   assert.deepEqual(split({ rounds, attribution }), { grounded: [2, 0], language: [2, 2] });
+});
+
+test("the headline counts picture words and other words as the key figures do", () => {
+  assert.equal(headline({ rounds, attribution: null }), null);
+  const found = headline({ rounds, attribution: { p_blind: [0.9, 0.2, 0.9, 0.4, 0.0] } });
+  assert.deepEqual(found.picture, { share: "0 %", counts: "0/2 tested" });
+  assert.deepEqual(found.other, { share: "100 %", counts: "2/2 tested" });
+  const none = headline({ rounds, attribution: { p_blind: [0.9, 0.9, 1, 0.7, 0.9] } });
+  assert.deepEqual(none.picture, { share: "—", counts: "none tested" });
+});
+
+test("the last word is the last token with letters or digits", () => {
+  assert.equal(lastWord(rounds), 5);
+  assert.equal(lastWord([...rounds, round(3, [[".", "accepted", 1], ["", "accepted", 1]])]), 5);
+  assert.equal(lastWord([]), -1);
 });
 
 test("vision data stay valid until the next record", () => {

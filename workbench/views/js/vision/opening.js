@@ -12,6 +12,8 @@ import * as store from "../shared/store.js";
 import { PICTURE, SCENE, composed, question, questions, take } from "./pictures.js";
 import { adopt, explain, running } from "./runs.js";
 
+/** Speed at which a recording arrives: slow enough to see the patches of each word light up. */
+const FEED_SPEED = 0.03;
 const OWN = ["tab", "scene", "beside", "beside_drafter"];
 /** The recordings that play before the first run: a drafter that takes the image, and a text-only one. */
 export const EXAMPLE = ["specvlm", "vlm-text-only"];
@@ -216,7 +218,7 @@ function feed(page, run) {
   const rounds = run.rounds,
     other = page.beside.run,
     theirs = other?.rounds ?? [],
-    speed = 0.1,
+    speed = FEED_SPEED,
     end = { seq: run.seq, other: other?.seq };
   const upTo = (n) => {
     const elapsed = rounds[n - 1]?.started_s ?? 0,
@@ -226,6 +228,6 @@ function feed(page, run) {
     if (n >= rounds.length) Object.assign(run, { seq: end.seq }), (page.feeding = null);
     page.draw();
   };
-  page.feeding = { label: `${speed}× speed`, stop: () => {} };
+  page.feeding = { label: `${speed}× speed`, speed, stop: () => {} };
   page.feeding.stop = player.feed({ rounds, speed, still: false, arrive: upTo });
 }

@@ -16,7 +16,11 @@ import * as panel from "../shared/panel.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as scrubber from "../live/scrubber.js";
 import * as stage from "../live/stage.js";
+import * as roles from "../shared/roles.js";
 import * as tables from "../shared/table.js";
+import * as treebar from "../live/treebar.js";
+import * as treemodel from "../live/treemodel.js";
+import * as trees from "../live/tree.js";
 import { NEEDS, OTHER, UNLISTED } from "./data.js";
 import * as visionhelp from "./help.js";
 import * as tokensChart from "./tokenschart.js";
@@ -41,16 +45,26 @@ export function build(el, host) {
       "div",
       { className: "wb-stage" },
       ...[all.alerts, all.figures, all.byMethod],
-      h("div", { className: "wb-imgs" }, all.picture, all.target, all.drafter),
-      all.pointing,
-      h("div", { className: "wb-two" }, all.ribbon, all.card),
+      h(
+        "div",
+        { className: "wb-sight" },
+        h(
+          "div",
+          { className: "wb-sightleft" },
+          all.headline,
+          h("div", { className: "wb-imgs" }, all.picture, all.target, all.drafter),
+          all.pointing,
+          all.card,
+        ),
+        h("div", { className: "wb-sightright" }, all.ribbon, all.tree),
+      ),
       h("div", { className: "wb-two" }, all.curve, all.kinds),
       h("div", { className: "wb-halves" }, all.keep, all.runs),
       all.scrubber,
     ),
   );
-  parts.treeCard = parts.cardCard; // the arrow keys move in the tree while its node card has the focus
   help.build(parts.keys, visionhelp);
+  parts.speed.value = "0.02"; // so that the patches of each word can be seen
   return parts;
 }
 
@@ -85,6 +99,7 @@ function cards(build) {
     alerts: build.alerts(),
     figures: part("figures", "div", { className: "wb-figures" }),
     byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
+    headline: part("headline", "div", { className: "wb-headline" }),
     picture: sight("picture", "Image", null),
     target: sight("target", "Target", views("target", "Target")),
     drafter: sight("drafter", "Drafter", views("drafter", "Drafter")),
@@ -105,7 +120,6 @@ function cards(build) {
         ...ribbon.switches(parts),
         copying.button(() => parts.textOf("ribbon"), "the caption"),
       ),
-      part("needs", "p", { className: "wb-facts-line", hidden: true }),
       part("nameA", "p", { className: "wb-lanename" }),
       caption("ribbon", "Caption"),
       part(
@@ -120,6 +134,13 @@ function cards(build) {
         ),
         caption("beside", "Caption, second drafter"),
       ),
+    ),
+    tree: card(
+      "tree",
+      "Draft tree",
+      null,
+      region("tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected word's round" }),
+      part("treeWords", "p", { className: "wb-facts-line" }),
     ),
     card: card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
     curve: chart("curve", "Acceptance rate over rounds", legend("curveKey"), "wb-chart is-low"),
@@ -142,14 +163,14 @@ export function draw(parts, view) {
   alerts.render(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, { items: view.items });
   bymethod.render(parts.byMethod, { segments: view.segments, all: view.figures, range: null });
+  headline(parts.headline, view.headline);
   pictures(parts, view);
+  tree(parts, view.tree);
   lane(parts, view, "ribbon", view.main);
   lane(parts, view, "beside", view.second);
   parts.besideBox.hidden = !view.second;
   write(parts.nameA, view.second ? view.main.name : "");
   parts.nameA.hidden = !view.second;
-  write(parts.needs, NEEDS.replace(/^n/, "N"));
-  parts.needs.hidden = !(view.main.grounded ?? view.second?.grounded);
   write(parts.nameB, view.second ? view.second.name : "");
   parts.ribbon.classList.toggle("is-empty", view.rounds.length === 0);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
@@ -164,6 +185,54 @@ export function draw(parts, view) {
   keep(parts, view);
   runs(parts, view);
   scrubber.render(parts, { ...view, ...view.line, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
+}
+
+/** Draw the headline: one line per run, "picture words 91 % accepted, other words 43 %", then the definition.
+ *  @param {any} el  @param {{name: string, figures: any, why: string}[]} lines */
+function headline(el, lines) {
+  const shown = lines.filter((line) => line.figures || line.why), key = JSON.stringify(shown);
+  el.hidden = !shown.length;
+  if (el._key === key) return;
+  el._key = key;
+  const share = (label, { share: value, counts }, after) => [
+    `${label} `, h("b", {}, value), ` ${after}`, h("small", {}, ` (${counts})`),
+  ];
+  el.replaceChildren(
+    ...shown.map(({ name, figures: found, why }, i) =>
+      h(
+        "p",
+        { className: `wb-headlinerow${i ? " is-second" : ""}` },
+        h("span", { className: "wb-headlinename" }, name),
+        h(
+          "span",
+          {},
+          ...(found
+            ? [...share("picture words", found.picture, "accepted"), ", ", ...share("other words", found.other, "")]
+            : [`picture words and other words: ${why}`]),
+        ),
+      ),
+    ),
+    ...(shown.some((line) => line.figures) ? [h("p", { className: "wb-facts-line" }, NEEDS.replace(/^p/, "P"))] : []),
+  );
+}
+
+/** Draw the draft tree of the selected word's round; of the newest round while it is verified. */
+function tree(parts, { run, rounds, round, before, node, reveal, coming }) {
+  const root = roles.word(stage.rootText(run, rounds, before, round));
+  trees.render(parts.tree, {
+    round,
+    root,
+    node,
+    reveal,
+    mode: "spine",
+    textOf: ribbon.tokenText,
+    wordsOf: (nodes) => ribbon.words(nodes, roles.word),
+    empty: "The draft tree of the selected word's round",
+  });
+  write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
+  const n = round?.nodes.parents.length ?? 0, drafted = `${n} node${n === 1 ? "" : "s"}`;
+  write(parts.treeNote, !round ? "" : coming ? `${drafted}, being verified` : `${drafted} · ${round.path.length} accepted`);
+  write(parts.treeWords, round ? treebar.words(treemodel.drafterNames(round.nodes)) : "");
 }
 
 function pictures(parts, view) {

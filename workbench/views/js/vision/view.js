@@ -24,13 +24,16 @@ export function of(page, now) {
     arriving = second && view.arrivingIn(page.beside, all, now),
     theirs = arriving ? all.slice(0, -1) : all,
     lexicon = vision.lexicon;
-  const at = page.on === "beside" ? selection.shown(page.selection, theirs) : shown;
-  const main = { ...lane(page, page, rounds, page.on === "beside" ? null : shown, lexicon), arriving: base.arriving };
+  const at = selected(page.selection, page.on === "beside" ? theirs : rounds);
+  const main = { ...lane(page, page, rounds, page.on === "beside" ? null : at, lexicon), arriving: base.arriving };
   const beside = second && { ...lane(page, page.beside, theirs, page.on === "beside" ? at : null, lexicon), arriving };
   const chosen = on === page ? main : beside,
     shownRounds = chosen.rounds,
     seen = d.visionData(on.run?.header, shownRounds, at?.round ?? shownRounds.length - 1);
-  const token = chosen.tokenOf(at),
+  const coming = chosen.follow ? chosen.arriving : null,
+    lit = coming?.tested ? [...shownRounds, coming.round] : shownRounds;
+  const following = chosen.follow && !coming, last = following ? d.lastWord(shownRounds) : -1;
+  const token = coming?.tested ? arrivingToken(shownRounds, coming) : last < 0 ? chosen.tokenOf(at) : last,
     maps = {
       target: d.maps(on.run?.attribution, "target", vision.how),
       drafter: d.maps(on.run?.attribution, "drafter", vision.how),
@@ -46,7 +49,7 @@ export function of(page, now) {
       (second || main.bands.length < 2 ? figures.changeMarks : figures.settingMarks)(rounds),
       d.pictureMarks(rounds),
     ),
-    word = token === null ? "" : d.wordOf(shownRounds, token);
+    word = token === null ? "" : d.wordOf(lit, token);
   const traces = {
     trace: {
       rounds: shownRounds,
@@ -81,7 +84,19 @@ export function of(page, now) {
       speed(page, base),
       base.definitions,
     ),
-    ...drawings(page, traces, { maps, token, word, patch: vision.patch, at }),
+    ...drawings(page, traces, {
+      maps, token, word, patch: vision.patch, at, isLast: last >= 0 && last !== chosen.tokenOf(at),
+    }),
+    headline: [main, beside].filter(Boolean).map((one) => ({ name: one.name, ...headlineOf(one) })),
+    tree: {
+      run: on.run,
+      rounds: shownRounds,
+      coming: Boolean(coming),
+      round: coming?.round ?? (at ? shownRounds[at.round] : null),
+      before: coming ? shownRounds.length : (at?.round ?? null),
+      node: coming ? null : (at?.node ?? null),
+      reveal: coming?.tested ?? null,
+    },
     pointed: patchText(page, traces, maps, patch, model),
     line: { rounds: shownRounds, shown: at ?? null },
     on: { ...node(shownRounds, at), rules: on.run?.header?.rules },
@@ -97,6 +112,30 @@ export function of(page, now) {
         : []),
     ],
   };
+}
+
+/** Return the selection. While the newest round is followed, it is the last word of that round, if it has one. Pure. */
+export function selected(current, rounds) {
+  const last = rounds.at(-1), following = selection.follows(current) && !current.hover;
+  const token = following && last ? last.emitted.findLastIndex((e) => /[\p{L}\p{N}]/u.test(e.text)) : -1;
+  if (token < 0) return selection.shown(current, rounds);
+  return selection.complete({ round: rounds.length - 1, token }, rounds);
+}
+
+/** Return the index in the text of the token that the latest test result of an arriving round decided. Pure.
+ *  @param {any[]} rounds  the rounds before it  @param {{round: any, tested: number}} arriving */
+export function arrivingToken(rounds, { round, tested }) {
+  const before = rounds.reduce((sum, r) => sum + r.emitted.length, 0);
+  return before + Math.max(0, Math.min(tested, round.emitted.length) - 1);
+}
+
+/** Return the figures of a run's headline, or the reason why there are none yet. */
+function headlineOf({ run, rounds }) {
+  if (!run) return { figures: null, why: "" };
+  const figures = visiondata.headline({ rounds, attribution: run.attribution });
+  if (figures) return { figures, why: "" };
+  const computing = run.attributionRunning ? attributionProgress(run.explained ?? null) : "";
+  return { figures: null, why: computing || (store.isOver(run) ? "not recorded" : "known after the run has ended") };
 }
 
 /** Return the data of one caption: a run with its name, its words and their kinds. */
@@ -143,7 +182,7 @@ export function speed(page, base) {
   });
 }
 
-function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
+function drawings(page, { trace, seen }, { maps, token, word, patch, at, isLast }) {
   const { vision } = page, d = visiondata, i = Math.min(vision.picture, Math.max(0, seen.pictures.length - 1));
   const own = vision.fresh || !seen.pictures.length, there = seen.pictures[i], span = d.span(seen.pictures, i);
   const rows = there?.rows ?? vision.rows,
@@ -161,7 +200,7 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
   const leaning = (model) => d.patchWeights(maps[model], token, span),
-    asked = word ? `for “${word}”` : token === null ? "hover over a word" : "for a token without text",
+    asked = word ? `for “${word}”${isLast ? ", the last word" : ""}` : token === null ? "hover over a word" : "for a token without text",
     none = "The image appears here after the prefill.";
   const blank = (model) =>
     trace.attribution
@@ -270,7 +309,7 @@ function patchText(page, { trace, seen }, maps, patch, model) {
     return seen.since >= 0 && !seen.n_drafter
       ? `A drafter without vision tokens has no attribution to patches: ${seen.compressor ? "this one gets the image only through the target's hidden states" : "it drafts from the text alone"}.`
       : "This drafter's attribution was not recorded with this run; the target's is available.";
-  if (patch === null) return "Hover over a word to see its patches, or over a patch to see its words.";
+  if (patch === null) return "Hover over a word to see its patches, or over a patch to see its words. ▶ plays the run word by word.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols,
     there = d.place(vision.patch, cols).replace(/^r/, "R"),
     all = maps[model] ?? maps.target;

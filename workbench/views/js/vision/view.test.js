@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { noAttribution, mergeMarks, queryHeat, speed, attributionProgress } from "./view.js";
+import { arrivingToken, attributionProgress, mergeMarks, noAttribution, queryHeat, selected, speed } from "./view.js";
 import { hint } from "./panel.js";
 import { axes } from "./tokenschart.js";
 import { compressorText } from "./data.js";
@@ -20,6 +20,25 @@ test("a round has one mark for all changes before it", () => {
       { index: 3, text: "depth 2 → 4, image changed" },
     ],
   );
+});
+
+const round = (...texts) => ({
+  nodes: { parents: texts.map((_, i) => i - 1), status: texts.map(() => "accepted") }, path: texts.map((_, i) => i),
+  emitted: texts.map((text, node) => ({ text, node, kind: "accepted" })),
+});
+
+test("while the newest round is followed, its last word is selected; a pin and a hovered word stay selected", () => {
+  const rounds = [round("a", "b"), round(" red", ".", "")], none = { hover: null, pin: null };
+  assert.deepEqual(selected(none, rounds), { round: 1, node: 0, token: 0 });
+  assert.deepEqual(selected(none, [...rounds, round(".")]), { round: 2, node: 0, token: 0 }, "a round without a word");
+  assert.deepEqual(selected({ hover: null, pin: { round: 0, token: 1 } }, rounds), { round: 0, node: 1, token: 1 });
+  assert.equal(selected({ hover: { round: 0, token: 0 }, pin: null }, rounds).round, 0);
+  assert.equal(selected(none, []), null);
+});
+
+test("while a round arrives, the token of the latest test result is shown, at most the last one", () => {
+  const rounds = [round("a", "b")], arriving = (tested) => ({ round: round("c", "d", "e"), tested });
+  assert.deepEqual([1, 2, 3, 9].map((tested) => arrivingToken(rounds, arriving(tested))), [2, 3, 4, 4]);
 });
 
 test("the progress of an attribution is shown", () => {
