@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 ASSETS = Path(__file__).parents[2] / "assets"
 PAGES = {
     "screenshot-live": ("", ".wb-raceresult strong:has-text('faster')"),
-    "screenshot-vision": ("?tab=vision", ".wb-where:text-matches('^round (\\\\d+) of \\\\1$')"),
+    "screenshot-vision": ("?tab=vision", ".wb:visible :text('finished: end-of-sequence token')"),
 }
 """Address of each page by file name, and the selector of an element that appears once the recording has ended."""
 
