@@ -401,7 +401,7 @@ def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpene
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
     page.click("[data-press=run]:visible, [data-near=run]:visible")
-    page.locator(".wb-card-lane").scroll_into_view_if_needed()  # charts out of sight are not drawn during a run
+    page.locator(".wb-card-curve").scroll_into_view_if_needed()  # charts out of sight are not drawn during a run
     for depth in range(5, 9):
         wait_rounds(page, count(page) + 2)
         page.locator("[data-param=depth] input[type=number]").fill(str(depth))
