@@ -30,11 +30,11 @@ class RunBackend(Protocol):
 
 
 class StopError(Exception):
-    """The measurement was stopped."""
+    """Raised when the caller has stopped the measurement."""
 
 
 class BackendRun:
-    """A measured run.
+    """A generation on a backend that is measured alone on the device.
 
     Args:
         backend: the backend.
@@ -64,7 +64,7 @@ class BackendRun:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens so far."""
+        """Return the number of tokens that the run has generated so far."""
         return 0 if self.run is None else n_emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:

@@ -332,7 +332,7 @@ def one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """Return the text of Hugging Face's own greedy `generate`, cached with the models."""
+    """Return the new token ids of greedy decoding with Transformers' `generate`. They are cached in `models.shared`."""
     parsed = Prompt.of(prompt)
     key = ("greedy", id(models.target), *parsed.ids, max_new_tokens)
     cache = models.shared if parsed.images is None else {}

@@ -75,7 +75,7 @@ def measure(
     stopped: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> Iterator[Step]:
-    """Compare, step by step.
+    """Compare methods, and yield the progress step by step.
 
     Runs are ordered as in `study.interleaved_runs`. Each lane has the device to itself while it runs. A lane that fails
     is left out from then on, and the comparison has the reason. Closing the iterator ends the current run.
@@ -140,7 +140,7 @@ def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Call
 def _run(
     backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool], run: Run
 ) -> Generator[Step, None, Trace | None]:
-    """Do one run of a lane; yield its progress, and return its trace."""
+    """Run a lane (a method with its settings) once; yield the progress, and return the trace."""
     plan, source, lane = comparison.plan, comparison.prompts[run.prompt], comparison.lanes[run.contender]
     label = f"prompt {run.prompt + 1} of {len(comparison.prompts)}, repeat {run.repeat + 1} of {plan.repeats}"
     label = f"{'warm-up' if run.is_warm_up else label} · {lane.name}"

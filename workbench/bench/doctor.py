@@ -165,7 +165,9 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     if not header.prompt_tokens:
         raise WorkbenchError("The trace lacks the tokens of its prompt.", "Examine a run recorded with its prompt.")
     if getattr(header, "pictures", None) and images is None:
-        raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
+        raise WorkbenchError(
+            "The run's prompt has images, which a trace does not store in full.", "Run the prompt again here."
+        )
     tokens = trace.token_ids
     stepwise = _plain_logits(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
     differences = [

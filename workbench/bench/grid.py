@@ -68,7 +68,7 @@ class Axis:
 
 @runtime_checkable
 class SweepBackend(Protocol):
-    """A backend, or a client of one."""
+    """Protocol of a backend, or of a client of a backend, that measures sweeps."""
 
     def stream_comparison(self, *args: Any, **options: Any) -> Iterator[Any]:
         """See `workbench.client.Workbench.stream_comparison`."""

@@ -113,7 +113,7 @@ def _training_facts(folder: Path) -> dict[str, Any]:
 
 
 def save(row: Row) -> None:
-    """Save a target's row to the board."""
+    """Save the row of a target to the board of drafting heads."""
     board.save(BOARD, row["target"], row, markdown)
 
 

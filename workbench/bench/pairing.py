@@ -48,7 +48,7 @@ class SharedBackend(Hosting, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Progress of the measurement.
+    """Progress of a measurement by pairs of runs, one with the method and one of plain decoding.
 
     Attributes:
         ratios: speed-up of each finished pair.
@@ -110,7 +110,7 @@ def measure_pairs(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Pairs]:
-    """Measure, pair by pair. Closing the iterator ends the current run.
+    """Measure a method's speed-up, pair by pair of runs. Closing the iterator ends the current run.
 
     Args:
         backend: the backend.

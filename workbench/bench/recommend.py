@@ -90,7 +90,7 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure until the time is up, Ctrl-C is pressed, or one method is left; return a ranking.
+    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return their ranking.
 
     The time is checked between runs, so that the last one may exceed it. All finished runs count.
 

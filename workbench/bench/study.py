@@ -102,7 +102,7 @@ def interleaved_runs(contenders: Sequence[Hashable], prompts: int, repeats: int,
 
 @runtime_checkable
 class Store(Protocol[C_contra, R_co]):
-    """Place where results are kept."""
+    """Protocol of a store for the results of a study."""
 
     def load(self, cell: C_contra) -> R_co | None:
         """Return the stored result of a cell; None if it must be measured."""
@@ -254,7 +254,7 @@ def _steps(cell: object, steps: Generator[Any, Any, R]) -> Generator[Event, None
 
 
 class Study(Generic[C, R]):
-    """Measurement of cells.
+    """Measurement of a list of cells, such as runs, whose results are stored one by one.
 
     Args:
         cells: all cells in their order, or an iterator that chooses the next one from the results so far.

@@ -30,7 +30,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """State of a cell.
+    """State and result of one cell of a sweep.
 
     Attributes:
         id: id of the cell, from its settings.

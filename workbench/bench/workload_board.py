@@ -53,7 +53,7 @@ def measure(
     save_row: Callable[[str, Row], None] = lambda key, row: None,
     progress: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
-    """Measure all methods, kind by kind.
+    """Measure all methods on each kind of work.
 
     Args:
         models: the target.
@@ -116,12 +116,12 @@ def measure(
 
 
 def key_of(kind: str, target: str) -> str:
-    """Return the key under which a kind on a target is saved."""
+    """Return the key under which the row of a kind of work on a target is saved."""
     return f"{kind} on {target}"
 
 
 def save(key: str, row: Row) -> None:
-    """Save a kind to the board."""
+    """Save the row of a kind of work on a target to the board."""
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
@@ -156,7 +156,7 @@ def reusable_rows(
 
 
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """Return the board: an entry for each target, with its methods by their speed over all kinds.
+    """Return the board of kinds of work: an entry for each target, with its methods by their speed over all kinds.
 
     Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
     `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain

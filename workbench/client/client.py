@@ -78,7 +78,7 @@ class Workbench(Client):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare methods on prompts: one run at a time, interleaved, repeated; see `workbench.bench.compare`.
+        """Compare methods on prompts, one run at a time in changing order, repeatedly; see `workbench.bench.compare`.
 
         Args:
             prompts: a text, or several; or `workbench.bench.prompts.BenchPrompt`s.
@@ -89,7 +89,7 @@ class Workbench(Client):
                 `sampling={"temperature": 0.7}`.
 
         Returns:
-            Figures, texts and traces; after Ctrl-C those measured so far.
+            Figures, texts and traces of the comparison; after Ctrl-C, of the runs that are finished.
 
         Raises:
             WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
@@ -111,7 +111,7 @@ class Workbench(Client):
     # -- calls of the backend ------------------------------------------------------------------------------------
 
     def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Answer a call of `Client` that is not defined here, by the backend."""
+        """Answer a call of `Client` that this class does not define, through the backend."""
         return call_member(self._backend, call.name, args, named)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

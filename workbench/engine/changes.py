@@ -101,7 +101,8 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
     """Move a sequence to another decoder, opened before the old one closes; tentative tokens are dropped."""
     if settings.image_changes:
         raise MethodUnavailableError(
-            "Images and the method cannot be changed at the same time.", "Make one change, then the other."
+            "Images and the method cannot be changed at the same time.",
+            "Change the images first, then the method, or the reverse.",
         )
     now.revoke(sequence)
     old_values = _get_settings(sequence)

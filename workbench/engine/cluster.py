@@ -33,6 +33,6 @@ def connect_ray(address: str | None, without: str) -> Any:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise WorkbenchError(
                 f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
-                "Start one with `ray start --head`, or give the address local.",
+                "Start a cluster with `ray start --head`, or give the address local.",
             ) from None
     return ray

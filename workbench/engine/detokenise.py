@@ -122,7 +122,7 @@ class TextOutput:
 
     @property
     def text(self) -> str:
-        """Return the text so far."""
+        """Return the generated text so far."""
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 

@@ -242,7 +242,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
         return ""
     return (
         f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
-        "Train it again for this target (`workbench train`), or use the weights for which it was trained."
+        "Train the head again for this target (`workbench train`), or use the weights for which it was trained."
     )
 
 

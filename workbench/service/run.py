@@ -357,7 +357,7 @@ class Run:
         self.notify()
 
     def _try(self, act: Callable[[Sequence], None], sequence: Sequence) -> None:
-        """Apply an action; on an error, set the message and continue."""
+        """Apply an action to a sequence; after an error, set the run's status message and continue."""
         try:
             act(sequence)
         except WorkbenchError as error:

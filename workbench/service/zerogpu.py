@@ -194,7 +194,7 @@ class ZeroGpuBackend(BaseBackend):
                 "pictures": generation.images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation."""
+        """Add the messages of a run's GPU process to the run until it ends. The run's own thread calls this."""
         try:
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():

@@ -50,7 +50,7 @@ from workbench.models.runner import SCRATCH
 
 LONGEST = 8
 """Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
-TRAIN_ADVICE = "Train them for this target: workbench train block-diffusion --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)

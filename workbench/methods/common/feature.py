@@ -35,7 +35,7 @@ FEATURES = CaptureSelection(features=True)
 
 @dataclass(slots=True)
 class FeatureState:
-    """Drafting state of a feature drafter for one text. A pair is a feature and the token after it.
+    """Drafting state of a feature drafter for one text. The drafter reads pairs: a feature and the token after it.
 
     Attributes:
         net: the drafter.
@@ -43,8 +43,8 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted at the newest stable pair, [1, D]; k features if the drafter predicts k at once, [k,
-            D]; None before the first pair.
+        guess: feature predicted at the newest pair of committed tokens, [1, D]; k features if the drafter predicts k at
+            once, [k, D]; None before the first pair.
         features: features of accepted positions, [m, D] each, that the drafter has not read yet.
         tokens: tokens that follow these positions.
         compiled_net: compiled version of the net's layer and the LM head, if available.
@@ -402,5 +402,5 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     """
     is_single_command = recipe == "chat-heads"  # each of these nets has its own training command
     arguments = f"{kind.kind} --target …" if is_single_command else f"{recipe} --set method={kind.kind}"
-    advice = f"Train them for this target: workbench train {arguments}"
+    advice = f"Train a head for this target: workbench train {arguments}"
     return load_fitting(kind, models, f"{kind.kind} weights", advice)

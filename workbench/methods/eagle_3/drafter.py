@@ -238,7 +238,7 @@ def _net(models: Models) -> Eagle3Net:
     if net.taps[-1] > layers:
         raise ModelError(
             f"These EAGLE-3 weights read layers {', '.join(map(str, net.taps))}; the target has {layers}.",
-            "Train them for this target: workbench train eagle-3 --target …",
+            "Train a head for this target: workbench train eagle-3 --target …",
         )
     return net
 

@@ -35,7 +35,10 @@ METHOD = Method(
         "and each of its columns c yields an n-gram. The n-grams go into a pool, and those that begin with the newest "
         "token are the next draft."
     ),
-    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
+    formula=(
+        "w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)), with w(r, c) the token in row r, column c of the "
+        "window; draft = continuations of the newest token among the n-grams w(0 … N−1, c)"
+    ),
     differences=(
         "The defaults are W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a "
         "small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",

@@ -51,7 +51,7 @@ from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Maximum number of positions that run through a block at a time, because a long prompt would need a large mask."""
-TRAIN_ADVICE = "Train them for this target: workbench train s2d --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ const KEYS = [
   ["Enter, Esc", "in the tree: unfold, fold"],
   ["+ − 0", "in the tree: zoom"],
   ["[ ]", "previous, next round"],
-  ["{ }", "remove or add one round in the total time"],
+  ["{ }", "shorten or extend the selected range of rounds by one round"],
   ["Home End", "first, last round"],
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
@@ -41,7 +41,7 @@ const WORDS = [
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} content  keys and terms of the view */
 export function build(dialog, content = { KEYS, WORDS }) {
   const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
-  dialog.setAttribute("aria-label", "Keys and terms");
+  dialog.setAttribute("aria-label", "Keyboard shortcuts and glossary");
   dialog.append(
     kit.h(
       "form",
@@ -49,7 +49,7 @@ export function build(dialog, content = { KEYS, WORDS }) {
       kit.h(
         "div",
         { className: "wb-two" },
-        kit.h("div", {}, kit.h("h3", {}, "Keys (while the run view has the focus)"), list(content.KEYS)),
+        kit.h("div", {}, kit.h("h3", {}, "Keyboard shortcuts (while the run view has the focus)"), list(content.KEYS)),
         kit.h("div", {}, kit.h("h3", {}, "Terms"), list(content.WORDS)),
       ),
       kit.h("button", { className: "wb-go" }, "Close"),

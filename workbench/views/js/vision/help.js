@@ -1,4 +1,4 @@
-/** Keys and terms of the Vision tab's help dialog. */
+/** Keyboard shortcuts and terms of the Vision tab's help dialog. */
 
 export const KEYS = [
   ["Ctrl / ⌘ Enter", "run"],
@@ -12,7 +12,7 @@ export const KEYS = [
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["Space", "pause or resume the run; after its end, replay it"],
-  ["1 – 6", "figures, image, caption, word, curves, timeline"],
+  ["1 – 6", "go to the figures, image, caption, word, curves or timeline"],
   ["?", "this list"],
 ];
 export const WORDS = [
