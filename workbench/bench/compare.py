@@ -41,7 +41,9 @@ def prepare(
         )
     repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
     if repeated is not None:
-        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove it.")
+        raise ParameterError(
+            f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove the lane."
+        )
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:

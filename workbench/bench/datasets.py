@@ -128,7 +128,7 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     if data is None:
         raise PromptError(
             f"The suite {name} reads {dataset.file}, which is not part of the workbench.",
-            f"Give its folder with --data. The file comes from {dataset.source} ({dataset.licence}).",
+            f"Give the folder of the file with --data. The file comes from {dataset.source} ({dataset.licence}).",
         )
     paths = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
     path = next((candidate for candidate in paths if candidate.is_file()), None)

@@ -114,7 +114,7 @@ def _lines(heads: Any, target: str) -> list[Any]:
         check_model(target)
     folder = folder_of(target)
     if folder is None:
-        raise ModelError(f"{target} is not on this machine yet.", "Load it once, or give a folder.")
+        raise ModelError(f"{target} is not on this machine yet.", "Load the target once, or give a folder.")
     if heads.checkpoint is None:
         reason = problem(heads, target, folder)
         return [CheckResult("target", not reason, reason or f"the heads were trained for {target}")]

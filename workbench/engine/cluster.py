@@ -25,7 +25,7 @@ def connect_ray(address: str | None, without: str) -> Any:
     except ModuleNotFoundError:
         raise WorkbenchError(
             "Ray is not installed.",
-            f"Install it with pip install 'speculative-decoding-workbench[ray]', or {without}.",
+            f"Install Ray with pip install 'speculative-decoding-workbench[ray]', or {without}.",
         ) from None
     if not ray.is_initialized():
         try:

@@ -100,5 +100,6 @@ def check_files(folder: Path) -> None:
             check_regular(path)
         except OSError as error:
             raise ModelError(
-                f"{path} cannot be read: {error.strerror}.", "Remove it from the folder, or fetch the folder again."
+                f"{path} cannot be read: {error.strerror}.",
+                "Remove the file from the folder, or fetch the folder again.",
             ) from None

@@ -283,7 +283,7 @@ def load_models(
     if n_tokens := draft_vocabulary_size(model):
         raise ModelError(
             f"{target} is a draft model: it can propose only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
-            "Choose it as the draft model, and the model for which it was trained as the target.",
+            "Choose this model as the draft model, and the model for which it was trained as the target.",
         )
     runner = Runner(model, context)
     admit(runner, target, locate(target))

@@ -246,7 +246,8 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
         pass
     raise ParameterError(
         f"The checkpoint {checkpoint} is damaged: it cannot be read.",
-        "Start again with --set resume=false, which moves it aside. A head saved beside it is kept until then.",
+        "Start again with --set resume=false, which moves the checkpoint aside. A head in the same folder stays until "
+        "then.",
     )
 
 

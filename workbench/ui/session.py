@@ -160,7 +160,7 @@ class Session:
         trace_data = request.get("trace")
         trace = export.read_wire(trace_data) if isinstance(trace_data, dict) else self._run(request).trace
         if trace is None:
-            raise WorkbenchError("The run has no rounds yet.", "Wait for its first round.")
+            raise WorkbenchError("The run has no rounds yet.", "Wait until the run has finished a round.")
         return {"data": base64.b64encode(export.to_parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:

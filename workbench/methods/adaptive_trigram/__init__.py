@@ -9,8 +9,8 @@ from workbench.methods.adaptive_trigram.drafter import AdaptiveTrigram
 from workbench.methods.common.presets import copying
 
 BEST_FIRST = (
-    f"{WRONG_SETTING}: with one table the search converges to best-first order (test_trigram.py), so can at best "
-    "equal it; the paper compares with other drafters."
+    f"{WRONG_SETTING}: with one table, the search converges to best-first order (test_trigram.py), so τ is at best "
+    "equal; the paper compares with other drafters."
 )
 
 METHOD = Method(

@@ -35,8 +35,8 @@ METHOD = Method(
         "Training takes minutes and has three draft steps instead of seven. Its loss is the mean over the supervised "
         "positions, where the released code divides by the number of all positions. τ is lower than after a long "
         "training.",
-        "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
-        "training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "Unless the drafter is trained with head_learns=true, it has no LM head of its own and uses the target's: in "
+        "minutes of training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
         "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
         "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
         "random weights.",
@@ -44,7 +44,8 @@ METHOD = Method(
         "shallow target are fewer than three.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the 60, 10 and 8 of the released "
         "code, because each node costs a small target relatively more time; τ may be lower.",
-        "In a prompt with images it reads only the text after them; the paper's targets read text.",
+        "In a prompt with images, the drafter reads only the text after the images; the paper's targets read text "
+        "only.",
     ),
     order=105,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),

@@ -150,7 +150,7 @@ class DraftLMHead(SharedHead):
             raise ModelError(
                 f"The table `d2t` of these EAGLE-3 weights does not map its {len(ids)} tokens to distinct tokens of "
                 f"the target's {size:,}.",
-                "Train them again for this target, or fetch them again.",
+                "Train the head again for this target, or fetch it again.",
             )
         self.token_ids, self._size = ids, size
         self._weight = weight = net.lm_head.get_parameter("weight").detach()

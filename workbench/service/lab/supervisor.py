@@ -240,7 +240,7 @@ class Lab:
             if (current := self.training()) is not None:
                 raise CapacityError(
                     f"A run is being trained: {current.record['head']} for {current.record['target']}.",
-                    "Wait until it ends, or stop it; it can be resumed later.",
+                    "Wait until this run ends, or stop it; it can be resumed later.",
                 )
             yield
 

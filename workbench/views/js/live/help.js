@@ -3,24 +3,24 @@
 import * as kit from "../shared/kit.js";
 
 const KEYS = [
-  ["Ctrl / ⌘ Enter", "run"],
+  ["Ctrl / ⌘ Enter", "start a run"],
   ["Space", "pause or resume the run; after its end, replay it"],
-  ["← →", "previous, next token (in the tree: parent, child)"],
-  ["↑ ↓", "next node at the same depth"],
-  ["Enter, Esc", "in the tree: unfold, fold"],
-  ["+ − 0", "in the tree: zoom"],
-  ["[ ]", "previous, next round"],
+  ["← →", "select the previous or next token (in the tree: parent or child)"],
+  ["↑ ↓", "select the previous or next node at the same depth"],
+  ["Enter, Esc", "in the tree: unfold or fold nodes"],
+  ["+ − 0", "in the tree: zoom in, zoom out, show 100 %"],
+  ["[ ]", "select the previous or next round"],
   ["{ }", "shorten or extend the selected range of rounds by one round"],
-  ["Home End", "first, last round"],
+  ["Home End", "select the first or last round"],
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["M", "show the draft as spine, levels, attention mask or list"],
   ["1 – 6", "go to the figures, tokens, tree, wall clock, curves or scrubber"],
-  ["?", "this list"],
+  ["?", "show this list"],
 ];
 const WORDS = [
-  ["draft", "tokens the drafter proposes"],
+  ["draft", "tokens that the drafter proposes"],
   ["verify", "one forward pass of the target over all drafted tokens"],
   ["accepted", "tested and part of the text"],
   ["rejected", "tested and not part of the text"],
