@@ -231,5 +231,5 @@ def heads() -> dict[str, Head]:
 
 
 def catalogue_methods() -> Iterator[Method]:
-    """Yield the bundled methods."""
+    """Yield the methods that come with the workbench."""
     yield from (_methods[name] for name in _load_catalogue())

@@ -38,7 +38,7 @@ def bundled() -> dict[str, Path]:
 
 
 def is_bundled(name: str) -> bool:
-    """Return whether `bundled` has a model or a head of this name."""
+    """Return whether a model or a trained head of this name is bundled with the package."""
     return name not in ("", "..") and Path(name).name == name and _has_config(bundled_folder() / name)
 
 

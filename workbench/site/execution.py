@@ -31,7 +31,7 @@ LIMIT_S = 300
 
 
 class _Channel(AsyncZMQSocketChannel):
-    """Channel that polls every second.
+    """Message channel of a notebook's kernel that polls every second.
 
     Sending on a socket, as widgets do while a cell runs, can lose the event that a message has arrived there
     (jupyter_client issue 436): the reader would then wait until its timeout although the kernel has answered.

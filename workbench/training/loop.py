@@ -102,7 +102,7 @@ class LoopOptions:
 
 @dataclass
 class RunResult:
-    """Measured figures of a run.
+    """Measured figures of a training run.
 
     Attributes:
         steps: Optimizer steps.
@@ -233,7 +233,7 @@ def _save(
 
 
 def _state(checkpoint: Path | None) -> dict[str, Any]:
-    """Read a checkpoint.
+    """Read a training checkpoint.
 
     Raises:
         ParameterError: the checkpoint is damaged.

@@ -17,7 +17,7 @@ OnPolicyEvaluation = Callable[[], dict[str, float]]
 
 @dataclass
 class TrainingMonitor:
-    """The curves of a run.
+    """Recorder of a training run's curves, and trigger of its on-policy evaluations.
 
     Attributes:
         name: name of the run in its progress lines.

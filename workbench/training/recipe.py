@@ -24,7 +24,7 @@ from workbench.training.options import convert, types_of
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named recipe.
+    """A training recipe: its name, its options, and the function that runs it.
 
     Attributes:
         name: Registry name.

@@ -237,7 +237,7 @@ RECIPES |= {
 
 
 def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Run a recipe.
+    """Run a training recipe.
 
     Args:
         name: Name of the recipe.

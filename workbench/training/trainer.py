@@ -25,7 +25,7 @@ SEED_FACTOR = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A training step.
+    """Number, progress and random generator of one training step.
 
     Attributes:
         number: its number, from 0.
@@ -60,7 +60,7 @@ before the next loss, and added up; figures of the same name are added up, too."
 
 
 def step_generator(seed: int, number: int) -> torch.Generator:
-    """Return the random generator of a step."""
+    """Return the random generator of a training step, seeded by the run's seed and the step's number."""
     return torch.Generator().manual_seed(seed * SEED_FACTOR + number)
 
 
@@ -107,7 +107,7 @@ class Curve:
 
 @dataclass
 class Trainer:
-    """Training of one net.
+    """Training of one net to the end of a run, with checkpoints and progress lines.
 
     Attributes:
         name: name of the run in its progress lines.

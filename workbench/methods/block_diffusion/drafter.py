@@ -419,7 +419,7 @@ class BlockDiffusion(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None: this drafter reads no images."""
+        """Return None, that is, no attribution: this drafter reads no images."""
 
 
 def _net(models: Models) -> BlockNet:

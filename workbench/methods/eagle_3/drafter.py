@@ -224,7 +224,7 @@ class Eagle3(FeatureDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None: this drafter reads no images."""
+        """Return None, that is, no attribution: this drafter reads no images."""
 
 
 def _net(models: Models) -> Eagle3Net:

@@ -55,7 +55,7 @@ class Pool:
         self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts are ordered by last write
 
     def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
-        """Add an n-gram.
+        """Add an n-gram to the pool.
 
         Args:
             first: its first token.
@@ -89,7 +89,7 @@ class Pool:
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield (first token, tail, round) of all n-grams.
+        """Yield (first token, later tokens, round) of all n-grams in the pool.
 
         The most recently written first token comes first, and of its tails the newest.
         """

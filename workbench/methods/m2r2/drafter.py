@@ -112,7 +112,7 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """Return one adapter.
+        """Return one adapter of a target layer.
 
         Args:
             layer: index of the target layer, from 0.

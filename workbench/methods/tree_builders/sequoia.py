@@ -57,7 +57,7 @@ ON_SMOLLM2 = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedTree:
-    """A planned tree, and the numbers from which it was planned.
+    """Planned shape of a draft tree, and the numbers from which it was planned.
 
     Attributes:
         inputs: (maximum levels, maximum nodes, acceptance probability of each sibling) used for planning.

@@ -57,7 +57,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the checkpoint's folder."""
         return self.files.folder.resolve().name
 
     @property
@@ -91,7 +91,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Tensor of a layout.
+    """Tensor in a layout of checkpoints: its names and its shape.
 
     Attributes:
         name: name in this workbench.

@@ -24,7 +24,7 @@ ENV = "WORKBENCH_HEADS"
 
 @dataclass(frozen=True, slots=True)
 class OwnHeads:
-    """Heads in one of the user's folders.
+    """Trained heads in one of the user's folders.
 
     Attributes:
         folder: folder of the files.
@@ -43,7 +43,7 @@ class OwnHeads:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the heads' folder."""
         return self.folder.resolve().name
 
 

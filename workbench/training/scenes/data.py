@@ -183,7 +183,7 @@ def _cell(x: float, y: float) -> int:
 
 @dataclass(frozen=True)
 class PatchLabels:
-    """Labels of each patch.
+    """Training labels of each image patch of n scenes.
 
     Attributes:
         answers: int64 [n, 64, aspects], -1 if there is no label.
@@ -199,7 +199,7 @@ class PatchLabels:
 
 
 def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLabels:
-    """Return the labels of each patch.
+    """Return the training labels of each image patch.
 
     Args:
         scene_list: Scenes.

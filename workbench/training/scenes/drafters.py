@@ -99,7 +99,7 @@ class VisionDrafterOptions(RunOptions):
 
 @dataclass
 class TextDrafterOptions(VisionDrafterOptions):
-    """Options of the `vision-text-drafter` recipe: those of `vision-drafter` without a projector."""
+    """Options of the `vision-text-drafter` recipe, which trains a drafter that reads no images."""
 
     out: Path = Path(".cache/models/vision-text-drafter")
     checkpoint: Path | None = Path(".cache/train/vision-text-drafter.pt")
