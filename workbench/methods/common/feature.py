@@ -75,7 +75,7 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed inputs, make their KV cache entries stable, and return the last prediction.
+        """Read the inputs of committed tokens, commit their KV cache entries, and return the last prediction.
 
         Args:
             x: inputs.
@@ -87,7 +87,7 @@ class FeatureState:
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted pairs, make their KV cache entries stable, and return the prediction at the newest pair."""
+        """Read the accepted tokens and features, commit their KV cache entries, and return the newest prediction."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -103,7 +103,7 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the accepted pairs that the drafter has not read yet, and clear their list; None if there are none."""
+        """Return the accepted tokens and features that the drafter has not read yet, and clear their lists; or None."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -123,7 +123,7 @@ class FeatureState:
         Args:
             features: predicted features.
             tokens: drafted tokens that follow them.
-            positions: positions of the pairs, counted from the newest stable pair.
+            positions: positions of the pairs, counted from the newest committed pair.
             tree_mask: bool [w, s + w], the speculative entries that each pair attends to, the new ones last. None: a
                 chain, with causal attention.
         """
@@ -218,7 +218,7 @@ class FeatureDistributions(NodeDistributions):
 
 
 class FeatureGrowth(PartialTree):
-    """Tree after the newest stable pair. The input of each node uses the feature that its parent predicts."""
+    """Draft tree after the newest committed token. A node's input uses the feature that its parent predicts."""
 
     def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)

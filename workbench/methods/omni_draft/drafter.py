@@ -191,7 +191,7 @@ class OmniDraft(Drafter):
         return state
 
     def new_training_state(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
-        """Return a new online-training state. With `warm`, continue the one of earlier runs.
+        """Return a new online-training state. With `warm`, it continues the training of earlier runs.
 
         Args:
             models: models of the run.

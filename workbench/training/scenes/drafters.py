@@ -1,4 +1,4 @@
-"""Two drafters for the vision-language target: a text-only one ("blind"), and a small one with image input.
+"""Two drafters for the vision-language target: a text-only drafter ("blind"), and a small one with image input.
 
 Both start from one small language model that was trained on questions and answers in every style, without images. The
 text-only drafter (Gagrani et al. 2024, arXiv:2404.08856) reads only the text of the prompt and is tuned on the target's
