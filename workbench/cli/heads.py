@@ -154,9 +154,7 @@ def export(
 
 @app.command()
 def shrink(
-    name: Annotated[
-        str, typer.Argument(help="Bundled heads or model, or a folder of one that `workbench train` wrote.")
-    ],
+    name: Annotated[str, typer.Argument(help="Bundled heads or model, or a folder that `workbench train` wrote.")],
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     measure: Annotated[
         int, typer.Option(min=0, help="Prompts (or problems per task) on which both forms are compared; 0: none.")

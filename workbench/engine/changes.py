@@ -77,7 +77,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         sequence.add_warning(
             f"From here on {affected} {no_longer} the target's distribution: {configured.method.title} with these "
-            "settings is approximate. Choose a lossless verifier to keep it."
+            "settings is approximate. Choose a lossless verifier to keep this distribution."
         )
         header.promise = configured.promise.value  # the guarantee of the whole text
     if configured.simulates and sequence.trace is not None and not sequence.trace.header.simulation:

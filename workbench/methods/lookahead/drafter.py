@@ -126,7 +126,9 @@ class LookaheadState(InspectableState):
         newest = itertools.islice(self.pool.newest(), n)
         top = [StateEntry([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
-        return StateSummary(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
+        return StateSummary(
+            size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since the n-gram was written", top
+        )
 
     def pack(self) -> Arrays:
         ngrams = list(self.pool.newest())[::-1]
