@@ -236,6 +236,6 @@ def _gigabytes(n_bytes: float) -> str:
 
 
 def _tidy() -> None:
-    """Free a target's memory before the next one is created."""
+    """Free a target's memory before the next target is created."""
     gc.collect()
     empty_cache()

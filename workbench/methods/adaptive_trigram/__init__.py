@@ -46,7 +46,7 @@ METHOD = Method(
         "Verification draws one token at each node, however many of the searched token sequences contain the node.",
     ),
     order=58,
-    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="The method drafts without a model."),
     drafter=AdaptiveTrigram(),
     **copying(depth=4),
     claims=(

@@ -41,7 +41,7 @@ METHOD = Method(
         "be copied twice.",
     ),
     order=42,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
     drafter=Aggressive(),
     **copying(Lenient(), depth=12),
     claims=(

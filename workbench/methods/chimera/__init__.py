@@ -50,7 +50,7 @@ METHOD = Method(
         "may be lower.",
     ),
     order=91,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(

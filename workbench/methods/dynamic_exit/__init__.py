@@ -53,7 +53,7 @@ METHOD = Method(
     order=71,
     testing=Testing(
         short={"policy": "fixed", "depth": 2},
-        no_perfect_reason="It exits before the last layer: see test_dynamic_exit.py.",
+        no_perfect_reason="The drafter exits before the last layer: see test_dynamic_exit.py.",
     ),
     drafter=DynamicExit(),
     verifier=Lossless(),

@@ -48,7 +48,7 @@ METHOD = Method(
         "only.",
     ),
     order=105,
-    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
     drafter=Eagle3(),
     **tree_head(BestFirst(), depth=5),
     claims=(

@@ -53,7 +53,7 @@ METHOD = Method(
     ),
     order=64,
     testing=Testing(
-        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."
+        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="The method drafts without a model."
     ),
     drafter=Lookahead(),
     **copying(Lenient(), depth=5),

@@ -36,7 +36,7 @@ METHOD = Method(
         "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
     ),
     order=60,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
     drafter=LookaheadTrie(),
     **copying(depth=8),
     claims=(

@@ -44,7 +44,7 @@ METHOD = Method(
         "the draft, as for early-exit.",
     ),
     order=112,
-    testing=Testing(short={"depth": 2}, no_perfect_reason="It exits before the last layer: see test_m2r2.py."),
+    testing=Testing(short={"depth": 2}, no_perfect_reason="The drafter exits before the last layer: see test_m2r2.py."),
     drafter=M2R2(),
     **layer_skipping(depth=3),
     claims=(

@@ -43,7 +43,7 @@ METHOD = Method(
     testing=Testing(
         short={"depth": 2, "nodes": 8},
         real={"depth": 4, "nodes": 8},
-        no_perfect_reason="It drafts without a model.",
+        no_perfect_reason="The method drafts without a model.",
     ),
     drafter=Rest(),
     **copying(Lenient(), depth=10),

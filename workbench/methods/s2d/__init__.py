@@ -51,7 +51,7 @@ METHOD = Method(
         TRIMMED,
     ),
     order=16,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_s2d.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
     **tree_head(Chain(), depth=5),
     claims=(

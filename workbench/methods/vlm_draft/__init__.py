@@ -43,7 +43,7 @@ METHOD = Method(
         "over a text-only drafter may differ.",
     ),
     order=130,
-    testing=Testing(no_perfect_reason="test_alarms.py tests it with images."),
+    testing=Testing(no_perfect_reason="test_alarms.py tests this method with images."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

@@ -156,4 +156,4 @@ def check(place: str, target: str, folder: Path | None) -> None:
         ModelError: the heads cannot be used; the message names a target that would fit.
     """
     if reason := problem(open_heads(place), target, folder):
-        raise ModelError(reason, f"Inspect them: workbench heads inspect {as_argument(place)} --target {target}.")
+        raise ModelError(reason, f"Inspect the heads: workbench heads inspect {as_argument(place)} --target {target}.")
