@@ -64,7 +64,7 @@ def run_suite(
     Args:
         models: models with a draft model.
         scale: size of the measurement.
-        progress: receives progress lines.
+        progress: function that receives progress lines.
         resume: file of answers, JSON Lines, from which the same measurement continues.
 
     Returns:

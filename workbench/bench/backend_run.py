@@ -39,7 +39,7 @@ class BackendRun:
     Args:
         backend: the backend.
         start: function that starts the run; called again after a temporary refusal.
-        stopped: called often; True ends the run.
+        stopped: function that is called often; True ends the run.
         others: function that returns whether a run other than the given one is active. If it is set, this is a
             background run, and other users' runs have priority. None: the run is queued like any other.
 

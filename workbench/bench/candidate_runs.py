@@ -95,8 +95,8 @@ class CandidateRuns:
         time, only as many as fit are measured: those that were fastest in the warm-up.
 
         Args:
-            is_over: called between runs.
-            remaining: returns the seconds left.
+            is_over: function that is called between runs.
+            remaining: function that returns the seconds left.
 
         Yields:
             (name of the current run, ""), before it begins; then (name, reason) while it waits.

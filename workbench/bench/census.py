@@ -70,8 +70,8 @@ class Entry:
     """Result of the census for one model family.
 
     Attributes:
-        family: its `model_type` in transformers.
-        model: name of its class.
+        family: `model_type` of the family in transformers.
+        model: class name of the family's causal language model.
         verdict: a key of `MEANINGS`.
         why: reason for a verdict other than `EQUAL`.
     """

@@ -87,7 +87,7 @@ def measure(
         prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
-        stopped: called often; once it returns True, the runs so far are the result.
+        stopped: function that is called often; once it returns True, the runs so far are the result.
         settings: common settings of the lanes, see `Plan`.
 
     Yields:

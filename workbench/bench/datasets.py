@@ -31,7 +31,7 @@ class Dataset:
     """A file of questions of a public data set.
 
     Attributes:
-        file: its name in the folder, without `.gz`.
+        file: name of the file in the folder, without `.gz`.
         read: function (row, its number from 1) → prompt. Errors contain its docstring: the format of a row.
         source: repository and path where it is available.
         licence: licence of the file.

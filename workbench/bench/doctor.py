@@ -59,9 +59,9 @@ class Difference:
         at: index of the token in the text, from 0.
         round: round of the run that generated it.
         run: token of the run.
-        run_text: its text.
+        run_text: text of `run`.
         plain: token of plain decoding.
-        plain_text: its text.
+        plain_text: text of `plain`.
         readings: plain decoding from this prefix, in several ways.
         rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.

@@ -61,7 +61,7 @@ def measure(
         models: the target with its heads.
         prompts: token ids by name.
         tokens: length limit of every run.
-        progress: called before every run.
+        progress: function that is called before every run.
     """
     engine, settings = Engine(models, record=False), settings_by_head(models)
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)

@@ -122,7 +122,7 @@ def run_suite(
         tokenizer: tokenizer of the texts.
         earlier: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
         save: called with the report after every measurement, so that an interrupted suite can continue.
-        progress: called with the name of the current measurement.
+        progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
         rounds: rounds per measurement.

@@ -124,7 +124,7 @@ def measure_pairs(
         stop: strings that end a text.
         images: images of the prompt.
         user: opaque key for limits and fairness.
-        stopped: called often; after it returns True, the final result is yielded.
+        stopped: function that is called often; after it returns True, the final result is yielded.
 
     Yields:
         the results so far; the last one contains the reason for the end.

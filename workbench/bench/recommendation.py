@@ -67,7 +67,7 @@ class Recommendation:
     """Results of the measurement, and the recommendation.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         prompts: names of the measured prompts.
         ranking: fastest first, without plain decoding.
         repeats: share of the plain texts' tokens that also followed the last occurrence of the three tokens before

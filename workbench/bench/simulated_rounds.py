@@ -43,7 +43,7 @@ class SimulatedSequence:
 
     Attributes:
         sequence: the sequence with the drafter's state.
-        text: its text, including the prompt.
+        text: text of the sequence, including the prompt.
         position: number of tokens committed so far.
         random: generator of the top tokens after the first.
     """

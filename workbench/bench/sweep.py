@@ -148,7 +148,7 @@ def run(
         folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
             another process writes to it, this one reads the cells that the other finishes, and measures the missing
             ones afterwards.
-        stopped: called often; once it returns True, the last update follows.
+        stopped: function that is called often; once it returns True, the last update follows.
 
     Yields:
         the same `Update`, whenever it has changed.

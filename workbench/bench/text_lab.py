@@ -156,7 +156,7 @@ class TextLab:
     """Measurements for one method's claims, on a text target.
 
     Attributes:
-        method: its registry name.
+        method: registry name of the method.
         scale: the target and the size of the measurement.
         groups: kinds of prompts; those of `workbench.bench.verifiable_problems` are problems whose answers a program
             checks.
@@ -346,7 +346,7 @@ class TextLab:
         """Measure τ relative to another method on the same prompts and seeds, as the geometric mean over prompts.
 
         Args:
-            other: its registry name.
+            other: registry name of the other method.
             own_params: parameters of this method.
             other_params: parameters of the other.
             temperature: temperature of both.

@@ -65,7 +65,7 @@ class VisionLab:
     """Measurements of one method in the settings of the vision suite; a setting has the name of its row.
 
     Attributes:
-        method: its registry name.
+        method: registry name of the method.
     """
 
     method: str

@@ -57,7 +57,7 @@ def run_suite(
         short: questions of each other kind.
         names: names of the settings to measure; by default all.
         models: target and drafters; the bundled ones by default.
-        progress: called with (done, total, name).
+        progress: function that is called with (done, total, name).
 
     Returns:
         The board's rows by name.

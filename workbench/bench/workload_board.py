@@ -61,8 +61,8 @@ def measure(
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
         finished_rows: rows of kinds that need not be measured again, by key.
-        save_row: called with each finished row.
-        progress: called before every run.
+        save_row: function that is called with each finished row.
+        progress: function that is called before every run.
 
     Returns:
         rows by key, and whether they are complete: Ctrl-C ends the measurement.
@@ -134,7 +134,7 @@ def reusable_rows(
     Args:
         saved_rows: rows of the board.
         target: name of the target.
-        dtype: its number format.
+        dtype: number format of the target.
         names: methods that would be measured.
         prompts: names of the prompts that would be used, by kind.
         tokens: length limit of every run.

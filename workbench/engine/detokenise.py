@@ -113,7 +113,7 @@ class TextOutput:
     """Text generated for a sequence.
 
     Attributes:
-        detokeniser: its detokeniser; None before prefill.
+        detokeniser: detokeniser of the sequence; None before prefill.
         cut_at: number of characters after which a stop condition cuts the text; None: the text is not cut.
     """
 

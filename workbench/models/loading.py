@@ -40,9 +40,9 @@ class HeadInfo:
     """A trained head found on disk.
 
     Attributes:
-        name: name of its folder.
-        folder: path of its folder.
-        config: its configuration.
+        name: name of the head's folder.
+        folder: path of the head's folder.
+        config: configuration of the head.
         problem: why it cannot be used with its target; empty if it can.
         checkpoint: description of its files if another project trained it; None: this workbench wrote it.
     """

@@ -43,7 +43,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.
-        config: its configuration.
+        config: configuration of the draft model.
         dtype: dtype of the loaded model.
 
     Raises:

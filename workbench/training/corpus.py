@@ -140,7 +140,7 @@ def pack_corpus(
         held: Held-out documents by group.
         out: Folder.
         seed: Seed of `exact.bin` (see `exact_documents`).
-        report: Receives progress lines.
+        report: Function that receives progress lines.
     """
     out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}

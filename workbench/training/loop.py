@@ -134,7 +134,7 @@ def run_loop(
         module: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers; each group stores its peak learning rate as `peak`.
         step_losses: Called with the step number; computes the gradients; returns tokens used and losses to report.
-        report: Receives progress lines.
+        report: Function that receives progress lines.
         on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
 
     Returns:

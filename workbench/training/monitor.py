@@ -22,7 +22,7 @@ class TrainingMonitor:
     Attributes:
         name: name of the run in its progress lines.
         clock: clock of the run.
-        on_policy: called at each checkpoint; its time does not count as the run's.
+        on_policy: function that is called at each checkpoint; its time does not count as the run's.
         writer: writer of the curves; None: none are written.
         evaluation_seconds: seconds spent on on-policy evaluation, which do not count as the run's.
     """

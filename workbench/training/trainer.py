@@ -28,7 +28,7 @@ class Step:
     """Number, progress and random generator of one training step.
 
     Attributes:
-        number: its number, from 0.
+        number: number of the step, from 0.
         progress: finished share of the run, from 0 to 1.
         generator: random generator that depends on the run's seed and on `number` alone, so that a resumed run
             continues as if it had not been interrupted.
@@ -113,8 +113,8 @@ class Trainer:
         name: name of the run in its progress lines.
         options: length, checkpoint, learning rates and seed of the run.
         net: the net; its state is in the checkpoints.
-        losses: computes the loss of a step.
-        report: receives progress lines.
+        losses: function that computes the loss of a step.
+        report: function that receives progress lines.
         evaluate: returns figures on held-out data, with the net in evaluation mode; None: nothing is measured.
         save: writes the model, after `evaluate`; None: the caller does at the end.
         optimizers: optimizers of the net; empty: the optimizers that `options` defines.

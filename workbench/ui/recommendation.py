@@ -21,7 +21,7 @@ class RecommendationView:
     """Functions that the page of recommendations calls, over the client.
 
     Args:
-        client: runs the measurement.
+        client: client that runs the measurement.
         saved_runs: saved runs whose prompts may be measured.
     """
 

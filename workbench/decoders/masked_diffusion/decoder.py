@@ -131,7 +131,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         Args:
             sequence: sequence with sampling parameters and random stream.
             logits: the model's logits at the m positions.
-            positions: their indices in the canvas.
+            positions: indices of these positions in the canvas.
 
         Returns:
             Token ids, and the model's probability of each.

@@ -247,7 +247,7 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
     """Return a net's LM head: its own, or the target's over the draft vocabulary. It is packed once and cached.
 
     Raises:
-        ModelError: its draft vocabulary has tokens that the target does not have.
+        ModelError: the net's draft vocabulary has tokens that the target does not have.
     """
     if not net.has_lm_head:
         return head_of(Eagle3Net, models)

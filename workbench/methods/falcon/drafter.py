@@ -140,7 +140,7 @@ class FalconNet(FeatureNet):
 
         Args:
             x: pairs, in blocks aligned to the last pair.
-            positions: their positions in the text.
+            positions: positions of the pairs in the text.
             mask: KV cache entries that each pair attends to; None: all entries in `kv_cache`, and new ones by
                 `block_mask`.
             kv_cache: KV cache of earlier positions; the entries of the pairs are appended.

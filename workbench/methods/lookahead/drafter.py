@@ -58,8 +58,8 @@ class Pool:
         """Add an n-gram to the pool.
 
         Args:
-            first: its first token.
-            tail: its other tokens.
+            first: first token of the n-gram.
+            tail: other tokens of the n-gram.
             now: number of the current round.
         """
         tails = self._tails.pop(first, {})

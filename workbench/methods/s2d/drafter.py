@@ -316,7 +316,7 @@ def _head(net: S2DNet, models: Models) -> SharedHead:
     """Return the net's LM head over its draft vocabulary. It is packed once and cached.
 
     Raises:
-        ModelError: its draft vocabulary has tokens that the target does not have.
+        ModelError: the net's draft vocabulary has tokens that the target does not have.
     """
     info = models.heads[S2DNet.kind]
     key = ("head of", S2DNet.kind, info.name)

@@ -40,7 +40,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
 
     Args:
         options: options of the kind: see `options_class`.
-        report: receives progress lines.
+        report: function that receives progress lines.
 
     Raises:
         ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the readings

@@ -131,7 +131,7 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
     Args:
         images: Normalised images.
-        item_maps: Their maps, uint8 [n, 64, 64].
+        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
         share: Probability for each image.
         seed: Seed of the choice.
     """
@@ -203,7 +203,7 @@ def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLab
 
     Args:
         scene_list: Scenes.
-        item_maps: Their maps, uint8 [n, 64, 64].
+        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
     """
     n = len(scene_list)
     blocks = item_maps.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)
