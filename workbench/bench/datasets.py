@@ -23,7 +23,7 @@ from workbench.trace.files import read_regular
 Row = dict[str, Any]
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-"""Categories of MT-bench; in Spec-Bench they form one of its six, `mt_bench`."""
+"""Categories of MT-bench; in Spec-Bench they form one of its six categories, `mt_bench`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from workbench.trace.files import check_regular, replace_atomically, write_atomi
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
 """Files with texts of this project, for a small datastore with any tokenizer."""
 NEXT_TEXT = "\f\n"
-"""Separator between these texts."""
+"""Separator between the texts of this project."""
 ENV = "WORKBENCH_DATASTORE"
 """Environment variable with the folders of a user's datastores, separated as in PATH. The first one with the target's
 tokenizer is used."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.trace.events import Round
 
 Guard = Callable[["Sequence", Callable[[], object]], bool]
-"""Function that runs another one for a sequence and returns whether the sequence continues; an error ends only it."""
+"""Function that runs a function for a sequence, ends the sequence on an error, and returns whether it continues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-/** Keys and terms of the Live view: the meaning of each key, and the dialog that lists them. */
+/** Keyboard shortcuts and terms of the Live view: the meaning of each key, and the dialog that lists them. */
 
 import * as kit from "../shared/kit.js";
 
