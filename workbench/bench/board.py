@@ -213,7 +213,7 @@ def _sampling_test(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
-    """Return the board as Markdown: a table of methods and one of settings (`chosen`; by default the saved ones)."""
+    """Return the exactness board as Markdown: a table of methods and one of settings (`chosen`; by default the saved ones)."""
     lines = [
         "# Exactness board",
         "",

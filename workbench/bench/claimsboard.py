@@ -137,7 +137,7 @@ def format_figure(measured: dict[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the board as Markdown: counts of verdicts, the claims with their figures, and how each was measured."""
+    """Return the claims board as Markdown: counts of verdicts, claims with figures, and how each was measured."""
     claim_columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (

@@ -148,7 +148,7 @@ def _per_group(row: Row) -> str:
 
 
 def markdown(rows: Mapping[str, Row]) -> str:
-    """Return the board as Markdown: a table per target."""
+    """Return the board of drafting heads as Markdown: a table per target."""
     lines = [
         "# Comparison of drafting heads",
         "",

@@ -209,7 +209,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 
 
 def markdown(entries: Sequence[dict[str, Any]]) -> str:
-    """Return the board as Markdown: a table per target."""
+    """Return the board of kinds of work as Markdown: a table per target."""
     lines = [
         "# Choosing a method for your workload",
         "",

@@ -259,7 +259,7 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveStep:
-    """Step of the short form, which runs on the Live page itself.
+    """Step of the tour's short form, which runs on the Live page itself.
 
     Attributes:
         name: key of `TITLES`; also of `STEPS` if Learn has a longer step on the subject.

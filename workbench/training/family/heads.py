@@ -115,7 +115,7 @@ def check_begin(options: ChatHeadOptions) -> None:
 
 
 def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
-    """Load the head to start from, and the tokens in its vocabulary.
+    """Load the finished head from which training starts, and the tokens in its draft vocabulary.
 
     Raises:
         ParameterError: the head cannot be read, or was trained for other weights.
