@@ -17,7 +17,7 @@ POLL_S = 0.2
 
 @runtime_checkable
 class RunBackend(Protocol):
-    """A backend that runs generations."""
+    """Protocol of a backend that runs generations."""
 
     @property
     def start(self) -> Callable[..., Any]:

@@ -220,7 +220,7 @@ class CandidateRuns:
         complete: bool,
         machine: dict[str, Any],
     ) -> Recommendation:
-        """Return the results so far.
+        """Return the recommendation that follows from the results so far.
 
         Args:
             target: name of the target.

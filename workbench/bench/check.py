@@ -64,7 +64,7 @@ def check_method(
     families: Sequence[str] = (),
     seconds: float = math.inf,
 ) -> Iterator[Finding]:
-    """Test one method.
+    """Test whether one method keeps its promise about greedy texts and sampled tokens.
 
     Greedy text is not compared if the default parameters do not preserve it, as in beam search. Nothing is compared for
     a masked-diffusion model, which has no plain decoding.

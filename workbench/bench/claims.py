@@ -69,7 +69,7 @@ def scale_of(target: str) -> Scale:
 
 
 def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
-    """Return a speed-up as a figure of the board.
+    """Return a speed-up as a figure of the claims board.
 
     Rows saved by earlier versions have the setting "median over prompts" or "mean over scenes".
 

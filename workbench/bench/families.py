@@ -112,5 +112,5 @@ def random_model(
 
 
 def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> Any:
-    """Return a tiny random model of a family."""
+    """Return a tiny random model of a model family."""
     return random_model(FAMILIES[name](**overrides), seed, device=device)

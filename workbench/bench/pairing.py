@@ -39,7 +39,7 @@ Rate = tuple[float, float]
 
 @runtime_checkable
 class SharedBackend(Hosting, Protocol):
-    """A backend that reports whether other users' runs are active."""
+    """Protocol of a backend that reports whether other users' runs are active."""
 
     def has_other_runs(self, excluding: Any = None) -> bool:
         """Return whether another user's run is active; the run `excluding` and background measurements do not count."""

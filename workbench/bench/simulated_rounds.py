@@ -86,7 +86,7 @@ class SimulatedSequence:
         )
 
     def propose(self) -> DraftTree:
-        """Return the draft tree."""
+        """Return the drafter's tree for the next round."""
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:

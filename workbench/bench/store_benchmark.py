@@ -82,7 +82,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 
 def report(queries: list[Query], n_runs: int) -> str:
-    """Return the times as a table."""
+    """Return the search times as a table."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
         "runs found": lambda q: f"{q.rows:,}",

@@ -36,7 +36,7 @@ FORCED_LEVELS = (0.0, 0.5, 0.8, 1.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a measurement.
+    """Settings of a bench's measurement.
 
     Attributes:
         max_new_tokens: length limit of every generation.

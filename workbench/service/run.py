@@ -68,7 +68,7 @@ class Host(Protocol):
         ...
 
     def record_round(self, run: Run, record: Round) -> None:
-        """Count a round of a run."""
+        """Count a round of a run in the metrics."""
         ...
 
     def record_end(self, run: Run) -> None:
@@ -331,7 +331,7 @@ class Run:
         self._progress = progress
 
     def set_queued(self) -> None:
-        """Set the state to queued."""
+        """Set the run's state to queued."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None

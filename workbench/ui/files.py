@@ -45,7 +45,7 @@ def _modules() -> dict[str, str]:
 
 
 def module(name: str) -> str:
-    """Return the file name of a module."""
+    """Return the public file name of a JavaScript module."""
     return f"js/{name}.js"
 
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Jobs(Generic[T]):
-    """Jobs of one kind, by unguessable ids."""
+    """Running and finished jobs of one kind, such as comparisons, by unguessable ids."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, T] = OrderedDict()
