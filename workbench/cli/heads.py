@@ -17,7 +17,7 @@ SIGNS = {True: "✓", False: "✕", None: "·"}
 
 app = typer.Typer(
     name="heads",
-    help="Inspect trained heads of any layout (EAGLE, Medusa, Hydra, speculators), export them, compare them.",
+    help="Inspect, export and compare trained heads of any layout (EAGLE, Medusa, Hydra, speculators).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -28,7 +28,7 @@ class Workbench(Client):
             other), `WORKBENCH_CONNECT_KEY` for a server elsewhere, none for a Space. The remaining arguments apply only
             to a backend in this process.
         target: default target: bundled name, local folder or Hub id.
-        drafter: default draft model; "auto": the one bundled for the target.
+        drafter: default draft model; "auto": the draft model bundled for the target.
         device: "auto", "cpu", "cuda", ….
         dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights only, on CPU).
         drafter_dtype: dtype of draft models, with the same choices.

@@ -48,7 +48,7 @@ class Backend(BaseBackend):
 
     Args:
         target: default target.
-        drafter: default draft model; "auto": the one bundled for the target.
+        drafter: default draft model; "auto": the draft model bundled for the target.
         device: device of all models.
         dtype: number format of targets; see `workbench.models.pretrained.resolve_dtype`.
         drafter_dtype: number format of draft models.

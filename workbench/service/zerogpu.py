@@ -125,7 +125,7 @@ class ZeroGpuBackend(BaseBackend):
 
     def unload(self, target: str | None = None) -> None:
         """Raise ModelError: models stay loaded on ZeroGPU."""
-        raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: they cost no GPU time.")
+        raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: loaded models cost no GPU time.")
 
     def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory, in the format of `Backend.loaded_models`."""

@@ -51,7 +51,7 @@ METHOD = Method(
         "A quarter of the blocks in training have some of their tokens unmasked, so that the drafter can take more "
         "than one denoising step; the paper's takes one.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
-        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
+        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws them too.",
         TRIMMED,
     ),
     order=109,

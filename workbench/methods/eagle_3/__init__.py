@@ -23,9 +23,9 @@ METHOD = Method(
     summary="Do not train a drafter to predict features: let it read early layers too, and train it on its own drafts.",
     idea=(
         "The target's hidden states h after a low, a middle and a high layer are fused by a projection W into one "
-        "state g. One decoder layer reads it with the next token's embedding e, and a small LM head U predicts the "
-        "next token; deeper in a draft the layer reads its own last state. It was trained on drafts unrolled that "
-        "way, without a loss on features; the tree is EAGLE-2's."
+        "state g. One decoder layer reads g with the next token's embedding e, and a small LM head U predicts the "
+        "next token; deeper in a draft the layer reads its own last state. The layer was trained on drafts unrolled "
+        "in this way, without a loss on features; the tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "

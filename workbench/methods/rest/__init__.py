@@ -53,7 +53,7 @@ METHOD = Method(
             "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, datastores of code and of chat, 0.5 GB and "
             "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
             lambda lab: lab.speed(), timed=True,
-            lacks="a datastore as large as the paper's; measured with the bundled one",
+            lacks="a datastore as large as the paper's; measured with the bundled datastore",
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
