@@ -112,6 +112,6 @@ def test_copy_bandwidth_counts_reads_and_writes(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is not one"), ("mps", "mps is not one")])
 def test_a_device_without_gpu_is_refused_with_a_remedy(device: str, says: str) -> None:
-    with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run it on a machine .* CUDA)\."):
+    with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run the command on a machine .* CUDA)\."):
         check_gpu(device, "The suite gpu")
     check_gpu("cuda:1", "The suite gpu")

@@ -29,8 +29,8 @@ def local_target(tmp_path: Path) -> str:
 
 
 def test_the_short_name_of_a_folder_is_printed_as_its_path(local_target: str, tmp_path: Path) -> None:
-    said = f"Train some: workbench train eagle-3 --target {local_target}."
-    assert local_models.with_paths(said) == f"Train some: workbench train eagle-3 --target '{tmp_path}/a b/model'."
+    said = f"Train a head: workbench train eagle-3 --target {local_target}."
+    assert local_models.with_paths(said) == f"Train a head: workbench train eagle-3 --target '{tmp_path}/a b/model'."
     assert local_models.with_paths("--target smollm2 --drafter none") == "--target smollm2 --drafter none"
 
 

@@ -73,7 +73,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             *hello,
             "--method",
             "kangaroo",
-        ): "Train some: workbench train kangaroo --target text-target. These methods run on",
+        ): "Train a head: workbench train kangaroo --target text-target. These methods run on",
         (
             *hello,
             "--method",
@@ -194,7 +194,7 @@ def test_serve_and_the_app_report_a_port_in_use() -> None:
         app = [sys.executable, "app.py", "--port", port]
         done = subprocess.run(app, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: --port: Port {port} is in use. Choose another, or 0 for any free port.\n"
+    assert done.stderr == f"error: --port: Port {port} is in use. Choose another port, or 0 for any free port.\n"
 
 
 def test_the_app_refuses_models_that_it_cannot_load_before_it_serves() -> None:

@@ -56,8 +56,8 @@ def engine(models: Models) -> Engine:
     [
         ([], "empty", "at least one token"),
         ("", "empty", "at least one token"),
-        ([1] * 64, "64 tokens", "Shorten it by 1 "),
-        ([1] * 100, "100 tokens", "Shorten it by 37 "),
+        ([1] * 64, "64 tokens", "Shorten the prompt by 1 "),
+        ([1] * 100, "100 tokens", "Shorten the prompt by 37 "),
         ([1, 64], "outside 0…63", "target's tokenizer"),
         ([-1], "outside", "target's tokenizer"),
     ],

@@ -211,7 +211,7 @@ def test_warm_run_states_that_it_depends_on_earlier_runs(name: str, device: str,
     engine = Engine(models)
     learns = {"rate": 1e-3} if "rate" in method.params else {}  # some drafters keep nothing unless they learn
     warm, cold = (method.with_params(warm=value, **learns) for value in (True, False))
-    assert "seeded run then depends on earlier ones" in method.params["warm"].doc
+    assert "seeded run then depends on earlier runs" in method.params["warm"].doc
     request = Request(model_helpers.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
     assert engine.generate(request).footer.warnings == []
     assert engine.generate(dataclasses.replace(request, method=warm)).footer.warnings == [WARM_NOTICE]

@@ -82,7 +82,7 @@ def test_completely_accepted_draft_is_read_to_its_end_in_the_next_round(
 )
 def test_error_for_a_folder_with_wrong_shapes_has_a_remedy(wrong: dict[str, Any], models: Models) -> None:
     models.heads["kangaroo"].config["net"] |= wrong
-    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch it again"):
+    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch the adapter again"):
         Engine(models).generate(Request(PROMPT, registry.get("kangaroo").with_params(), max_new_tokens=4))
 
 

@@ -260,7 +260,7 @@ def test_fast_stream_reads_the_slow_streams_kv_cache(tmp_path: Path) -> None:
 def test_error_for_a_folder_with_wrong_shapes_has_a_remedy(wrong: dict[str, Any], tmp_path: Path) -> None:
     models = make_models(tmp_path)
     models.heads[Accelerators.kind].config["net"] |= wrong
-    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch them again"):
+    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch the heads again"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 

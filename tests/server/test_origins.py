@@ -200,7 +200,7 @@ def test_invalid_host_names_and_origins_are_refused(option: str, wrong: str) -> 
 
 def test_a_refused_visitor_gets_a_page_and_a_program_gets_json(local: Any) -> None:
     assert "--allowed-host evil.test." in ask(local, host="evil.test", accept="text/html").text
-    assert ask(local, host="evil.test").json()["error"]["remedy"] == "Start it with --allowed-host evil.test."
+    assert ask(local, host="evil.test").json()["error"]["remedy"] == "Start the server with --allowed-host evil.test."
 
 
 def test_a_page_on_this_machines_default_port_has_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_conversation_becomes_the_targets_own_tokens() -> None:
         ([{"role": "user", "content": ["x"]}], "no text"),
         ([7], "no text"),
         ([{"role": "tool", "content": "x"}], "no tools here"),
-        ([{"role": "user", "content": "x" * 50}], "Shorten it by"),
+        ([{"role": "user", "content": "x" * 50}], "Shorten the prompt by"),
     ],
 )
 def test_messages_that_do_not_fit_are_refused(messages: Any, says: str) -> None:

@@ -24,8 +24,8 @@ from .conftest import PROMPT, wait_until
         ([1, "a"], "whole numbers"),
         ([True], "whole numbers"),
         ("a\ud800b", "lone surrogate"),
-        ("x" * 11, "Shorten it by 1 characters"),
-        ([1] * 8, "Shorten it by 3 tokens"),
+        ("x" * 11, "Shorten the prompt by 1 characters"),
+        ([1] * 8, "Shorten the prompt by 3 tokens"),
     ],
 )
 def test_an_invalid_prompt_is_refused_with_the_reason(prompt: object, says: str) -> None:
@@ -84,10 +84,10 @@ def test_waiting_runs_count_and_ended_ones_do_not(backend: Callable[..., Backend
 def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(prompt_tokens=5))
     loading = bench.start(PROMPT, "autoregressive")  # 9 tokens, known only after the tokenizer is loaded
-    with pytest.raises(Exception, match="Shorten it by 4 tokens"):
+    with pytest.raises(Exception, match="Shorten the prompt by 4 tokens"):
         loading.wait(120)
     assert loading.state == "error"
-    with pytest.raises(PromptError, match="Shorten it by 4 tokens"):
+    with pytest.raises(PromptError, match="Shorten the prompt by 4 tokens"):
         bench.start(PROMPT, "autoregressive")
     assert len(bench.start("abc", "autoregressive", max_new_tokens=2).wait(120).token_ids) == 2
 

@@ -13,7 +13,7 @@ from workbench.service.choices import static_reasons
 @pytest.mark.parametrize(
     ("name", "instead", "train"),
     [
-        ("kangaroo", "smollm2", " Train some: workbench train kangaroo --target text-target."),
+        ("kangaroo", "smollm2", " Train a head: workbench train kangaroo --target text-target."),
         ("flash", "vision-target", ""),  # its heads are for targets that read images, and take more than one command
     ],
 )

@@ -124,7 +124,7 @@ def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkey
     monkeypatch.setenv("WORKBENCH_MODELS", str(models))
     monkeypatch.setenv("WORKBENCH_METHODS", str(tmp_path / "mine.py"))
     load_method_source(tmp_path, *BLOCKS[5:7])
-    with pytest.raises(MethodUnavailableError, match="Train one: workbench train second-next"):
+    with pytest.raises(MethodUnavailableError, match="Train a head: workbench train second-next"):
         generate(load_models("text-target", None, "cpu", "float32"), "second-next")
     train("second-next", ["steps=3", "prompts=1", "tokens=8"])
     card = (models / "text-second-next" / "README.md").read_text(encoding="utf-8")

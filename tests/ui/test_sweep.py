@@ -65,7 +65,7 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
         page.click(V + "[data-kind=csv]")
     assert len(Path(download.value.path()).read_text().splitlines()) == 1 + 4
     page.keyboard.press("Escape")  # the menu stays open, and covers the card
-    page.click(V + "button:has-text('Open its run')")
+    page.click(V + "button:has-text('run in Live')")
     page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
     page.wait_for_function("document.querySelectorAll('#wb-page .wb-ribbon .wb-token').length === 6")
     # the measurements are kept after a reload, and on disk

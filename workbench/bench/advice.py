@@ -39,7 +39,7 @@ LOADING_PROMPT = "a"
 
 @runtime_checkable
 class AdvisingBackend(Hosting, Protocol):
-    """A backend that reports whether other runs are active on it."""
+    """Protocol of a backend that reports whether other runs are active on it."""
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """See `workbench.client.protocol.Client.methods`."""

@@ -30,7 +30,7 @@ BOARD = "answers.json"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of the measurement.
+    """Number of problems, temperature, length and seed of the measurement.
 
     Attributes:
         per_group: number of problems per group; 0: all.
@@ -64,7 +64,7 @@ def run_suite(
     Args:
         models: models with a draft model.
         scale: size of the measurement.
-        progress: receives progress lines.
+        progress: function that receives progress lines.
         resume: file of answers, JSON Lines, from which the same measurement continues.
 
     Returns:
@@ -121,7 +121,7 @@ def run_suite(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a table, one row per verifier: τ, right answers by group and in total, ratio to the exact rule's."""
+    """Return a table, one row per verifier: τ, right answers by group and in total, ratio to the exact verifier's."""
     problems: dict[str, int] = report["problems"]
 
     def all_of(row: dict[str, Any]) -> list[int]:
@@ -140,7 +140,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
-    """Return the ratio of right answers to the exact rule's; without interval if a resample may have none right."""
+    """Return the ratio of right answers to the exact verifier's; no interval if a resample may have none right."""
     if not sum(exact):
         return format_interval(None)
     ratio = ratio_of_sums(right, exact)
@@ -152,7 +152,7 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:
-    """Return the board: one table per target."""
+    """Return the board of right answers as Markdown: one table per target."""
     lines = [
         "# Correct answers under approximate verifiers",
         "",

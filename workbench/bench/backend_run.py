@@ -17,7 +17,7 @@ POLL_S = 0.2
 
 @runtime_checkable
 class RunBackend(Protocol):
-    """A backend that runs generations."""
+    """Protocol of a backend that runs generations."""
 
     @property
     def start(self) -> Callable[..., Any]:
@@ -30,16 +30,16 @@ class RunBackend(Protocol):
 
 
 class StopError(Exception):
-    """The measurement was stopped."""
+    """Raised when the caller has stopped the measurement."""
 
 
 class BackendRun:
-    """A measured run.
+    """A generation on a backend that is measured alone on the device.
 
     Args:
         backend: the backend.
         start: function that starts the run; called again after a temporary refusal.
-        stopped: called often; True ends the run.
+        stopped: function that is called often; True ends the run.
         others: function that returns whether a run other than the given one is active. If it is set, this is a
             background run, and other users' runs have priority. None: the run is queued like any other.
 
@@ -64,7 +64,7 @@ class BackendRun:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens so far."""
+        """Return the number of tokens that the run has generated so far."""
         return 0 if self.run is None else n_emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:

@@ -96,7 +96,7 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
-    """Save a method's evidence to the board."""
+    """Save a method's evidence to the exactness board."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows)))
 
@@ -213,7 +213,7 @@ def _sampling_test(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
-    """Return the board as Markdown: a table of methods and one of settings (`chosen`; by default the saved ones)."""
+    """Return the exactness board as Markdown: tables of methods and of settings (`chosen`; None: all saved)."""
     lines = [
         "# Exactness board",
         "",

@@ -33,4 +33,6 @@ def read(name: str, boards_folder: Path | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and generate the board again.") from None
+        raise WorkbenchError(
+            f"{path} cannot be read: {error}", "Delete the file and generate the board again."
+        ) from None

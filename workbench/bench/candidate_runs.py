@@ -60,7 +60,7 @@ class Candidate:
 
 
 class CandidateRuns:
-    """Measurement of several contenders, the first of which is plain decoding.
+    """Measurement of several contenders (methods with their settings), the first of which is plain decoding.
 
     Args:
         contenders: at least two contenders.
@@ -95,8 +95,8 @@ class CandidateRuns:
         time, only as many as fit are measured: those that were fastest in the warm-up.
 
         Args:
-            is_over: called between runs.
-            remaining: returns the seconds left.
+            is_over: function that is called between runs.
+            remaining: function that returns the seconds left.
 
         Yields:
             (name of the current run, ""), before it begins; then (name, reason) while it waits.
@@ -190,9 +190,9 @@ class CandidateRuns:
         return paired, plain
 
     def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
-        """Return the contenders whose interval lies below that of the best; never plain decoding, the reference.
+        """Return the methods whose speed-up is clearly below the best one: its whole interval is lower.
 
-        Refused speed-ups do not count as the best.
+        Plain decoding, the reference, is never returned. Impossible speed-ups do not count as the best one.
         """
         choices = {choice.method: choice for choice in self._choices(active[1:])}
         possible = [choice.speedup for choice in choices.values() if not _is_impossible(choice)]
@@ -201,10 +201,10 @@ class CandidateRuns:
         return [e for e in active if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> tuple[list[RankedMethod], list[str]]:
-        """Return the measured contenders without plain decoding, fastest first, and the names of refused ones.
+        """Return the results of the measured methods, fastest first, and the names of methods with impossible results.
 
-        A method is refused if its speed-up is above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were
-        disturbed.
+        Plain decoding is not among them. A result is impossible if the speed-up is above `IMPLAUSIBLE_FACTOR` · τ: then
+        runs of plain decoding were disturbed.
         """
         choices = self._choices(self.contenders[1:])
         possible = [choice for choice in choices if not _is_impossible(choice)]
@@ -220,7 +220,7 @@ class CandidateRuns:
         complete: bool,
         machine: dict[str, Any],
     ) -> Recommendation:
-        """Return the results so far.
+        """Return the recommendation that follows from the results so far.
 
         Args:
             target: name of the target.
@@ -238,13 +238,13 @@ class CandidateRuns:
         )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
-        """Return the figures of contenders with a measured speed-up."""
+        """Return the figures of each of these methods that has a measured speed-up."""
         disturbed = self.disturbed
         choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]
 
     def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
-        """Return the figures of a contender, compared with the plain runs of the same prompts and passes."""
+        """Return the figures of a method, compared with plain decoding on the same prompts in the same passes."""
         runs, plain_runs = self._paired_runs(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")

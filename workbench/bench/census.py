@@ -67,11 +67,11 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Result for a family.
+    """Result of the census for one model family.
 
     Attributes:
-        family: its `model_type` in transformers.
-        model: name of its class.
+        family: `model_type` of the family in transformers.
+        model: class name of the family's causal language model.
         verdict: a key of `MEANINGS`.
         why: reason for a verdict other than `EQUAL`.
     """
@@ -178,7 +178,7 @@ def save(entries: Sequence[Entry]) -> None:
 
 
 def read() -> dict[str, Any]:
-    """Return the saved board."""
+    """Return the saved board of model families."""
     return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
 
 
@@ -190,7 +190,7 @@ def saved_entries() -> dict[str, Entry]:
 
 
 def markdown(saved_board: Mapping[str, Any]) -> str:
-    """Return the text of the board."""
+    """Return the board of model families as Markdown."""
     unchecked = {name: asdict(Entry(name, kind, NOT_CHECKED)) for name, kind in families().items()}
     rows = [saved_board["rows"].get(name, row) for name, row in unchecked.items()]
     counts = Counter(row["verdict"] for row in rows)

@@ -64,7 +64,7 @@ def check_method(
     families: Sequence[str] = (),
     seconds: float = math.inf,
 ) -> Iterator[Finding]:
-    """Test one method.
+    """Test whether one method keeps its promise about greedy texts and sampled tokens.
 
     Greedy text is not compared if the default parameters do not preserve it, as in beam search. Nothing is compared for
     a masked-diffusion model, which has no plain decoding.
@@ -332,7 +332,7 @@ def one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """Return the text of Hugging Face's own greedy `generate`, cached with the models."""
+    """Return the new token ids of greedy decoding with Transformers' `generate`. They are cached in `models.shared`."""
     parsed = Prompt.of(prompt)
     key = ("greedy", id(models.target), *parsed.ids, max_new_tokens)
     cache = models.shared if parsed.images is None else {}

@@ -69,7 +69,7 @@ def scale_of(target: str) -> Scale:
 
 
 def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
-    """Return a speed-up as a figure of the board.
+    """Return a speed-up as a figure of the claims board.
 
     Rows saved by earlier versions have the setting "median over prompts" or "mean over scenes".
 
@@ -84,12 +84,12 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the column of a claim's figure on a target: its name, or `BUNDLED` for the claim's home target."""
+    """Return the column of the claims board for a target: its name, or `BUNDLED` for the claim's home target."""
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
 def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "") -> str:
-    """Return the verdict on a claim, one of `VERDICTS`.
+    """Return the verdict on a paper's claim, one of `VERDICTS`.
 
     A claim whose paper reports a change points from `neutral` to the paper's figure:
 
@@ -138,14 +138,14 @@ def _compare_figures(claim: Claim, measured: Measurement) -> str:
 
 
 def claims() -> list[Claim]:
-    """Return all claims, method by method in the order of the catalogue."""
+    """Return all claims of papers, method by method in the order of the catalogue."""
     from workbench.methods import registry  # imports PyTorch
 
     return [claim for method in registry.methods() for claim in method.claims]
 
 
 def claims_of(method: str, key: str | None = None) -> list[Claim]:
-    """Return the claims of a method.
+    """Return the claims of papers that a method declares.
 
     Raises:
         UnknownNameError: the method has no claim with this key.

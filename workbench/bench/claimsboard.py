@@ -30,14 +30,14 @@ BOARD = "claims"
 
 
 def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
-    """Save a measured figure to its column of the board."""
+    """Save the measured figure of a paper's claim to a column of the claims board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
 
 
 def measure_claims(
     claims: Sequence[Claim], target: str | None, scale_options: Mapping[str, Any], saves: bool
 ) -> Study[Claim, Measurement | None]:
-    """Return the study that measures claims one by one; the result is None if something required is missing.
+    """Return the study that measures papers' claims one by one; a result is None if something required is missing.
 
     Args:
         claims: the claims. If one of several cannot be measured, the study continues with the others.
@@ -65,7 +65,7 @@ def measure_claims(
 def claim_entry(
     claim: Claim, measured: Measurement | None, column: str = BUNDLED, saved_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the entry of a claim in one column: its figure and verdict, or the missing requirement.
+    """Return the entry of a paper's claim in one column: its figure and verdict, or the missing requirement.
 
     Args:
         claim: claim of a paper.
@@ -92,7 +92,7 @@ def claim_entry(
 
 
 def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the board: each claim with its first column, and the other columns as `elsewhere`.
+    """Return the rows of the claims board: each claim with its first column, and the other columns as `elsewhere`.
 
     Args:
         saved_rows: the saved rows; by default those of the repository. Verdicts are computed again.
@@ -106,7 +106,7 @@ def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return for each column of the board the number of rows per verdict."""
+    """Return for each column of the claims board the number of rows per verdict."""
     by_column: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
         of_column = by_column.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
@@ -137,7 +137,7 @@ def format_figure(measured: dict[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the board as Markdown: counts of verdicts, the claims with their figures, and how each was measured."""
+    """Return the claims board as Markdown: counts of verdicts, claims with figures, and how each was measured."""
     claim_columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (

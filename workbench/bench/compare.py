@@ -41,7 +41,9 @@ def prepare(
         )
     repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
     if repeated is not None:
-        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove it.")
+        raise ParameterError(
+            f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove the lane."
+        )
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:
@@ -75,7 +77,7 @@ def measure(
     stopped: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> Iterator[Step]:
-    """Compare, step by step.
+    """Compare methods, and yield the progress step by step.
 
     Runs are ordered as in `study.interleaved_runs`. Each lane has the device to itself while it runs. A lane that fails
     is left out from then on, and the comparison has the reason. Closing the iterator ends the current run.
@@ -85,7 +87,7 @@ def measure(
         prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
-        stopped: called often; once it returns True, the runs so far are the result.
+        stopped: function that is called often; once it returns True, the runs so far are the result.
         settings: common settings of the lanes, see `Plan`.
 
     Yields:
@@ -140,7 +142,7 @@ def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Call
 def _run(
     backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool], run: Run
 ) -> Generator[Step, None, Trace | None]:
-    """Do one run of a lane; yield its progress, and return its trace."""
+    """Run a lane (a method with its settings) once; yield the progress, and return the trace."""
     plan, source, lane = comparison.plan, comparison.prompts[run.prompt], comparison.lanes[run.contender]
     label = f"prompt {run.prompt + 1} of {len(comparison.prompts)}, repeat {run.repeat + 1} of {plan.repeats}"
     label = f"{'warm-up' if run.is_warm_up else label} · {lane.name}"

@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(slots=True)
 class LaneRuns:
-    """Runs of a lane.
+    """Runs of one lane of a comparison: a method with its settings.
 
     Attributes:
         lane: the lane.
@@ -84,8 +84,8 @@ class Comparison:
     """Lanes of a comparison with their plan and prompts; all figures are computed from the recorded runs.
 
     Attributes:
-        plan: their common settings.
-        prompts: their prompts.
+        plan: common settings of the lanes.
+        prompts: prompts of all lanes.
         lanes: in the order of the request; plain decoding is first if it was added.
         machine: description of the machine.
         complete: whether every run of the plan was done.

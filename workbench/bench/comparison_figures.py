@@ -95,7 +95,7 @@ def partial_figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return the figures of a lane; a ratio with denominator 0 is None. Times per token are in milliseconds."""
+    """Return the figures of one lane of a comparison, times per token in ms; a ratio with denominator 0 is None."""
     samples = list(lane.samples.values())
     faster, rate, totals = speedup_of(lane, plain), average_rate(rates(samples)), Totals.of(samples)
     return {
@@ -120,7 +120,7 @@ def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str,
 
 
 def _shares(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return shares of the decoding time, averaged over prompts with equal weight; empty if no time was measured."""
+    """Return the share of each of `PARTS` in the decoding time, averaged over prompts; {} if no time was measured."""
     of_prompt: dict[int, list[Sample]] = {}
     for sample in samples:
         if sample.token_ids and sample.figures["decode_s"]:
@@ -254,7 +254,7 @@ THEORY = {
 
 
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return each metric of a lane with its interval.
+    """Return each metric of one lane of a comparison, with its 95 % interval.
 
     Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
     per prompt.

@@ -63,8 +63,8 @@ def conditions(
         target: name of the target.
         drafter: name of the draft model that the lane would use, or None.
         device: the backend's device option.
-        dtype: its dtype option for the target.
-        drafter_dtype: its dtype option for the draft model.
+        dtype: the backend's dtype option for the target.
+        drafter_dtype: the backend's dtype option for the draft model.
         at_once: number of cells measured at once on this machine, which slow each other down.
 
     Raises:

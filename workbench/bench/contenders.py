@@ -28,7 +28,7 @@ def weights_of(*models: Any) -> int:
 
 @dataclass
 class EngineContender:
-    """A method of the registry on our engine.
+    """Contender of a bench: a method of the registry that runs on the workbench's engine.
 
     Attributes:
         engine: the engine, which has its models.

@@ -100,7 +100,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
 
     Args:
         shape: shape of the target.
-        device: its device.
+        device: device of the target.
         dtype: dtype of its weights.
         seed: seed of the device's generator. The weights differ between kinds of devices.
     """

@@ -23,7 +23,7 @@ from workbench.trace.files import read_regular
 Row = dict[str, Any]
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-"""Categories of MT-bench; in Spec-Bench they form one of its six, `mt_bench`."""
+"""Categories of MT-bench; in Spec-Bench they form one of its six categories, `mt_bench`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Dataset:
     """A file of questions of a public data set.
 
     Attributes:
-        file: its name in the folder, without `.gz`.
+        file: name of the file in the folder, without `.gz`.
         read: function (row, its number from 1) → prompt. Errors contain its docstring: the format of a row.
         source: repository and path where it is available.
         licence: licence of the file.
@@ -128,7 +128,7 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     if data is None:
         raise PromptError(
             f"The suite {name} reads {dataset.file}, which is not part of the workbench.",
-            f"Give its folder with --data. The file comes from {dataset.source} ({dataset.licence}).",
+            f"Give the folder of the file with --data. The file comes from {dataset.source} ({dataset.licence}).",
         )
     paths = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
     path = next((candidate for candidate in paths if candidate.is_file()), None)

@@ -59,9 +59,9 @@ class Difference:
         at: index of the token in the text, from 0.
         round: round of the run that generated it.
         run: token of the run.
-        run_text: its text.
+        run_text: text of `run`.
         plain: token of plain decoding.
-        plain_text: its text.
+        plain_text: text of `plain`.
         readings: plain decoding from this prefix, in several ways.
         rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.
@@ -165,7 +165,9 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     if not header.prompt_tokens:
         raise WorkbenchError("The trace lacks the tokens of its prompt.", "Examine a run recorded with its prompt.")
     if getattr(header, "pictures", None) and images is None:
-        raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
+        raise WorkbenchError(
+            "The run's prompt has images, which a trace does not store in full.", "Run the prompt again here."
+        )
     tokens = trace.token_ids
     stepwise = _plain_logits(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
     differences = [

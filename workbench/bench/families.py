@@ -97,7 +97,7 @@ def random_model(
         config: configuration of the model.
         seed: seed of the weights.
         scale: factor on the usual initial weights, which are so small that all distributions would be nearly flat.
-        device: its device.
+        device: device of the model.
         auto: class whose `from_config` builds it.
     """
     config = copy.deepcopy(config)
@@ -112,5 +112,5 @@ def random_model(
 
 
 def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> Any:
-    """Return a tiny random model of a family."""
+    """Return a tiny random model of a model family."""
     return random_model(FAMILIES[name](**overrides), seed, device=device)

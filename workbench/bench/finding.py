@@ -63,7 +63,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of test results.
+    """Result of one test of a method's promise.
 
     Attributes:
         method: registry name.
@@ -123,5 +123,5 @@ def _ends(spec: ParamSpec) -> list[Any]:
 
 
 def describe_setting(configured: ConfiguredMethod) -> str:
-    """Return the non-default parameters in words."""
+    """Return the non-default parameters of a configured method in words."""
     return combinations.changed_params(configured)

@@ -66,7 +66,7 @@ def bench_gpu(
         real_prompts: prompts for it; by default the bundled prompts, `PER_GROUP` of each group.
         depth: draft length of the default methods.
         dtype: dtype of the random targets.
-        progress: called before every run.
+        progress: function that is called before every run.
 
     Returns:
         A report with a group for each target and level. Its settings have for each target the bytes that a forward
@@ -236,6 +236,6 @@ def _gigabytes(n_bytes: float) -> str:
 
 
 def _tidy() -> None:
-    """Free a target's memory before the next one is created."""
+    """Free a target's memory before the next target is created."""
     gc.collect()
     empty_cache()

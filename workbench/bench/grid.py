@@ -68,7 +68,7 @@ class Axis:
 
 @runtime_checkable
 class SweepBackend(Protocol):
-    """A backend, or a client of one."""
+    """Protocol of a backend, or of a client of a backend, that measures sweeps."""
 
     def stream_comparison(self, *args: Any, **options: Any) -> Iterator[Any]:
         """See `workbench.client.Workbench.stream_comparison`."""
@@ -104,7 +104,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Definition of a sweep.
+    """Definition of a sweep: one or two varied settings, and the settings that all cells share.
 
     Attributes:
         axes: one or two.
@@ -134,7 +134,7 @@ class Sweep:
 
     @classmethod
     def of(cls, axes: Mapping[str, Sequence[Any]] | Sequence[Axis | str], **settings: Any) -> Sweep:
-        """Return a checked sweep.
+        """Return a sweep with checked axes and settings.
 
         Args:
             axes: values by name, or lines of text in the format of `Axis.parse`.
@@ -258,7 +258,7 @@ class Sweep:
         return cls.of(data["axes"], **settings)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the non-default settings."""
+        """Return the non-default settings of the sweep."""
         defaults = Sweep(self.axes).to_wire()
         return {name: value for name, value in self.to_wire().items() if value != defaults[name]}
 

@@ -61,7 +61,7 @@ def measure(
         models: the target with its heads.
         prompts: token ids by name.
         tokens: length limit of every run.
-        progress: called before every run.
+        progress: function that is called before every run.
     """
     engine, settings = Engine(models, record=False), settings_by_head(models)
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
@@ -113,7 +113,7 @@ def _training_facts(folder: Path) -> dict[str, Any]:
 
 
 def save(row: Row) -> None:
-    """Save a target's row to the board."""
+    """Save the row of a target to the board of drafting heads."""
     board.save(BOARD, row["target"], row, markdown)
 
 
@@ -148,7 +148,7 @@ def _per_group(row: Row) -> str:
 
 
 def markdown(rows: Mapping[str, Row]) -> str:
-    """Return the board as Markdown: a table per target."""
+    """Return the board of drafting heads as Markdown: a table per target."""
     lines = [
         "# Comparison of drafting heads",
         "",

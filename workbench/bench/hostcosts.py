@@ -52,7 +52,7 @@ GROWS = {
 
 @lru_cache(maxsize=1)
 def _read(tokenizer: Any) -> list[int]:
-    """Return the project's texts in tokens."""
+    """Return the token ids of this project's texts."""
     return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
 
 
@@ -122,7 +122,7 @@ def run_suite(
         tokenizer: tokenizer of the texts.
         earlier: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
         save: called with the report after every measurement, so that an interrupted suite can continue.
-        progress: called with the name of the current measurement.
+        progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
         rounds: rounds per measurement.
@@ -256,7 +256,7 @@ def plot(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: table, plot, machine, and drafters that take longer than `MAX_ROUND_S`."""
+    """Return the board of host overhead: table, plot, machine, and drafters slower than `MAX_ROUND_S`."""
     slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()

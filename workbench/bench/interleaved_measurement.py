@@ -38,7 +38,7 @@ def measure(
         contenders: contenders with different names; the first is the baseline.
         prompts: token ids, or other inputs of the contenders.
         repeats: repetitions of each pair.
-        progress: called before every run.
+        progress: function that is called before every run.
         on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
             the error is raised.
         warm_up: warm-up runs of every contender, before the timed runs.

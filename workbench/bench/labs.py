@@ -1,4 +1,4 @@
-"""Measurement of a claim, by the text lab or the vision lab, depending on its target."""
+"""Measure a claim of a paper with `TextLab`, or with `VisionLab` if its target reads images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from workbench.models.bundle import VISION_TARGET
 
 
 def measure(claim: Claim, scale: Scale) -> Measurement | None:
-    """Measure a claim at a scale; return None if it has no measurement. Claims about images have their own scale."""
+    """Measure a claim of a paper at a scale; return None if the claim defines no measurement.
+
+    The scale does not apply to claims about images: `VisionLab` has a scale of its own.
+    """
     if claim.measure is None:
         return None
     if claim.home == VISION_TARGET:

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of the server.
+    """Settings of llama.cpp's server.
 
     Attributes:
         model: path of the GGUF file.

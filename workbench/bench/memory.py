@@ -14,7 +14,9 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int | None]]:
-    """Yield a list of one entry: at exit, the peak minus the level at the start in bytes, or None if not available.
+    """Measure the growth of memory in this context: yield a list that at exit gets the peak minus the initial bytes.
+
+    The entry is None if the system does not report the peak.
 
     Place it around the timed code: it takes time itself. Buffers of earlier runs are reused and do not count, so the
     first runs show more growth.

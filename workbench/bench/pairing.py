@@ -39,7 +39,7 @@ Rate = tuple[float, float]
 
 @runtime_checkable
 class SharedBackend(Hosting, Protocol):
-    """A backend that reports whether other users' runs are active."""
+    """Protocol of a backend that reports whether other users' runs are active."""
 
     def has_other_runs(self, excluding: Any = None) -> bool:
         """Return whether another user's run is active; the run `excluding` and background measurements do not count."""
@@ -48,7 +48,7 @@ class SharedBackend(Hosting, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Progress of the measurement.
+    """Progress of a measurement by pairs of runs, one with the method and one of plain decoding.
 
     Attributes:
         ratios: speed-up of each finished pair.
@@ -110,7 +110,7 @@ def measure_pairs(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Pairs]:
-    """Measure, pair by pair. Closing the iterator ends the current run.
+    """Measure a method's speed-up, pair by pair of runs. Closing the iterator ends the current run.
 
     Args:
         backend: the backend.
@@ -124,7 +124,7 @@ def measure_pairs(
         stop: strings that end a text.
         images: images of the prompt.
         user: opaque key for limits and fairness.
-        stopped: called often; after it returns True, the final result is yielded.
+        stopped: function that is called often; after it returns True, the final result is yielded.
 
     Yields:
         the results so far; the last one contains the reason for the end.

@@ -22,7 +22,7 @@ CLAIM_PROMPTS = Path(__file__).with_name("claim_prompts.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
-    """One prompt.
+    """One prompt of a bench, with its name, its kind and, if known, the right answer.
 
     Attributes:
         name: short name in reports.

@@ -60,7 +60,7 @@ def saved_run_prompts(target: str, last: int) -> list[PromptIds]:
     """Return the prompts of the newest saved runs of a target, without images and without duplicates.
 
     Args:
-        target: its name.
+        target: name of the target.
         last: largest number of prompts.
 
     Raises:
@@ -90,7 +90,7 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure until the time is up, Ctrl-C is pressed, or one method is left; return a ranking.
+    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return their ranking.
 
     The time is checked between runs, so that the last one may exceed it. All finished runs count.
 
@@ -100,8 +100,8 @@ def recommend(
         seconds: the budget, warm-up included.
         methods: methods to measure besides plain decoding; by default all `candidates`.
         max_new_tokens: length limit of every run.
-        progress: called before every run.
-        stopped: called between runs; once it returns True, the runs so far are the result.
+        progress: function that is called before every run.
+        stopped: function that is called between runs; once it returns True, the runs so far are the result.
         now: a clock, in seconds.
 
     Raises:

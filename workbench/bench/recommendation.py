@@ -42,7 +42,7 @@ class RankedMethod:
 
     @property
     def why(self) -> str:
-        """Return the explanation of the method's speed: tokens per round, and cost of a round."""
+        """Return a sentence that explains the method's speed: tokens per round, and cost of a round."""
         if self.speedup is None or self.tau is None or not self.round_cost:
             return "Only plain decoding was measured."
         tau, round_cost = self.tau, self.round_cost
@@ -67,7 +67,7 @@ class Recommendation:
     """Results of the measurement, and the recommendation.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         prompts: names of the measured prompts.
         ranking: fastest first, without plain decoding.
         repeats: share of the plain texts' tokens that also followed the last occurrence of the three tokens before

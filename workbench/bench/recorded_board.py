@@ -42,7 +42,7 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise WorkbenchError(f"{path} cannot be read: {error}", "Restore it from the repository.") from None
+        raise WorkbenchError(f"{path} cannot be read: {error}", "Restore the file from the repository.") from None
 
 
 def _is_recorded(board: Any) -> bool:

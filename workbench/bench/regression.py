@@ -125,7 +125,7 @@ COLUMNS: dict[str, Callable[[Change], Any]] = {
 
 @dataclass(slots=True)
 class Regression:
-    """Result of a comparison.
+    """Result of the comparison of two saved reports.
 
     Attributes:
         changes: every method and figure that both reports have.
@@ -167,7 +167,7 @@ class Regression:
 
 
 def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLERANCE) -> Regression:
-    """Compare two reports, prompt by prompt.
+    """Compare two saved reports of a bench, prompt by prompt.
 
     Raises:
         WorkbenchError: a report has no runs, or they share no prompt and method.

@@ -21,7 +21,7 @@ decoding columns. `report_files` computes the speeds of older versions again fro
 
 @dataclass(slots=True)
 class BenchReport:
-    """Rows over all prompts and by group, with settings, machine and runs.
+    """Report of a bench: rows over all prompts and by group, settings, machine and runs.
 
     Attributes:
         settings: settings of the bench.

@@ -44,7 +44,7 @@ def to_parquet(report: BenchReport) -> bytes:
 
 
 def read_report(path: Path) -> BenchReport:
-    """Read a saved report of either kind.
+    """Read a saved report of a bench, JSON or Parquet.
 
     Raises:
         WorkbenchError: the file cannot be read, is not a report, or a newer workbench wrote it.

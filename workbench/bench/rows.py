@@ -44,7 +44,8 @@ class BenchRow:
         call_speedup_vs_autoregressive: speed-up of whole calls over plain decoding's whole calls.
         speedup_vs_hf: speed-up of whole calls over the counterpart's; None unless the counterpart was measured.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
-        hf_plain_part: part of `speedup_vs_hf` due to plain decoding: ours over Hugging Face's plain `generate`.
+        hf_plain_part: part of `speedup_vs_hf` due to plain decoding: the rate here over that of Hugging Face's plain
+            `generate`.
         hf_speculation_part: part due to speculation: the method's gain over plain decoding here, over the counterpart's
             gain over plain `generate`. The product of the two parts is `speedup_vs_hf`.
         overhead_share: wall time outside model forward passes / wall time from the end of prefill to the last token.
@@ -143,7 +144,7 @@ def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[
 
     Args:
         name: name of the contender.
-        is_ours: whether it is the workbench's, which reports the end of prefill.
+        is_ours: whether the contender runs on the workbench's engine, which reports the end of prefill.
         decode: rates of decoding by contender; those of other engines are ignored.
         call: rates of whole calls by contender.
     """

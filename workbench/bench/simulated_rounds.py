@@ -43,7 +43,7 @@ class SimulatedSequence:
 
     Attributes:
         sequence: the sequence with the drafter's state.
-        text: its text, including the prompt.
+        text: text of the sequence, including the prompt.
         position: number of tokens committed so far.
         random: generator of the top tokens after the first.
     """
@@ -86,7 +86,7 @@ class SimulatedSequence:
         )
 
     def propose(self) -> DraftTree:
-        """Return the draft tree."""
+        """Return the drafter's tree for the next round."""
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:

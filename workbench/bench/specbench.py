@@ -192,5 +192,5 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as Markdown."""
+    """Return the rows of `speeds` as a Markdown table."""
     return markdown_table(COLUMNS, rows) + "\n"

@@ -45,7 +45,7 @@ def compare_storage(
         n_prompts: number of prompts: of the suites `bundled` and `work`, or captions of held-out scenes for a target
             with images.
         max_new_tokens: length limit of a run, in tokens.
-        progress: called with (done, total) before each prompt.
+        progress: function that is called with (done, total) before each prompt.
 
     Returns:
         method, prompts, tokens, tau [before, after], ratio and its 95 % interval, same_text (prompts with one text in

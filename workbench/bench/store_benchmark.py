@@ -40,7 +40,7 @@ class Query:
 
 
 def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
-    """Fill a store in a temporary folder with runs and search it.
+    """Fill a store of saved runs in a temporary folder, and measure the time of searches in it.
 
     Every run is a real file with an artificial text, method, tags, figures and date. A query ends when the rows of one
     page (`PAGE`) are in memory. The first query has to build the index; a later one follows directly after a save.
@@ -82,7 +82,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 
 def report(queries: list[Query], n_runs: int) -> str:
-    """Return the times as a table."""
+    """Return the search times as a table."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
         "runs found": lambda q: f"{q.rows:,}",

@@ -102,7 +102,7 @@ def interleaved_runs(contenders: Sequence[Hashable], prompts: int, repeats: int,
 
 @runtime_checkable
 class Store(Protocol[C_contra, R_co]):
-    """Place where results are kept."""
+    """Protocol of a store for the results of a study."""
 
     def load(self, cell: C_contra) -> R_co | None:
         """Return the stored result of a cell; None if it must be measured."""
@@ -194,7 +194,7 @@ class Rows(Generic[C]):
     Attributes:
         key: function that returns the key of a cell's row.
         finished: rows that are not measured again.
-        save_row: called with the key and the row of each measured cell.
+        save_row: function that is called with the key and the row of each measured cell.
     """
 
     key: Callable[[C], str]
@@ -254,12 +254,12 @@ def _steps(cell: object, steps: Generator[Any, Any, R]) -> Generator[Event, None
 
 
 class Study(Generic[C, R]):
-    """Measurement of cells.
+    """Measurement of a list of cells, such as runs, whose results are stored one by one.
 
     Args:
         cells: all cells in their order, or an iterator that chooses the next one from the results so far.
         runner: measures the cells without a stored result.
-        store: keeps the results; None: this process's memory only.
+        store: store that keeps the results; None: this process's memory only.
         key: function that returns a cell's key; by default the cell itself. Equal keys are measured once.
         contender: function that returns a cell's contender. Once a contender's cell fails, its other cells are left
             out.
@@ -297,7 +297,7 @@ class Study(Generic[C, R]):
         """Measure the cells without a stored result; yield the events. Closing the iterator ends the study.
 
         Args:
-            stopped: called often; once it returns True, the study ends.
+            stopped: function that is called often; once it returns True, the study ends.
             seconds: time limit; the study ends after it as if it were stopped.
         """
         self.load()

@@ -36,7 +36,7 @@ FORCED_LEVELS = (0.0, 0.5, 0.8, 1.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a measurement.
+    """Settings of a bench's measurement.
 
     Attributes:
         max_new_tokens: length limit of every generation.
@@ -77,7 +77,7 @@ def bench_methods(
         methods: methods to measure besides plain decoding.
         prompts: prompts of the suite.
         plan: settings.
-        progress: called before every run.
+        progress: function that is called before every run.
         resume: file of runs, JSON Lines. Each run is appended when it ends. Runs of a stopped measurement are not
             repeated if everything that affects them is the same.
 

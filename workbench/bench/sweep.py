@@ -148,7 +148,7 @@ def run(
         folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
             another process writes to it, this one reads the cells that the other finishes, and measures the missing
             ones afterwards.
-        stopped: called often; once it returns True, the last update follows.
+        stopped: function that is called often; once it returns True, the last update follows.
 
     Yields:
         the same `Update`, whenever it has changed.
@@ -188,7 +188,7 @@ class _CellStore:
         return finished if self.folder is None else self.folder.save(finished, result[1], cell)
 
     def note(self, cells: list[Cell]) -> str:
-        """Return a note on finished cells of the folder that do not count."""
+        """Return a note on the folder's finished cells that were measured under other conditions; "" if none."""
         conditions = {cell.id: self.workers.conditions(cell) for cell in cells}
         return "" if self.folder is None else mismatch_note(self.folder.results(), cells, conditions)
 

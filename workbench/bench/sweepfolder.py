@@ -30,7 +30,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """State of a cell.
+    """State and result of one cell of a sweep.
 
     Attributes:
         id: id of the cell, from its settings.
@@ -172,7 +172,7 @@ class SweepFolder:
             return Sweep.from_wire(json.loads(read_regular(self.folder / "sweep.json")))
         except (OSError, ValueError, KeyError) as error:
             raise WorkbenchError(
-                f"{self.folder} contains no sweep.", "Give the folder of a sweep, or axes for a new one."
+                f"{self.folder} contains no sweep.", "Give the folder of a sweep, or axes for a new sweep."
             ) from error
 
     def _path(self, name: str) -> Path:

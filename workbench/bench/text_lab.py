@@ -153,10 +153,10 @@ def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class TextLab:
-    """Measurements of one method at a scale.
+    """Measurements for one method's claims, on a text target.
 
     Attributes:
-        method: its registry name.
+        method: registry name of the method.
         scale: the target and the size of the measurement.
         groups: kinds of prompts; those of `workbench.bench.verifiable_problems` are problems whose answers a program
             checks.
@@ -177,31 +177,31 @@ class TextLab:
     only_copied: bool = False
 
     def on_groups(self, *groups: str) -> TextLab:
-        """Return a copy that measures on prompts of these kinds only."""
+        """Return a copy of this `TextLab` that measures on prompts of these kinds only."""
         return dataclasses.replace(self, groups=groups)
 
     def with_code(self) -> TextLab:
-        """Return a copy with a datastore of code."""
+        """Return a copy of this `TextLab` whose drafters use a datastore of code."""
         return dataclasses.replace(self, reads_code=True)
 
     def with_trajectories(self, n: int) -> TextLab:
-        """Return a copy with n sampled runs per prompt, one after the other, and 1 / n of the prompts."""
+        """Return a copy of this `TextLab` with n successive sampled runs per prompt, and 1 / n of the prompts."""
         per_group = max(1, self.scale.per_group // n)
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied_answers(self) -> TextLab:
-        """Return a copy that measures on the prompts that ask for copies and that the target answers by copying."""
+        """Return a copy of this `TextLab` that uses only prompts that ask for copies and that the target answers so."""
         return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:
-        """Return a copy with the draft model of another model family, which has a different vocabulary."""
+        """Return a copy of this `TextLab` with the draft model of another family, which has a different vocabulary."""
         drafters = [
             drafter for target in TARGETS if target != self.scale.target and (drafter := bundled_drafter(target))
         ]
         return dataclasses.replace(self, other_vocabulary_drafter=drafters[0])
 
     def with_weight_noise(self, weight_noise: float) -> TextLab:
-        """Return a copy with noise in the target's weights, so that its heads no longer fit it."""
+        """Return a copy of this `TextLab` with noise in the target's weights, so that its heads fit it less well."""
         return dataclasses.replace(self, weight_noise=weight_noise)
 
     @property
@@ -218,7 +218,7 @@ class TextLab:
 
     @property
     def setting(self) -> str:
-        """Return models and prompts, in words."""
+        """Return a description of the models and the prompts, in words."""
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._max_per_group:
@@ -278,7 +278,7 @@ class TextLab:
         )
 
     def _for_timing(self) -> TextLab:
-        """Return a copy with the number of prompts per kind that is used for claims about time."""
+        """Return a copy of this `TextLab` with the number of prompts per kind that is used for claims about time."""
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
     def _with(self, params: Mapping[str, Any]) -> ConfiguredMethod:
@@ -346,7 +346,7 @@ class TextLab:
         """Measure τ relative to another method on the same prompts and seeds, as the geometric mean over prompts.
 
         Args:
-            other: its registry name.
+            other: registry name of the other method.
             own_params: parameters of this method.
             other_params: parameters of the other.
             temperature: temperature of both.
@@ -503,7 +503,7 @@ class TextLab:
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
-    """Run a method on a lab's prompts. Unless the runs are `warm`, they share batches, which changes no token."""
+    """Run a method on the prompts of a `TextLab`: in shared batches, which changes no token, unless `warm` is set."""
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)

@@ -64,14 +64,14 @@ EXTRA: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(name: str, **values: Any) -> PretrainedConfig:
-    """Return a configuration of about ten thousand parameters.
+    """Return the configuration of a model with about ten thousand weights.
 
     Args:
         name: `model_type` of a family, a key of transformers' mappings.
-        values: values of the configuration; they take precedence over the general ones and `EXTRA`.
+        values: values of the configuration; they take precedence over those of `SIZES` and `EXTRA`.
 
     Raises:
-        Exception: whatever a family's configuration raises if neither the general values nor `EXTRA` fit it.
+        Exception: the values of `SIZES` and `EXTRA` do not fit the family; its configuration may raise any exception.
     """
     return _small(CONFIG_MAPPING[name], {**EXTRA.get(name, {}), **values})
 

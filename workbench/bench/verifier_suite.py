@@ -196,7 +196,7 @@ def run_suite(
         vocabularies: vocabulary sizes.
         forwards: functions; each measures a target and returns its name, its vocabulary and the seconds of its forward
             pass over `NODES` tokens.
-        progress: called with the name of the current measurement.
+        progress: function that is called with the name of the current measurement.
 
     Returns:
         `rows` (verifier, drafts, and seconds by vocabulary), `shared` (work for all rules: seconds by vocabulary, by

@@ -38,7 +38,7 @@ other."""
 
 @dataclass(frozen=True, slots=True)
 class TextDistributions:
-    """Both distributions at the positions of one text.
+    """Distributions of the target and of the draft model at the positions of one text.
 
     Attributes:
         p: float [n, V], the target's distributions.

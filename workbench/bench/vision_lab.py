@@ -65,14 +65,14 @@ class VisionLab:
     """Measurements of one method in the settings of the vision suite; a setting has the name of its row.
 
     Attributes:
-        method: its registry name.
+        method: registry name of the method.
     """
 
     method: str
 
     @property
     def setting(self) -> str:
-        """Return models and prompts, in words."""
+        """Return a description of the models and the prompts, in words."""
         return _note(SCENES, "")
 
     @property
@@ -81,11 +81,11 @@ class VisionLab:
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:
-        """Return a setting's run on each scene."""
+        """Return the traces of a setting: one run for each scene."""
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:
-        """Return the mean of one figure per scene."""
+        """Return the mean over scenes of a figure, given one value per scene."""
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:

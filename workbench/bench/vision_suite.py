@@ -57,7 +57,7 @@ def run_suite(
         short: questions of each other kind.
         names: names of the settings to measure; by default all.
         models: target and drafters; the bundled ones by default.
-        progress: called with (done, total, name).
+        progress: function that is called with (done, total, name).
 
     Returns:
         The board's rows by name.
@@ -145,8 +145,8 @@ def traces_of(setting: Setting, models: Models, scene_questions: Sequence[SceneQ
     """Run a setting on questions and return the traces.
 
     Raises:
-        MethodUnavailableError: the models lack a part that it needs.
-        ModelError: its draft model cannot be loaded.
+        MethodUnavailableError: the models lack a part that the setting needs.
+        ModelError: the setting's draft model cannot be loaded.
     """
     if setting.drafter not in (None, models.drafter_name):
         models = models.with_drafter(setting.drafter)

@@ -93,7 +93,7 @@ def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the board as a page."""
+    """Return the board of prediction errors as Markdown."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.prediction],

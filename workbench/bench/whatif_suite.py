@@ -65,7 +65,7 @@ def measure(
         models: a target with a draft model and EAGLE's layer.
         prompts: prompts; those that do not fit the context are skipped.
         tokens: length of every run.
-        progress: called before each prompt.
+        progress: function that is called before each prompt.
         timed: True: only predictions of speeds (`TIMED`), for an idle machine; False: only the others; None: all.
         resume: file of predictions by prompt, JSON Lines, from which the same measurement continues.
 

@@ -53,7 +53,7 @@ def measure(
     save_row: Callable[[str, Row], None] = lambda key, row: None,
     progress: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
-    """Measure all methods, kind by kind.
+    """Measure all methods on each kind of work.
 
     Args:
         models: the target.
@@ -61,8 +61,8 @@ def measure(
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
         finished_rows: rows of kinds that need not be measured again, by key.
-        save_row: called with each finished row.
-        progress: called before every run.
+        save_row: function that is called with each finished row.
+        progress: function that is called before every run.
 
     Returns:
         rows by key, and whether they are complete: Ctrl-C ends the measurement.
@@ -116,12 +116,12 @@ def measure(
 
 
 def key_of(kind: str, target: str) -> str:
-    """Return the key under which a kind on a target is saved."""
+    """Return the key under which the row of a kind of work on a target is saved."""
     return f"{kind} on {target}"
 
 
 def save(key: str, row: Row) -> None:
-    """Save a kind to the board."""
+    """Save the row of a kind of work on a target to the board."""
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
@@ -134,7 +134,7 @@ def reusable_rows(
     Args:
         saved_rows: rows of the board.
         target: name of the target.
-        dtype: its number format.
+        dtype: number format of the target.
         names: methods that would be measured.
         prompts: names of the prompts that would be used, by kind.
         tokens: length limit of every run.
@@ -156,7 +156,7 @@ def reusable_rows(
 
 
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """Return the board: an entry for each target, with its methods by their speed over all kinds.
+    """Return the board of kinds of work: an entry for each target, with its methods by their speed over all kinds.
 
     Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
     `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain
@@ -209,7 +209,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 
 
 def markdown(entries: Sequence[dict[str, Any]]) -> str:
-    """Return the board as Markdown: a table per target."""
+    """Return the board of kinds of work as Markdown: a table per target."""
     lines = [
         "# Choosing a method for your workload",
         "",

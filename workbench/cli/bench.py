@@ -114,7 +114,7 @@ def bench(
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only the others.",
+            help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only all others.",
         ),
     ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,

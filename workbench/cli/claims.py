@@ -34,7 +34,7 @@ def claims(
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Measure only claims about time (on an otherwise idle machine), or only the others.",
+            help="Measure only claims about time (on an otherwise idle machine), or only all other claims.",
         ),
     ] = None,
     target: Annotated[

@@ -121,7 +121,7 @@ def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[
                 flat.setdefault(table, {})[key] = value
     if "" in flat:
         key = next(iter(flat[""]))
-        raise ConfigError(f"{path()}: {key!r} is in no table.", f"Put it under [{SHARED}] or [COMMAND].")
+        raise ConfigError(f"{path()}: {key!r} is in no table.", f"Put this setting under [{SHARED}] or [COMMAND].")
     yield from sorted(flat.items(), key=lambda entry: entry[0] != SHARED)
 
 

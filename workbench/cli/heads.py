@@ -17,7 +17,7 @@ SIGNS = {True: "✓", False: "✕", None: "·"}
 
 app = typer.Typer(
     name="heads",
-    help="Inspect trained heads of any layout (EAGLE, Medusa, Hydra, speculators), export them, compare them.",
+    help="Inspect, export and compare trained heads of any layout (EAGLE, Medusa, Hydra, speculators).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -114,7 +114,7 @@ def _lines(heads: Any, target: str) -> list[Any]:
         check_model(target)
     folder = folder_of(target)
     if folder is None:
-        raise ModelError(f"{target} is not on this machine yet.", "Load it once, or give a folder.")
+        raise ModelError(f"{target} is not on this machine yet.", "Load the target once, or give a folder.")
     if heads.checkpoint is None:
         reason = problem(heads, target, folder)
         return [CheckResult("target", not reason, reason or f"the heads were trained for {target}")]
@@ -154,9 +154,7 @@ def export(
 
 @app.command()
 def shrink(
-    name: Annotated[
-        str, typer.Argument(help="Bundled heads or model, or a folder of one that `workbench train` wrote.")
-    ],
+    name: Annotated[str, typer.Argument(help="Bundled heads or model, or a folder that `workbench train` wrote.")],
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     measure: Annotated[
         int, typer.Option(min=0, help="Prompts (or problems per task) on which both forms are compared; 0: none.")

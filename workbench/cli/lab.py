@@ -31,10 +31,10 @@ def lab(
 ) -> None:
     """Open the notebooks in JupyterLab, which listens on this machine only, with a token, and stays offline."""
     if find_spec("jupyterlab") is None:
-        raise WorkbenchError("JupyterLab is not installed.", f"Install it: {INSTALL}")
+        raise WorkbenchError("JupyterLab is not installed.", f"Install JupyterLab: {INSTALL}")
     status = subprocess.call(command(folder, notebook, port, browser))
     if status:
-        raise WorkbenchError(f"JupyterLab ended with status {status}.", "See its messages above.")
+        raise WorkbenchError(f"JupyterLab ended with status {status}.", "See JupyterLab's messages above.")
 
 
 def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:

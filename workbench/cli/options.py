@@ -20,7 +20,7 @@ Target = Annotated[
 Drafter = Annotated[
     str,
     typer.Option(
-        help="Draft model; 'auto': the one bundled for the target; 'none': no draft model.",
+        help="Draft model; 'auto': the draft model bundled for the target; 'none': no draft model.",
         autocompletion=complete.drafters,
     ),
 ]

@@ -90,7 +90,7 @@ def sweep(
     refuse_server_options(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if not axis and out is None:
         raise ParameterError(
-            "No axis was given.", "Give one, for example --axis depth=1..6, or the folder of a sweep with --out."
+            "No axis was given.", "Give an axis, for example --axis depth=1..6, or the folder of a sweep with --out."
         )
     checks.check_output_file(export, "export")
     checks.check_output_folder(out, "out")

@@ -28,7 +28,7 @@ class Workbench(Client):
             other), `WORKBENCH_CONNECT_KEY` for a server elsewhere, none for a Space. The remaining arguments apply only
             to a backend in this process.
         target: default target: bundled name, local folder or Hub id.
-        drafter: default draft model; "auto": the one bundled for the target.
+        drafter: default draft model; "auto": the draft model bundled for the target.
         device: "auto", "cpu", "cuda", ….
         dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights only, on CPU).
         drafter_dtype: dtype of draft models, with the same choices.
@@ -83,7 +83,7 @@ class Workbench(Client):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare methods on prompts: one run at a time, interleaved, repeated; see `workbench.bench.compare`.
+        """Compare methods on prompts, one run at a time in changing order, repeatedly; see `workbench.bench.compare`.
 
         Args:
             prompts: a text, or several; or `workbench.bench.prompts.BenchPrompt`s.
@@ -94,7 +94,7 @@ class Workbench(Client):
                 `sampling={"temperature": 0.7}`.
 
         Returns:
-            Figures, texts and traces; after Ctrl-C those measured so far.
+            Figures, texts and traces of the comparison; after Ctrl-C, of the runs that are finished.
 
         Raises:
             WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
@@ -116,7 +116,7 @@ class Workbench(Client):
     # -- calls of the backend ------------------------------------------------------------------------------------
 
     def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Answer a call of `Client` that is not defined here, by the backend."""
+        """Answer a call of `Client` that this class does not define, through the backend."""
         return call_member(self._backend, call.name, args, named)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -47,13 +47,13 @@ class RemoteBackend(Connection, Client):
         self._runs: list[RemoteRun] = []
 
     def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Answer a call of `Client` that is not defined here, by the app's endpoint."""
+        """Answer a call of `Client` that this class does not define, through the app's endpoint."""
         return call.call_endpoint(self.call, args, named)
 
     # -- calls that differ in a remote client --------------------------------------------------------------------
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return nothing: an app on ZeroGPU refuses missing actions when they are called."""
+        """Return an empty dict: an app on ZeroGPU refuses missing actions when they are called."""
         return {}
 
     @property

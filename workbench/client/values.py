@@ -69,7 +69,7 @@ def _model(name: str, value: Any, info: ValidationInfo) -> str | None:
 
 
 def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
-    """Check a lane and return it as plain data; its draft model is one that the server lists, or a Hub id.
+    """Check a lane (a method with its settings), whose draft model the server lists or is a Hub id; return plain data.
 
     Raises:
         WorkbenchError: the lane is invalid.
@@ -82,7 +82,7 @@ def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
 
 
 def lanes_of(value: Any, info: ValidationInfo) -> list[dict[str, Any]]:
-    """Check a list of lanes."""
+    """Check a list of lanes (methods with their settings)."""
     if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
         raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
     return [lane_of(lane, info) for lane in value]

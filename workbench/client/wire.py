@@ -62,7 +62,7 @@ def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or value != int(value):
         to = f" to {most}" if most < INTEGERS - 1 else ""
-        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give such a number.")
+        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give a number in this range.")
     return int(value)
 
 
@@ -163,7 +163,7 @@ def decode_base64(name: str, value: Any) -> bytes | None:
         return None
     if not isinstance(value, str) or len(value) > 4 * MOST_BYTES // 3 + 4:
         raise ParameterError(
-            f"{name} is not a file of a drafter's state.", f"Give one of at most {MOST_BYTES >> 20} MiB."
+            f"{name} is not a file of a drafter's state.", f"Give a saved file of at most {MOST_BYTES >> 20} MiB."
         )
     try:
         return base64.b64decode(value, validate=True)

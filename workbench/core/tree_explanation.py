@@ -45,7 +45,7 @@ ones."""
 
 @dataclass(frozen=True, slots=True)
 class TreeExplanation:
-    """Explanation of a tree's shape.
+    """Explanation of a draft tree's shape: the rule by which each node was added, and its values.
 
     Attributes:
         rules: rules by which nodes were added.

@@ -46,8 +46,8 @@ DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
 
 
 def training_hint(kind: str, target: str) -> str:
-    """Return a sentence with the command that trains heads of kind `kind` for the model `target`."""
-    return f"Train some: workbench train {kind} --target {target}."
+    """Return a sentence with the command that trains heads of one kind (such as "medusa") for a target."""
+    return f"Train a head: workbench train {kind} --target {target}."
 
 
 def heads_in(needs: Sequence[str]) -> list[str]:
@@ -117,8 +117,8 @@ class Claim:
         low: the paper's figure; with `high` a range. None: the paper only states a direction.
         high: upper end of the paper's range; equal to `low` for one figure.
         source: paper, section or table, address; "recalled" if the figure was not checked in the paper.
-        measure: function that measures the quantity in a laboratory of this method: `workbench.bench.text_lab.TextLab`,
-            or `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
+        measure: function that measures the quantity with the functions of `workbench.bench.text_lab.TextLab`, or of
+            `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
         key: distinguishes the claims of one method; "main": the paper's main claim.
         neutral: value of the quantity if the method had no effect. The claim's direction is from this value to the
             paper's figure; without a figure, the claim is that the quantity is larger.
@@ -175,7 +175,7 @@ class Claim:
         return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
-        """Return the command that measures this claim again."""
+        """Return the shell command that measures this claim again."""
         key = "" if self.key == "main" else f" --key {self.key}"
         return f"workbench claims --method {self.method}{key}{'' if column == BUNDLED else f' --target {column}'}"
 
@@ -184,7 +184,7 @@ class Claim:
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
-        """Return briefly which requirement a column's target does not meet; "" if none. Checks only files."""
+        """Return in a few words which requirement a column's target does not meet; "" if none. Checks only files."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
@@ -204,7 +204,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of a benchmark suite: the method with some parameters.
+    """A row of a benchmark suite: a method with some of its parameters set.
 
     Attributes:
         name: name of the row.
@@ -304,7 +304,7 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the head: its name in `config.json`, in requirements, and as `method` of its recipe."""
+        """Return the kind of the head: its name in `config.json`, in `needs` of methods, and in training options."""
         return self.net.kind
 
     def folder(self, target: str) -> str:

@@ -96,7 +96,9 @@ class Method:
         """
         if not self.policies:
             message = f"The method {self.name!r} has no policy, so its draft length is undefined."
-            raise WorkbenchError(message, "Give it one: policies=(Fixed(),), from workbench.methods.policies.fixed.")
+            raise WorkbenchError(
+                message, "Give the method a policy: policies=(Fixed(),), from workbench.methods.policies.fixed."
+            )
         owners = {
             declaration.method for declaration in (*self.claims, *(s for rows in self.suites.values() for s in rows))
         }
@@ -218,12 +220,12 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return all parts of the method, including alternatives."""
+        """Return all parts of the method (drafters, tree builders, verifiers, policies), including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Return (kind, alternatives, description of the choice among them) for each kind of part."""
+        """Return (kind, alternative parts, description of the choice among these) for each kind of part."""
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -315,7 +317,7 @@ class ConfiguredMethod:
 
     @property
     def keeps_greedy(self) -> bool:
-        """Return whether greedy output is the target's own."""
+        """Return whether the method's greedy output equals the target's own greedy output."""
         return self.verifier.keeps_greedy and (self.decoder_params is None or self.decoder_params.keeps_greedy)
 
     def make_ready(self, models: Models) -> None:
@@ -344,12 +346,12 @@ class ConfiguredMethod:
         messages, head = [models.unsupported_reason(self.needs)], self.method.head
         if head is not None and head.kind not in models.heads:
             if head.train is not None:
-                messages.append(f"Train one: workbench train {head.recipe}.")
+                messages.append(f"Train a head: workbench train {head.recipe}.")
             elif head.is_for_any_target and models.target_name:
                 messages.append(training_hint(head.kind, models.target_name))
         heads = [part.head for part in (self.verifier, self.policy) if part.head is not None]
         absent = [head.recipe for head in heads if head.kind not in models.heads]
-        messages += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
+        messages += [f"Train a head: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
         return " ".join(filter(None, messages))
 
     @property
@@ -376,7 +378,7 @@ class ConfiguredMethod:
 
     @property
     def unsound_reason(self) -> str:
-        """Return why sampled output would not follow the target's distribution; "" if it does."""
+        """Return why sampled output with these parts does not follow the target's distribution; "" if it does."""
         return self.method.unsound_reason(self.verifier, self.drafter, self.policy.tree_builder or self.tree_builder)
 
     def with_changes(self, **values: Any) -> ConfiguredMethod:

@@ -85,7 +85,7 @@ class OnePassRound:
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round, with the changes of the tentative tokens, for the trace."""
+        """Return the record of the round for the trace, with the changes of the tentative tokens."""
         sequence, step = self.sequence, self.step
         assert step is not None
         old, new = sequence.state.tentative, {} if step.reason else step.tentative
@@ -161,7 +161,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         sequence.cache_slot.scratch, sequence.state = 0, None
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round. Return whether any sequence had one."""
+        """Run one round for some sequences. Return whether at least one sequence had a round."""
         rounds = [OnePassRound(sequence) for sequence in sequences]
         timer = RoundTimer(self.clock, rounds)
         timer.skip_drafting()
@@ -187,7 +187,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         return [r for r in rounds if r.logits is not None]
 
     def choose(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
-        """Choose and commit tokens."""
+        """Choose the next tokens of each sequence, and commit the final ones."""
 
         def advance(r: OnePassRound) -> None:
             assert r.logits is not None

@@ -77,7 +77,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         sequence.add_warning(
             f"From here on {affected} {no_longer} the target's distribution: {configured.method.title} with these "
-            "settings is approximate. Choose a lossless verifier to keep it."
+            "settings is approximate. Choose a lossless verifier to keep this distribution."
         )
         header.promise = configured.promise.value  # the guarantee of the whole text
     if configured.simulates and sequence.trace is not None and not sequence.trace.header.simulation:
@@ -101,7 +101,8 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
     """Move a sequence to another decoder, opened before the old one closes; tentative tokens are dropped."""
     if settings.image_changes:
         raise MethodUnavailableError(
-            "Images and the method cannot be changed at the same time.", "Make one change, then the other."
+            "Images and the method cannot be changed at the same time.",
+            "Change the images first, then the method, or the reverse.",
         )
     now.revoke(sequence)
     old_values = _get_settings(sequence)

@@ -25,7 +25,7 @@ def connect_ray(address: str | None, without: str) -> Any:
     except ModuleNotFoundError:
         raise WorkbenchError(
             "Ray is not installed.",
-            f"Install it with pip install 'speculative-decoding-workbench[ray]', or {without}.",
+            f"Install Ray with pip install 'speculative-decoding-workbench[ray]', or {without}.",
         ) from None
     if not ray.is_initialized():
         try:
@@ -33,6 +33,6 @@ def connect_ray(address: str | None, without: str) -> Any:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise WorkbenchError(
                 f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
-                "Start one with `ray start --head`, or give the address local.",
+                "Start a cluster with `ray start --head`, or give the address local.",
             ) from None
     return ray

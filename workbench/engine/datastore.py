@@ -25,7 +25,7 @@ FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
 """Number of tokens by which suffixes are sorted: the longest match plus the tokens drafted after it."""
-BUILD = "Build one: workbench datastore build FILES… --out FOLDER --target {target}."
+BUILD = "Build a datastore: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Card:
     version: int = VERSION
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the card as JSON values."""
+        """Return the description of the datastore as JSON values."""
         return asdict(self)
 
 
@@ -170,7 +170,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def n_ids(tokenizer: Any) -> int:
-    """Return a tokenizer's largest id plus one."""
+    """Return a tokenizer's largest token id plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
@@ -185,7 +185,7 @@ def open_store(folder: Path) -> Datastore:
     Raises:
         ModelError: the folder has no datastore, one of another format, or a truncated file.
     """
-    remedy = "Build it again: workbench datastore build FILES… --out FOLDER --target NAME."
+    remedy = "Build the datastore again: workbench datastore build FILES… --out FOLDER --target NAME."
     try:
         card = json.loads(read_regular(folder / CARD))
     except OSError as error:

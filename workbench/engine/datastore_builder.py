@@ -35,7 +35,7 @@ from workbench.trace.files import check_regular, replace_atomically, write_atomi
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
 """Files with texts of this project, for a small datastore with any tokenizer."""
 NEXT_TEXT = "\f\n"
-"""Separator between these texts."""
+"""Separator between the texts of this project."""
 ENV = "WORKBENCH_DATASTORE"
 """Environment variable with the folders of a user's datastores, separated as in PATH. The first one with the target's
 tokenizer is used."""
@@ -58,7 +58,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
             return list(encoding["input_ids"])
     except Exception as error:  # tokenizers raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise WorkbenchError(f"The tokenizer cannot read a text: {reason}", "Leave that text out.") from error
+        raise WorkbenchError(f"The tokenizer cannot read a text: {reason}", "Leave out this text.") from error
 
 
 def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -> np.ndarray:
@@ -197,7 +197,9 @@ def build(
             open_store(work)
             _put(work, out)
     except Timeout:
-        raise WorkbenchError(f"Another process is building {out}.", "Wait for it, or give another folder.") from None
+        raise WorkbenchError(
+            f"Another process is building {out}.", "Wait until that process ends, or give another folder."
+        ) from None
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         remedy = "Check that it exists, that you may read and write it, and that the disk has room."
@@ -236,7 +238,9 @@ def _tokenise(
                 try:
                     text = piece.decode()
                 except UnicodeDecodeError:
-                    raise WorkbenchError(f"{file} is not UTF-8 text.", "Give text files, or convert it.") from None
+                    raise WorkbenchError(
+                        f"{file} is not UTF-8 text.", "Convert the file to UTF-8, or leave it out."
+                    ) from None
                 _save(path, np.array(encode_text(tokenizer, text), dtype))
             pieces.append(path)
             n_bytes, number = n_bytes + len(piece), number + 1
@@ -260,7 +264,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 def _write(
     work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: Progress
 ) -> None:
-    """Join and sort the pieces; the card is written last."""
+    """Join the tokenised pieces, sort their suffixes, and write the datastore; its `card.json` is written last."""
     vocabulary = n_ids(tokenizer)
     end, parts, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
     for name, pieces in texts:
@@ -285,7 +289,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _put(work: Path, out: Path) -> None:
-    """Move the finished folder to `out`; then delete the old one and the intermediate files."""
+    """Move the finished datastore to the folder `out`; then delete the old datastore and the intermediate files."""
     old = out.with_name(f".{out.name}.old")
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.trace.events import Round
 
 Guard = Callable[["Sequence", Callable[[], object]], bool]
-"""Function that runs another one for a sequence and returns whether the sequence continues; an error ends only it."""
+"""Function that runs a function for a sequence, ends the sequence on an error, and returns whether it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class SequenceRound(TimedRound, Protocol):
     def reason(self) -> str: ...
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round for the trace."""
+        """Return the record of the round for the trace."""
         ...
 
 
@@ -145,14 +145,16 @@ class RoundDecoder(Decoder, Generic[R]):
         self.context, self.models, self.clock = context, context.models, context.clock
 
     def each(self, rounds: abc.Iterable[R], act: Callable[[R], object]) -> list[R]:
-        """Run a function for each round in turn; return the rounds without an error."""
+        """Run a function for each sequence's round in turn; return the rounds without an error."""
         guard = self.context.guard
         return [r for r in rounds if guard(r.sequence, partial(act, r))]
 
     def together(
         self, group: list[R], act: Callable[[list[R]], object], again: Callable[[list[R]], object] | None = None
     ) -> None:
-        """Run a function for several rounds at once. If it fails, run it for each alone, to end only failing ones.
+        """Run a function for several sequences' rounds at once. If it fails, run it for each round alone.
+
+        So only the sequences whose own call fails are ended.
 
         Args:
             group: at least one round.

@@ -113,7 +113,7 @@ class TextOutput:
     """Text generated for a sequence.
 
     Attributes:
-        detokeniser: its detokeniser; None before prefill.
+        detokeniser: detokeniser of the sequence; None before prefill.
         cut_at: number of characters after which a stop condition cuts the text; None: the text is not cut.
     """
 
@@ -122,7 +122,7 @@ class TextOutput:
 
     @property
     def text(self) -> str:
-        """Return the text so far."""
+        """Return the generated text so far."""
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 

@@ -87,7 +87,7 @@ def check_end(models: Models, ids: Sequence[int]) -> None:
         PromptError: the prompt ends with a vision token.
     """
     if ids[-1] == image_token_id(models.target.model.config):
-        raise PromptError("The prompt ends with an image.", "Write something after it, a question or a newline.")
+        raise PromptError("The prompt ends with an image.", "Write something after the image, a question or a newline.")
 
 
 def _count(n: int, what: str) -> str:

@@ -38,7 +38,7 @@ class Pace:
         self._still_s = 0.0
 
     def set_rate(self, rate: float) -> None:
-        """Set another rate, effective at once."""
+        """Set the maximum speed to another rate in tokens per second, effective at once."""
         self.rate = rate
 
     def end_round(self, tokens: int) -> None:

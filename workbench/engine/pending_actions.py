@@ -36,7 +36,7 @@ class PendingActions:
         return future
 
     def run(self, sequence: Any) -> None:
-        """Run the pending actions. An action's error is raised in the thread that requested it."""
+        """Run the pending actions on the sequence. An action's error is raised in the thread that requested it."""
         while self._waiting:
             act, future = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
@@ -46,7 +46,7 @@ class PendingActions:
                     future.set_exception(error)
 
     def close(self, sequence: Any) -> None:
-        """Run the remaining actions; none can be added from now on."""
+        """Run the remaining actions on the sequence; no action can be added from now on."""
         with self._lock:
             self._is_over = True
         self.run(sequence)

@@ -147,23 +147,23 @@ class SequenceControls:
             self._changes.append(SettingsChange(method, dict(params or {}), sampling, models, image_change))
 
     def pause(self) -> None:
-        """Pause before the next round."""
+        """Pause the sequence before its next round."""
         with self._lock:
             self._paused, self._steps = True, 0
 
     def resume(self) -> None:
-        """Continue after a pause."""
+        """Continue the sequence after a pause."""
         with self._lock:
             self._paused = False
 
     def step(self) -> None:
-        """Run one round, then pause."""
+        """Run one round of the sequence, then pause it."""
         with self._lock:
             self._paused = True
             self._steps += 1
 
     def cancel(self) -> None:
-        """End before the next round; the trace stays available."""
+        """End the sequence before its next round; the trace stays available."""
         with self._lock:
             self._cancelled = True
 
@@ -300,12 +300,12 @@ class Sequence(SequenceControls):
         return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:
-        """Return the settings with all changes requested so far."""
+        """Return the sequence's settings with all changes requested so far."""
         with self._lock:
             return self.settings_after(self._changes)
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
-        """Return the settings after some changes; impossible ones are left out, with the reason in `refusals`."""
+        """Return the settings after some changes; impossible changes are left out, with the reason in `refusals`."""
         settings = Settings(self.configured_method, self.sampling, self.models, [])
         for ask in changes:
             settings = settings.with_(ask)

@@ -58,7 +58,9 @@ class RequestOptions:
         bias_tokens = [token for token, _ in self.logit_bias]
         for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", bias_tokens)):
             if any(not 0 <= token < vocab_size for token in ids):
-                raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
+                raise ParameterError(
+                    f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use token ids of the target."
+                )
 
     def check_length(self, max_new_tokens: int) -> None:
         """Refuse a minimum length above the maximum.
@@ -69,7 +71,7 @@ class RequestOptions:
         if self.min_tokens > max_new_tokens:
             error = ParameterError(
                 f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
-                "Lower it, or raise max_tokens.",
+                "Lower min_tokens, or raise max_tokens.",
             )
             error.option = "min_tokens"
             raise error
@@ -79,7 +81,7 @@ class RequestOptions:
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
     def add_processors(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
-        """Return the sampling with these options appended to its logits processors."""
+        """Return the sampling parameters with these options appended to their logits processors."""
         processors = []
         if self.logit_bias:
             tokens, values = zip(*self.logit_bias, strict=True)

@@ -106,7 +106,7 @@ class RoundTimer(Generic[R]):
         self._marks.append(self._marks[-1])
 
     def run(self, phases: Iterable[Callable[[list[R]], list[R]]], rounds: list[R]) -> list[R]:
-        """Run phases one after the other, each with the sequences that had no error in the one before."""
+        """Run phases one after the other, each with the sequences that had no error in the phase before."""
         for phase in phases:
             rounds = phase(rounds) if rounds else rounds
             self._marks.append(self._clock.mark())
@@ -125,7 +125,7 @@ class RoundTimer(Generic[R]):
         self._forwards_s = sum(w.part_s for w in self._drafted.values()) + sum(span.seconds for span in spans)
 
     def timing_of(self, r: R) -> Timing:
-        """Return the timing of a sequence that had no error in the phases."""
+        """Return the timing of a sequence that had no error in any phase of the round."""
         (start, verify, accept, commit), owner = self._marks, id(r.sequence)
         drafting = r.drafting or Drafting(start, start, (owner,))
         drafted, verified = self._drafted.get(owner) or Work(), self._verified[owner]

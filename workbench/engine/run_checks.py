@@ -18,7 +18,7 @@ TOO_LOW = 0.02
 
 
 def warnings_for(sequence: Sequence, models: Models) -> list[str]:
-    """Return warnings for the run's status; each is shown once."""
+    """Return warnings about a run that looks wrong, for its status; each warning is shown once."""
     assert sequence.trace is not None
     if sequence.configured_method.name == "autoregressive" or not sequence.configured_method.is_speculative:
         return []

@@ -98,7 +98,7 @@ class Engine:
         return sequence
 
     def generate(self, request: Request) -> Trace:
-        """Run one request to its end.
+        """Run one request to its end, and return its trace.
 
         Raises:
             WorkbenchError: the request is wrong, or the run failed.
@@ -133,7 +133,7 @@ class Engine:
         if len(prompt) >= context and not request.configured_method().is_unbounded:
             raise PromptError(
                 f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
-                f"Shorten it by {len(prompt) - context + 1} tokens or more"
+                f"Shorten the prompt by {len(prompt) - context + 1} tokens or more"
                 + (f": {why}." if (why := self.models.target.why_context) else "."),
             )
         if request.image_inputs is not None:
@@ -250,7 +250,7 @@ class Engine:
         self._end(sequence, ERROR, "error")
 
     def _admit(self) -> bool:
-        """Open one waiting sequence, and prefill one chunk of one sequence."""
+        """Start the prefill of one waiting request, and prefill one chunk of one sequence."""
         if self.waiting and len(self.running) < self.max_sequences:
             sequence = self.waiting.popleft()
             self.running.append(sequence)

@@ -44,7 +44,7 @@ class ImageChange:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """One requested change, with the arguments of `Sequence.change`."""
+    """One requested change of a sequence's settings, with the arguments of `Sequence.change`."""
 
     method: MethodProtocol | None
     params: dict[str, Any]

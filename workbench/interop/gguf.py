@@ -46,7 +46,7 @@ def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", hal
     try:
         import gguf
     except ModuleNotFoundError:
-        raise WorkbenchError("Writing GGUF needs the package gguf.", "Install it: pip install gguf") from None
+        raise WorkbenchError("Writing GGUF needs the package gguf.", "Install the package: pip install gguf") from None
     _refuse(model.config)
     with replace_atomically(path) as part:
         _write(gguf, part, model, tokenizer, name, half)

@@ -116,7 +116,9 @@ def _ours(name: str) -> Ours:
     try:
         weights = read_weights(heads_folder / "model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"The weights of {name} cannot be read: {error}.", "Download or train them again.") from None
+        raise ModelError(
+            f"The weights of {name} cannot be read: {error}.", "Download or train the heads again."
+        ) from None
     target = str(config.get("target"))
     if (target_folder := folder_of(target)) is None:
         raise ModelError(
@@ -202,7 +204,7 @@ def _eagle_to_vllm(ours: Ours) -> Written:
     if norms:
         raise ModelError(
             f"vLLM's EAGLE layer lacks the norms of {ours.name} ({', '.join(norms)}).",
-            "Use --to speculators, whose type mtp has them.",
+            "Use --to speculators, whose type mtp has these norms.",
         )
     if "fuse.bias" in ours.weights:
         raise ModelError(
@@ -223,7 +225,7 @@ def _layer(ours: Ours) -> dict[str, Any]:
         raise ModelError(
             f"The {net['heads']} attention heads of {ours.name} have size {size}, but their total must be the width "
             f"{net['width']} for an export.",
-            "Train it with head_size=0.",
+            "Train the heads with head_size=0.",
         )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
     scaling = {name: value for name, value in rope.items() if name != "rope_theta"}

@@ -113,7 +113,7 @@ class _Measurement:
         self._dims = 3 if hasattr(getattr(model, "model", None), "rope_deltas") else 0
 
     def spans(self) -> AttentionSpans:
-        """Return the spans of all layers."""
+        """Return the measured attention spans of all layers."""
         last = self._reach - 1
         starts = self._starts(last)
         if not any(starts):

@@ -81,7 +81,7 @@ def check_gpu(device: str, what: str) -> None:
         f"{what} needs a GPU, but {'this machine has none' if kind == 'auto' else f'{kind} is not one'}.",
         "Use cuda."
         if "cuda" in available_device_types()
-        else "Run it on a machine with an NVIDIA GPU and a PyTorch built for CUDA.",
+        else "Run the command on a machine with an NVIDIA GPU and a PyTorch built for CUDA.",
     )
 
 

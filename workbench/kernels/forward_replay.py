@@ -48,7 +48,7 @@ D] in place of token embeddings, or None."""
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Recorder of work on a device."""
+    """Function that records work on a device, such as a CUDA graph, so that it can be replayed."""
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
         """Record some work. Return its output tensors, and a function that runs it again and overwrites them."""

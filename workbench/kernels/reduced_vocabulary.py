@@ -87,7 +87,7 @@ class SharedHead:
         if ids is not None and not _are_tokens(ids, size):
             raise ModelError(
                 f"`{KEY}` of these heads is not an increasing list of the target's {size:,} token ids.",
-                "Train them again for this target, or fetch them again.",
+                "Train the heads again for this target, or fetch them again.",
             )
         self._head, self._size = head, size
         self.token_ids = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)

@@ -1,4 +1,4 @@
-"""Types for the inputs and outputs of a forward: cache slots, segments of new tokens, logits and hidden states."""
+"""Types for the inputs and outputs of a forward pass: cache slots, segments of new tokens, logits and hidden states."""
 
 from __future__ import annotations
 

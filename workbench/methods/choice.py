@@ -10,7 +10,7 @@ from left to right. The last is for masked-diffusion models."""
 
 
 def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
-    """Return the first preferred method that can run, and why the one before it cannot.
+    """Return the first method of `PREFERRED` that can run, and why the preferred method before it cannot.
 
     Args:
         why_not: function that returns why the method of a name cannot run with the current models; "" if it can.

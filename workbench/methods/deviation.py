@@ -74,7 +74,7 @@ def explain_configured(configured: ConfiguredMethod) -> str:
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """Return `output_deviation`, rounded to three digits, of each unsound pair of these methods.
+    """Return `output_deviation`, rounded to three digits, of each unsound verifier and kind of siblings of methods.
 
     Returns:
         Deviation by the verifier's name and the value of the siblings' `Sampling`.

@@ -241,7 +241,7 @@ def is_stale() -> bool:
 
 @cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
-    """Return the deviations of unsound pairs, see `workbench.methods.deviation.table`. They take seconds to compute."""
+    """Return the deviations of unsound verifiers: see `workbench.methods.deviation.table`. This may take seconds."""
     return save()["deviations"] if is_stale() else _cached().deviations
 
 

@@ -72,7 +72,7 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
 
 
 def _load_catalogue() -> tuple[str, ...]:
-    """Load the bundled methods and return their names. If several threads call this, only the first loads them."""
+    """Load the methods that come with the workbench, once for all threads, and return their names."""
     with _LOADING:
         return _catalogue()
 
@@ -231,5 +231,5 @@ def heads() -> dict[str, Head]:
 
 
 def catalogue_methods() -> Iterator[Method]:
-    """Yield the bundled methods."""
+    """Yield the methods that come with the workbench."""
     yield from (_methods[name] for name in _load_catalogue())

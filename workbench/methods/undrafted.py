@@ -27,7 +27,7 @@ def undrafted(
         decoder_params: the decoder's parameters.
         fields: further fields of `Method`.
     """
-    fields.setdefault("testing", Testing(no_perfect_reason="It does not draft."))
+    fields.setdefault("testing", Testing(no_perfect_reason="The method does not draft."))
     return Method(
         name, title, promise, source, summary, EmptyDrafter(), Lossless(), (NoDraft(),), decoder_params=decoder_params,
         **fields,

@@ -40,11 +40,11 @@ class Backbone(Protocol):
         ...
 
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot for a sequence."""
+        """Open an empty slot of the KV cache for a sequence."""
         ...
 
     def close(self, slot: Slot) -> None:
-        """Release a slot."""
+        """Release a sequence's slot of the KV cache."""
         ...
 
     def rewind(self, slot: Slot, length: int) -> None:

@@ -38,7 +38,7 @@ def bundled() -> dict[str, Path]:
 
 
 def is_bundled(name: str) -> bool:
-    """Return whether `bundled` has a model or a head of this name."""
+    """Return whether a model or a trained head of this name is bundled with the package."""
     return name not in ("", "..") and Path(name).name == name and _has_config(bundled_folder() / name)
 
 
@@ -100,5 +100,6 @@ def check_files(folder: Path) -> None:
             check_regular(path)
         except OSError as error:
             raise ModelError(
-                f"{path} cannot be read: {error.strerror}.", "Remove it from the folder, or fetch the folder again."
+                f"{path} cannot be read: {error.strerror}.",
+                "Remove the file from the folder, or fetch the folder again.",
             ) from None

@@ -104,7 +104,7 @@ def check_gguf(file: Path) -> None:
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}.", "Give a GGUF file or a folder.") from None
     if first_bytes != MAGIC:
-        raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch it again.")
+        raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch the file again.")
 
 
 def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: str | None = None) -> Path:

@@ -69,7 +69,7 @@ _before = False
 
 @contextmanager
 def _over_http() -> Iterator[None]:
-    """Temporarily disable Xet.
+    """Download over plain HTTP within this context: disable Xet, the Hub's own transfer protocol.
 
     The effect is that of HF_HUB_DISABLE_XET=1, which the Hub's library reads only at import. When several downloads run
     at once, the last one restores the previous setting.

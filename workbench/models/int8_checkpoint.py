@@ -124,7 +124,7 @@ def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dt
     Args:
         model_class: class of the model, or an Auto class.
         folder: folder of the model.
-        config: its configuration, for which `is_int8` holds; it is changed.
+        config: configuration of the model, for which `is_int8` holds; it is changed.
         dtype: dtype of the loaded model.
 
     Raises:

@@ -40,9 +40,9 @@ class HeadInfo:
     """A trained head found on disk.
 
     Attributes:
-        name: name of its folder.
-        folder: path of its folder.
-        config: its configuration.
+        name: name of the head's folder.
+        folder: path of the head's folder.
+        config: configuration of the head.
         problem: why it cannot be used with its target; empty if it can.
         checkpoint: description of its files if another project trained it; None: this workbench wrote it.
     """
@@ -242,7 +242,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
         return ""
     return (
         f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
-        "Train it again for this target (`workbench train`), or use the weights for which it was trained."
+        "Train the head again for this target (`workbench train`), or use the weights for which it was trained."
     )
 
 
@@ -283,7 +283,7 @@ def load_models(
     if n_tokens := draft_vocabulary_size(model):
         raise ModelError(
             f"{target} is a draft model: it can propose only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
-            "Choose it as the draft model, and the model for which it was trained as the target.",
+            "Choose this model as the draft model, and the model for which it was trained as the target.",
         )
     runner = Runner(model, context)
     admit(runner, target, locate(target))

@@ -80,8 +80,8 @@ def with_paths(text: str) -> str:
     since a path reveals folder and user names.
 
     Example:
-        >>> with_paths("Train some: workbench train eagle-3 --target smollm2.")
-        'Train some: workbench train eagle-3 --target smollm2.'
+        >>> with_paths("Train a head: workbench train eagle-3 --target smollm2.")
+        'Train a head: workbench train eagle-3 --target smollm2.'
     """
     return re.sub(r"(--(?:target|drafter) )([^\s`]*[^\s`.,;:])", lambda found: found[1] + as_argument(found[2]), text)
 

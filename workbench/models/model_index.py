@@ -26,9 +26,9 @@ class IndexedModel:
     """A model that can be downloaded.
 
     Attributes:
-        name: its name in the workbench.
+        name: name of the model in the workbench.
         title: display name.
-        hub_id: its id on the Hub.
+        hub_id: id of the model on the Hub.
         package: name of a Python package that contains its weights.
         version: version of that package.
         file: name of the GGUF file in the package.

@@ -251,7 +251,9 @@ class Runner:
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
     def forward_from(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
-        """Run `forward` for tokens that the first layers have processed and written to the cache as scratch entries.
+        """Run `forward` for uncommitted tokens that the first layers have already processed, from a later layer on.
+
+        Their keys and values of the first layers are scratch entries of the KV cache.
 
         At the first use of a starting layer, the tokens are also run through the whole model, and that result is
         returned. If the logits differ by more than rounding, as for models with more than one residual stream, the

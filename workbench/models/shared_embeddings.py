@@ -43,7 +43,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.
-        config: its configuration.
+        config: configuration of the draft model.
         dtype: dtype of the loaded model.
 
     Raises:
@@ -60,7 +60,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
             f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
-            "Fetch it again.",
+            "Fetch the folder again.",
         )
     if (target_folder := folder_of(owner.target)) is None:
         raise ModelError(
@@ -77,13 +77,15 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         raise ModelError(
             f"{folder} needs {config.vocab_size:,} rows of width {width} of {owner.target}, which has "
             f"{embedding.shape[0]:,} of width {embedding.shape[1]}.",
-            "Train it again for this target: workbench train chat-drafter.",
+            "Train the draft model again for this target: workbench train chat-drafter.",
         )
     model_class: Any = LlamaForCausalLM
     with torch.device("meta"):
         missing = model_class(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
     if missing:
-        raise ModelError(f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Fetch it again.")
+        raise ModelError(
+            f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Fetch the folder again."
+        )
     weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
     remove_storage_entry(config)
     return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)

@@ -35,7 +35,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        """Return a page with the routes."""
+        """Return an HTML page that lists the routes."""
         return HTMLResponse(page(app.openapi()))
 
     @app.exception_handler(HTTPException)

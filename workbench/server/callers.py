@@ -109,7 +109,7 @@ class ClientAddressMiddleware:
                 self._warned = True
                 logger.warning(
                     "A proxy that is not trusted sends X-Forwarded-For, so all its visitors count as one address. "
-                    "Add it with --trusted-proxy if you trust it."
+                    "If you trust the proxy, add its address with --trusted-proxy."
                 )
             address = caller_of(peer, forwarded, self.trusted)
             scope = scope | {"client": (address, port if address == peer else 0)}
@@ -127,7 +127,7 @@ def _scheme(scope: Any) -> dict[str, str]:
 
 
 def _bare(entry: str) -> str:
-    """Remove the port from an entry of the header: `1.2.3.4:5`, `[2001:db8::1]:5`."""
+    """Remove the port from an address in `X-Forwarded-For`, such as `1.2.3.4:5` or `[2001:db8::1]:5`."""
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry

@@ -102,7 +102,9 @@ def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1,
         kind = "whole number" if whole else "number"
         upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
         raise field_error(
-            name, f"{name} is not a {kind} from {least:g}{upto}.", "Send such a number, or leave out the field."
+            name,
+            f"{name} is not a {kind} from {least:g}{upto}.",
+            "Send a number in this range, or leave out the field.",
         )
     return int(value) if whole else value
 
@@ -232,7 +234,7 @@ class Completion(Fields):
     logprobs: Annotated[int | None, named_validator(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of the base class; with `echo`, the prompt gets the same number as the answer."""
+        """Return the numbers of top tokens; with `echo`, the prompt gets the same number as the answer."""
         return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
@@ -245,7 +247,7 @@ class Chat(Fields):
     echo: ClassVar[bool] = False
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of the base class; in chat completions `top_logprobs` is the answer's number."""
+        """Return the numbers of top tokens; in chat completions, `top_logprobs` is the number for the answer."""
         if self.top_logprobs and not self.logprobs:
             raise field_error("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs
@@ -267,7 +269,7 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
             hint = f"Did you mean {similar[0]!r}?" if similar else f"Known fields: {', '.join(sorted(supported))}."
             raise field_error(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
         if value not in neutral:
-            raise field_error(name, f"{name} is not supported: {reason}.", "Leave it out.")
+            raise field_error(name, f"{name} is not supported: {reason}.", "Leave out this field.")
 
 
 def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:

@@ -34,7 +34,7 @@ class LateError(WorkbenchError):
     """Raised if the body of a request does not arrive in time."""
 
     def __init__(self) -> None:
-        super().__init__("The request did not arrive in time.", "Send it without delay.")
+        super().__init__("The request did not arrive in time.", "Send the whole request without delay.")
 
 
 class Guard:

@@ -107,7 +107,7 @@ class Keys:
         return is_known, None
 
     def _is(self, given: bytes) -> bool:
-        """Compare with the key by digests, so that timing reveals not even its length."""
+        """Return whether a text equals the key. Comparing digests hides even the key's length from timing attacks."""
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(self.key).digest())
 
     def _derived(self, purpose: str) -> str:
@@ -153,7 +153,7 @@ class Keys:
             request.scope,
             401,
             "This workbench needs an API key.",
-            "Send it as Authorization: Bearer KEY; in Python, use Workbench(url, key=…).",
+            "Send the key as Authorization: Bearer KEY; in Python, use Workbench(url, key=…).",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )

@@ -49,7 +49,7 @@ class CompletionLogprobs:
         self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, scores: Sequence[Any]) -> dict[str, Any]:
-        """Return the next chunk; with `echo`, the first one begins with the prompt.
+        """Return the log-probabilities of new tokens as a chunk; with `echo`, the first chunk begins with the prompt.
 
         Args:
             scores: a `workbench.engine.request_options.TokenLogprob` per new token.

@@ -100,7 +100,7 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
             for name in ("prompt_logprobs", "truncate_prompt_tokens"):
                 if name in present:
                     raise fields.field_error(
-                        name, f"{name} is not supported for a prompt with images.", "Leave it out."
+                        name, f"{name} is not supported for a prompt with images.", "Leave out this field."
                     )
     n = parsed.n * len(prompts)
     if n > fields.CHOICES:
@@ -270,7 +270,7 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters in effect, without parameters of policies, tree builders and verifiers not chosen."""
+    """Return the parameters in effect, without those of policies, tree builders and verifiers that are not chosen."""
     try:
         specs = {**method_info.sampling(), **method_info.get(method).params}
     except UnknownNameError:  # the method is registered only in another process

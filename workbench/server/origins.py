@@ -237,7 +237,7 @@ class Origins:
                 scope,
                 403,
                 f"The host name {name} is not allowed for this workbench.",
-                f"Start it with --allowed-host {name}.",
+                f"Start the server with --allowed-host {name}.",
             )
         method = scope.get("method", "GET")
         if origin and not self.allow.allows_origin(_tidy(origin), host):
@@ -294,7 +294,7 @@ def _elsewhere(scope: Any, origin: str) -> Response:
         scope,
         403,
         f"Pages of {origin[:100]} may not send requests to this workbench.",
-        "Start it with --allowed-origin ORIGIN.",
+        "Start the server with --allowed-origin ORIGIN.",
     )
 
 

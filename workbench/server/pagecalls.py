@@ -1,4 +1,4 @@
-"""Limits for calls of the pages: few at once per address, charged by CPU time, dropped if the caller disconnects.
+"""Limits for the calls of web pages: few at once per address, a budget of CPU time, none after a disconnect.
 
 A page's call is small, but some take much time: a board of all claims once took seven seconds of CPU time. Thirty
 loops of calls from one address slowed a completion from 0.15 s to 39 s, because its rounds share the interpreter with
@@ -32,7 +32,7 @@ ChargeCall = Callable[[str, float], None]
 
 @dataclass(slots=True)
 class _Line:
-    """Calls of one address: `n` of them run or wait; the semaphore `turns` limits those that run."""
+    """Number `n` of running and waiting calls of one address, and the semaphore `turns` that limits running calls."""
 
     turns: asyncio.Semaphore
     n: int = 0
@@ -40,7 +40,7 @@ class _Line:
 
 @dataclass(slots=True)
 class CallLimiter:
-    """Limit the running and the waiting calls of each address, and refuse further ones. For one event loop.
+    """Limit the running and the waiting calls of each address, and refuse further calls. For one event loop.
 
     Attributes:
         at_once: maximum number of running calls of one address.
@@ -53,7 +53,7 @@ class CallLimiter:
 
     @contextlib.asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:
-        """Wait for permission to run, and hold it for the block.
+        """Wait until a call of the user's address may run, and count it as running within this context.
 
         Raises:
             CapacityError: too many calls of the user's address are waiting.
@@ -80,7 +80,7 @@ class CallLimiter:
 
 
 class CallCharges:
-    """Charge addresses the CPU time of their calls.
+    """Charge the CPU time of calls to the callers' addresses.
 
     Args:
         charge_call: function that charges an address, or refuses it.
@@ -142,7 +142,7 @@ async def _read_request(receive: Any) -> list[Any]:
 
 
 def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
-    """Return a `receive` that first returns these messages."""
+    """Return an ASGI `receive` function that first returns `messages`, then the results of `receive`."""
 
     async def replay() -> Any:
         return messages.pop(0) if messages else await receive()
@@ -170,7 +170,7 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 
 
 def make_charge_call(client: Client) -> ChargeCall:
-    """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.charge_call`."""
+    """Return a function that charges the CPU time of a page's call to the caller's address, as `Client.charge_call`."""
 
     def charge_call(user: str, seconds: float) -> None:
         if client.ready:  # before the client has started, its calls would block the event loop

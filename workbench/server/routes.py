@@ -275,9 +275,11 @@ async def read_json(request: Request) -> Any:
             raise ParameterError("The request has too many values.", f"Send at most {PARTS:,} values.")
         return json.loads(body, parse_constant=_no_constant)
     except asyncio.TimeoutError:
-        raise ParameterError("The request did not arrive in time.", "Send it without delay.") from None
+        raise ParameterError("The request did not arrive in time.", "Send the whole request without delay.") from None
     except (ValueError, RecursionError):
-        raise ParameterError("The request is not JSON.", "Check its quotes, commas and numbers.") from None
+        raise ParameterError(
+            "The request is not JSON.", "Check the quotes, commas and numbers of the JSON text."
+        ) from None
 
 
 async def _body(request: Request) -> bytes:

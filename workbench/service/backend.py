@@ -48,7 +48,7 @@ class Backend(BaseBackend):
 
     Args:
         target: default target.
-        drafter: default draft model; "auto": the one bundled for the target.
+        drafter: default draft model; "auto": the draft model bundled for the target.
         device: device of all models.
         dtype: number format of targets; see `workbench.models.pretrained.resolve_dtype`.
         drafter_dtype: number format of draft models.
@@ -197,7 +197,7 @@ class Backend(BaseBackend):
             infos = [] if loaded is None else own_infos(target, loaded.models[None].target)
             problems = [info.problem for _, info in infos if info.folder == head.folder]
             if any(problems):
-                raise ModelError(problems[0], "Train it again for this target.")
+                raise ModelError(problems[0], "Train the head again for this target.")
         except ModelError:
             user_heads.prefer(folder, False)
             self._pool.find_heads()
@@ -206,7 +206,7 @@ class Backend(BaseBackend):
         return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
-        """Make a running generation draft with newly chosen heads; return whether it does so from now on."""
+        """Make a running generation draft with newly preferred heads; return whether its heads change."""
         if run.is_timed or run.background or run.sequence is None:
             return False
         method = run.planned[0].method.name

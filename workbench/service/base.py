@@ -107,11 +107,11 @@ class BaseBackend(ABC):
         """Return device and dtypes as arguments of `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Return a function from a method's requirements to the reason why it cannot run with a pair ("" if it can)."""
+        """Return a function from a method's `needs` to the reason why it cannot run on this pair ("" if it can)."""
         return choices.static_reasons(*pair)
 
     def _own_head_names(self, pair: Pair) -> dict[str, str]:
-        """Return the names of the user's own heads for a target, by kind."""
+        """Return the names of the heads that the user trained or chose for a target, by kind of head."""
         return choices.own_head_names(pair[0])
 
     def _accepts_images(self, target: str) -> bool | None:
@@ -145,7 +145,7 @@ class BaseBackend(ABC):
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return the actions on runs that this backend lacks, with the reason for each: none."""
+        """Return an empty dict: this backend supports all actions on runs."""
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:

@@ -84,7 +84,8 @@ def check_model(name: str) -> None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"{folder} has no *.safetensors, the only supported format of weights.", "Download them again."
+            f"{folder} has no *.safetensors, the only supported format of weights.",
+            "Download the weights in this format.",
         )
 
 
@@ -120,7 +121,7 @@ def check_port(host: str, port: int) -> None:
         reason = reasons.get(getattr(error, "errno", None) or 0)
         with set_error_option("port" if reason else "host"):
             if reason:
-                raise WorkbenchError(f"Port {port} {reason}.", "Choose another, or 0 for any free port.") from None
+                raise WorkbenchError(f"Port {port} {reason}.", "Choose another port, or 0 for any free port.") from None
             raise WorkbenchError(f"{host!r} is not an address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
 
 

@@ -143,7 +143,7 @@ def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = No
 
 
 def own_head_names(target: str) -> dict[str, str]:
-    """Return the names of the user's own heads for a target, by kind: heads from the lab, and heads of `--head`."""
+    """Return the names of the user's own heads for a target, by kind: promoted in the lab, or given by `--head`."""
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
         for head in own_heads():

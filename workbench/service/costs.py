@@ -35,7 +35,7 @@ class Costs:
             self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)
 
     def seconds(self, target: str, method: str, tokens: int) -> int:
-        """Return the GPU seconds to request for a run, from the slowest measured run of its kind.
+        """Return the GPU seconds to request for a run, from the slowest measured run of the same target and method.
 
         Args:
             target: name of the target.

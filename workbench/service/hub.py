@@ -91,7 +91,9 @@ def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
     files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
     if not any(file.endswith(".safetensors") for file in files):
-        raise ModelError(f"{name} has no safetensors files.", f"Only these are supported. {offline_models_hint()}")
+        raise ModelError(
+            f"{name} has no safetensors files.", f"No other format of weights is supported. {offline_models_hint()}"
+        )
     return files
 
 
@@ -107,7 +109,7 @@ def _model_info(name: str, patience_s: float) -> ModelInfo | None:
     except GatedRepoError as error:
         raise ModelError(
             f"{name} is gated: its owners must grant you access.",
-            f"Ask for access on its page, and set HF_TOKEN where the backend runs. {offline_models_hint()}",
+            f"Ask for access on the model's page, and set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(

@@ -109,7 +109,7 @@ def decode(data: Any) -> Image.Image:
     except PromptError:
         raise
     except (Image.DecompressionBombError, MemoryError):
-        raise PromptError("The image is too large to be read.", "Make it smaller.") from None
+        raise PromptError("The image is too large to be read.", "Give a smaller image.") from None
     except UnidentifiedImageError:
         raise PromptError("This is not an image in a known format.", _REMEDY) from None
     except Exception as error:  # decoders raise many kinds on damaged files
@@ -148,13 +148,15 @@ def _bytes_of(data: Any) -> bytes:
 
 def _check_bytes(n: int) -> None:
     if n > MAX_BYTES:
-        raise PromptError(f"The image has {n / 2**20:.0f} MiB; the limit is {MAX_BYTES >> 20} MiB.", "Make it smaller.")
+        raise PromptError(
+            f"The image has {n / 2**20:.0f} MiB; the limit is {MAX_BYTES >> 20} MiB.", "Give a smaller image."
+        )
 
 
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
         limit = f"the limit is {MAX_PIXELS // 10**6} million"
-        raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {limit}.", "Make it smaller.")
+        raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {limit}.", "Give a smaller image.")
 
 
 def _finished(image: Image.Image) -> Image.Image:

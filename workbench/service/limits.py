@@ -66,7 +66,7 @@ class Limits:
             if len(prompt) > self.prompt_chars:
                 raise PromptError(
                     f"The prompt has {len(prompt):,} characters; the limit is {self.prompt_chars:,}.",
-                    f"Shorten it by {len(prompt) - self.prompt_chars:,} characters.",
+                    f"Shorten the prompt by {len(prompt) - self.prompt_chars:,} characters.",
                 )
             try:
                 prompt.encode()
@@ -86,7 +86,7 @@ class Limits:
         if n > self.prompt_tokens:
             raise PromptError(
                 f"The prompt has {n:,} tokens; the limit is {self.prompt_tokens:,}.",
-                f"Shorten it by {n - self.prompt_tokens:,} tokens or more.",
+                f"Shorten the prompt by {n - self.prompt_tokens:,} tokens or more.",
             )
 
     def check_tokens(self, max_new_tokens: int) -> None:
@@ -109,9 +109,11 @@ class Limits:
             ParameterError: a stop string is invalid, or there are too many; the remedy has the limits.
         """
         if isinstance(stop, str) or len(stop) > STOPS or not all(isinstance(s, str) for s in stop):
-            raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS}.")
+            raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS} strings.")
         if not all(0 < len(s) <= STOP_CHARS for s in stop):
-            raise ParameterError("A stop string is empty or too long.", f"Each must have 1 to {STOP_CHARS} characters.")
+            raise ParameterError(
+                "A stop string is empty or too long.", f"Each stop string must have 1 to {STOP_CHARS} characters."
+            )
 
     def check_room(self, user: str, active: Sequence[str]) -> None:
         """Refuse a run that exceeds the limits of the user, of the address, or of all users.
@@ -127,14 +129,14 @@ class Limits:
         if user != LOCAL and n_of_user >= self.runs_per_user:
             raise CapacityError(
                 f"You have {n_of_user} running or waiting runs, which is the limit.",
-                "Wait for one to end, or stop one.",
+                "Wait until a run ends, or stop one.",
                 RETRY_AFTER_S,
             )
         n_of_address = sum(address_of(other) == address_of(user) for other in active)
         if user != LOCAL and self.runs_per_address is not None and n_of_address >= self.runs_per_address:
             raise CapacityError(
                 f"Your address has {n_of_address} running or waiting runs, which is the limit.",
-                "Wait for one to end, or stop one.",
+                "Wait until a run ends, or stop one.",
                 RETRY_AFTER_S,
             )
         if len(active) >= self.runs:

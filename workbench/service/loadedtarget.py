@@ -55,7 +55,7 @@ class LoadedTarget:
         if n_prompt >= context:
             raise PromptError(
                 f"The prompt has {n_prompt} tokens; the context has {context}, one of which must stay free.",
-                f"Shorten it by {n_prompt - context + 1} tokens or more{f': {reason}' if reason else ''}.",
+                f"Shorten the prompt by {n_prompt - context + 1} tokens or more{f': {reason}' if reason else ''}.",
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(

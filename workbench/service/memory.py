@@ -83,7 +83,7 @@ class Need:
 
 
 def weight_files(folder: str) -> list[Path]:
-    """Return the safetensors files of a model."""
+    """Return the paths of the safetensors files in a model's folder."""
     return sorted(Path(folder).glob("*.safetensors"))
 
 

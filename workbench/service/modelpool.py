@@ -180,7 +180,9 @@ class ModelPool:
                 raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
             users = _users(self._count_model_uses(), target, None)
             if users:
-                raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait until they end.")
+                raise CapacityError(
+                    f"{target} is in use by {users} runs.", "Stop these runs first, or wait until they end."
+                )
             del self._targets[target]
         _collect()
 

@@ -122,7 +122,7 @@ class RateLimiter:
         return bucket
 
     def _drop_full(self, now: float) -> None:
-        """Drop full buckets: a missing bucket counts as full."""
+        """Drop full token buckets, because a missing bucket counts as full."""
         for bucket in self._buckets.values():
             bucket.fill(now)
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.level < bucket.per_minute}

@@ -68,7 +68,7 @@ class Host(Protocol):
         ...
 
     def record_round(self, run: Run, record: Round) -> None:
-        """Count a round of a run."""
+        """Count a round of a run in the metrics."""
         ...
 
     def record_end(self, run: Run) -> None:
@@ -331,7 +331,7 @@ class Run:
         self._progress = progress
 
     def set_queued(self) -> None:
-        """Set the state to queued."""
+        """Set the run's state to queued."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None
@@ -357,7 +357,7 @@ class Run:
         self.notify()
 
     def _try(self, act: Callable[[Sequence], None], sequence: Sequence) -> None:
-        """Apply an action; on an error, set the message and continue."""
+        """Apply an action to a sequence; after an error, set the run's status message and continue."""
         try:
             act(sequence)
         except WorkbenchError as error:

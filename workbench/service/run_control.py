@@ -1,4 +1,4 @@
-"""Change running generations, explain them by their images, and inspect or replace the state of their drafters."""
+"""Change running generations, attribute their texts to images, and inspect or replace their drafters' states."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ANSWER_S = 20.0
 
 
 class RunController:
-    """Apply changes to runs, attribute their text to images, and inspect or replace the state of their drafters.
+    """Change running generations, attribute their texts to images, and inspect or replace their drafters' states.
 
     Args:
         names: resolver of model names.
         pool: loaded models.
         load: function that loads other models and waits for them.
         admit_request: function that counts a request of a user.
-        timing: coordination with timed runs; an explanation waits while a run is timed.
+        timing: coordination with timed runs; an attribution waits while a run is timed.
         wake: function that wakes a sleeping engine.
     """
 
@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against a run's planned settings, load a new draft model, and pass the change on."""
+        """Check a change against a run's planned settings, load a new draft model, pass the change to the engine."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
@@ -147,7 +147,7 @@ class RunController:
         except TimeoutError:
             future.cancel()
             raise CapacityError(
-                f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when it continues."
+                f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when the run continues."
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
@@ -160,7 +160,7 @@ class RunController:
     def explain(self, run: Run) -> dict[str, Any]:
         """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
 
-        One explanation is computed at a time, addresses take turns, and none is computed while a run is timed.
+        One attribution is computed at a time, addresses take turns, and none is computed while a run is timed.
         `run.explain_progress` is the progress. The computation stops if the caller disconnects.
 
         Raises:

@@ -125,7 +125,7 @@ class ZeroGpuBackend(BaseBackend):
 
     def unload(self, target: str | None = None) -> None:
         """Raise ModelError: models stay loaded on ZeroGPU."""
-        raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: they cost no GPU time.")
+        raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: loaded models cost no GPU time.")
 
     def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory, in the format of `Backend.loaded_models`."""
@@ -194,7 +194,7 @@ class ZeroGpuBackend(BaseBackend):
                 "pictures": generation.images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation."""
+        """Add the messages of a run's GPU process to the run until it ends. The run's own thread calls this."""
         try:
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():

@@ -29,7 +29,7 @@ _STYLED = re.compile(r"""(?:@import\s+|url\()\s*["']?\s*((?:https?:)?//[^"')\s]+
 
 
 def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
-    """Build the site.
+    """Build the static site.
 
     Args:
         executed: notebooks with their outputs, in order.

@@ -31,7 +31,7 @@ LIMIT_S = 300
 
 
 class _Channel(AsyncZMQSocketChannel):
-    """Channel that polls every second.
+    """Message channel of a notebook's kernel that polls every second.
 
     Sending on a socket, as widgets do while a cell runs, can lose the event that a message has arrived there
     (jupyter_client issue 436): the reader would then wait until its timeout although the kernel has answered.
@@ -111,7 +111,7 @@ def execute(path: Path) -> float:
         client(notebook, resources={"metadata": {"path": str(path.parent)}}).execute(env=environment())
     except (CellExecutionError, CellTimeoutError) as error:
         last = str(error).strip().splitlines()[-1]
-        raise WorkbenchError(f"{path.name}: {last}", f"Open it: the traceback is in {path}.") from error
+        raise WorkbenchError(f"{path.name}: {last}", f"Open the file {path}: it contains the traceback.") from error
     finally:
         nbformat.write(notebook, path)
     return time.perf_counter() - start_s

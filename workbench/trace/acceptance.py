@@ -97,7 +97,7 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
         _of("SGLang", "spec_accept_rate", "accepted drafts / (spec_verify_ct · configured drafts)",
             accepted, configured, SGLANG,
             note="The denominator uses the configured draft size (here: the largest draft of the run), so drafts that "
-            "stopped early count in full. Until April 2026 it was (accepted + 1) / (drafted + 1)."),
+            "stopped early count in full. Until April 2026 the definition was (accepted + 1) / (drafted + 1)."),
         _of("SGLang", "spec_accept_length", "completion_tokens / spec_verify_ct", emitted, passes, SGLANG_TREES),
         _of("llama.cpp", "draft acceptance rate", "draft_n_accepted / draft_n", accepted, drafted, LLAMA_CPP,
             note="Counts all tokens given to the target, including those after a rejection. Drafts shorter than "

@@ -62,7 +62,7 @@ class CurveWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file of the curves."""
         self._file.close()
 
 

@@ -239,7 +239,7 @@ class Header:
 
 @dataclass(slots=True)
 class Footer:
-    """End of a generation.
+    """Last part of a trace: the end of the generation, its text and its warnings.
 
     `seconds`: wall time from the end of prefill, without paused time and delays for display. `reason`: "eos", "length",
     "stop-string", "stop-token", "criterion", one of `ABORT_REASONS`, "error", or "" while it runs. `error`: message and
@@ -263,7 +263,7 @@ class NewerTraceError(ValueError):
 
 @dataclass(slots=True)
 class Trace:
-    """Recorded generation.
+    """Record of a generation: header, rounds and footer.
 
     `attribution` is None until it is requested. It holds each emitted token's weights on the vision tokens:
     `{"target": {"attention": maps, "gradient": maps}, "drafter": the same or None, "p_blind": [float]}`. Maps are

@@ -33,8 +33,8 @@ class PromptImage:
         rows: rows of patches that became vision tokens. rows · cols is the number of vision tokens, unless the model
             family adds tokens or splits the image into tiles (then rows is 1).
         cols: columns of patches.
-        start: position in the prompt of its first vision token.
-        end: position after its last vision token.
+        start: position in the prompt of the image's first vision token.
+        end: position after the image's last vision token.
     """
 
     url: str

@@ -129,7 +129,7 @@ class RunIndex:
             return {}
         if state.get("version", 0) > VERSION:
             raise WorkbenchError(
-                f"A newer workbench wrote the runs in {self.file.parent}.", "Update the workbench to read them."
+                f"A newer workbench wrote the runs in {self.file.parent}.", "Update the workbench to read these runs."
             )
         return state
 

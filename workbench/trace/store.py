@@ -336,7 +336,7 @@ class RunStore:
         except Timeout:
             raise WorkbenchError(
                 f"Another process has held the lock on {self.folder} for {LOCK_S:.0f} seconds.",
-                "Stop it, or try again.",
+                "Stop that process, or try again.",
             ) from None
         except OSError as error:
             raise WorkbenchError(

@@ -10,7 +10,7 @@ CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
 
 @dataclass(slots=True)
 class EmittedToken:
-    """Committed token.
+    """Token that a round has added to the text.
 
     Attributes:
         token: token id.

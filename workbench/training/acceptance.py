@@ -104,7 +104,7 @@ class AcceptanceOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Drafts:
-    """Training data of the head.
+    """Drafts as training data of the acceptance head.
 
     Attributes:
         states: the draft model's last hidden state after each draft.

@@ -146,7 +146,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     except Timeout:
         raise ParameterError(
             f"Another process is writing answers into {options.out}.",
-            "Wait until it ends, or set `out` to another folder.",
+            "Wait until that process ends, or set `out` to another folder.",
         ) from None
 
 

@@ -112,7 +112,7 @@ def _count(measured: Figures) -> int:
 
 
 def _comparison(measured: Figures) -> str:
-    """Return the comparison with float16, in sentences."""
+    """Return sentences that compare int8 weights with float16 weights: τ or right answers, and equal texts."""
     if "tau" in measured:
         before, after = measured["tau"]
         value, *bounds = measured["ratio"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class RunClock:
-    """Progress of a run, from 0 to 1.
+    """Clock of a training run: seconds so far, and progress from 0 to 1.
 
     With `minutes` the run takes the same time on every machine; with `steps` it does the same work on every machine.
 

@@ -95,7 +95,7 @@ def build_documents(
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
-    """Encode and join documents.
+    """Encode documents as token ids, and join them to one array.
 
     Returns:
         Token ids, uint16 [T].
@@ -140,7 +140,7 @@ def pack_corpus(
         held: Held-out documents by group.
         out: Folder.
         seed: Seed of `exact.bin` (see `exact_documents`).
-        report: Receives progress lines.
+        report: Function that receives progress lines.
     """
     out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}

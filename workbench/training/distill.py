@@ -94,7 +94,7 @@ def generate_greedy(
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         prompts: User messages.
         max_new_tokens: Maximum length of an answer, in tokens.
     """

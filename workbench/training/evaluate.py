@@ -57,7 +57,7 @@ def answer_tasks(
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         task: Name of the task.
         count: Number of held-out instances.
         rows: Prompts per batch.

@@ -102,7 +102,7 @@ class LoopOptions:
 
 @dataclass
 class RunResult:
-    """Measured figures of a run.
+    """Measured figures of a training run.
 
     Attributes:
         steps: Optimizer steps.
@@ -134,7 +134,7 @@ def run_loop(
         module: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers; each group stores its peak learning rate as `peak`.
         step_losses: Called with the step number; computes the gradients; returns tokens used and losses to report.
-        report: Receives progress lines.
+        report: Function that receives progress lines.
         on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
 
     Returns:
@@ -233,7 +233,7 @@ def _save(
 
 
 def _state(checkpoint: Path | None) -> dict[str, Any]:
-    """Read a checkpoint.
+    """Read a training checkpoint.
 
     Raises:
         ParameterError: the checkpoint is damaged.
@@ -246,7 +246,8 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
         pass
     raise ParameterError(
         f"The checkpoint {checkpoint} is damaged: it cannot be read.",
-        "Start again with --set resume=false, which moves it aside. A head saved beside it is kept until then.",
+        "Start again with --set resume=false, which moves the checkpoint aside. A head in the same folder stays until "
+        "then.",
     )
 
 

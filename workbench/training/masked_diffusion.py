@@ -60,7 +60,7 @@ class MaskedDiffusionOptions(RunOptions):
 
 
 class AnswerWindows:
-    """Batches of prompts and answers, each window padded with end-of-text tokens to its batch's length.
+    """Training windows of a prompt and its answer, padded with end-of-text tokens to the length of their batch.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -72,7 +72,7 @@ class AnswerWindows:
         self.end = token_id(tokenizer, END)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-        """Return windows and the lengths of their prompts."""
+        """Return the windows of a training step, and the lengths of their prompts."""
         chooser = random.Random(f"diffusion/{self.options.seed}/{step}")
         length = chooser.randint(self.options.longest // 2, self.options.longest)
         rows, prompts = list[list[int]](), list[int]()

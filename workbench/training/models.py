@@ -141,7 +141,7 @@ def save_model(
 
     Args:
         model: The float32 model; it is not changed.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         out: Folder.
         extra: Further entries of `config.json`.
         is_int8: Write an int8 checkpoint instead (`workbench.models.int8_checkpoint`).
@@ -184,7 +184,7 @@ def save_half(
     Args:
         half: A model of the same shape and configuration.
         model: The float32 model; it is not changed.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         out: Folder; existing shards in it are removed.
         is_int8: As in `save_model`.
     """

@@ -17,12 +17,12 @@ OnPolicyEvaluation = Callable[[], dict[str, float]]
 
 @dataclass
 class TrainingMonitor:
-    """The curves of a run.
+    """Recorder of a training run's curves, and trigger of its on-policy evaluations.
 
     Attributes:
         name: name of the run in its progress lines.
         clock: clock of the run.
-        on_policy: called at each checkpoint; its time does not count as the run's.
+        on_policy: function that is called at each checkpoint; its time does not count as the run's.
         writer: writer of the curves; None: none are written.
         evaluation_seconds: seconds spent on on-policy evaluation, which do not count as the run's.
     """

@@ -24,13 +24,13 @@ from workbench.training.options import convert, types_of
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named recipe.
+    """A training recipe: its name, its options, and the function that runs it.
 
     Attributes:
         name: Registry name.
-        help: One line about its result.
-        options: Dataclass of its options; every field has a default.
-        run: Runs it.
+        help: One line about the recipe's result.
+        options: Dataclass of the recipe's options; every field has a default.
+        run: Function that runs the recipe.
         choose_options: For a recipe that trains several kinds of models: returns the options class of the kind that the
             given values name; `options` then has the options of all kinds.
     """
@@ -81,7 +81,7 @@ def finish(
         result: the run.
         out: folder of the model.
         more: further figures.
-        card: returns the text of the card below its title; None: no card.
+        card: function that returns the text of the card below its title; None: no card.
     """
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
@@ -107,7 +107,7 @@ def training_recipe(
         summary: one line about its result.
         options_class: dataclass of its options, with the model's folder as `folder` or `out`.
         train: trains and writes the model; returns its figures, and further facts for its card.
-        card: returns the text of the card below its title; None: `workbench train` writes no card.
+        card: function that returns the text of the card below its title; None: `workbench train` writes no card.
         choose_options: see `Recipe`.
     """
 

@@ -237,13 +237,13 @@ RECIPES |= {
 
 
 def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Run a recipe.
+    """Run a training recipe.
 
     Args:
         name: Name of the recipe.
         options: Its options by name; missing ones and `None` take their defaults, strings are converted. Without
             `resume` it continues from its checkpoint if there is one.
-        report: Receives progress lines.
+        report: Function that receives progress lines.
 
     Returns:
         The measured figures.

@@ -28,7 +28,7 @@ def resolve_resume(
     Args:
         options: parsed options.
         user_options: options by name, as the user gave them.
-        report: receives progress lines.
+        report: function that receives progress lines.
 
     Raises:
         ParameterError: a checkpoint has other settings.

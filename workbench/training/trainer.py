@@ -25,10 +25,10 @@ SEED_FACTOR = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A training step.
+    """Number, progress and random generator of one training step.
 
     Attributes:
-        number: its number, from 0.
+        number: number of the step, from 0.
         progress: finished share of the run, from 0 to 1.
         generator: random generator that depends on the run's seed and on `number` alone, so that a resumed run
             continues as if it had not been interrupted.
@@ -60,7 +60,7 @@ before the next loss, and added up; figures of the same name are added up, too."
 
 
 def step_generator(seed: int, number: int) -> torch.Generator:
-    """Return the random generator of a step."""
+    """Return the random generator of a training step, seeded by the run's seed and the step's number."""
     return torch.Generator().manual_seed(seed * SEED_FACTOR + number)
 
 
@@ -107,14 +107,14 @@ class Curve:
 
 @dataclass
 class Trainer:
-    """Training of one net.
+    """Training of one net to the end of a run, with checkpoints and progress lines.
 
     Attributes:
         name: name of the run in its progress lines.
         options: length, checkpoint, learning rates and seed of the run.
         net: the net; its state is in the checkpoints.
-        losses: computes the loss of a step.
-        report: receives progress lines.
+        losses: function that computes the loss of a step.
+        report: function that receives progress lines.
         evaluate: returns figures on held-out data, with the net in evaluation mode; None: nothing is measured.
         save: writes the model, after `evaluate`; None: the caller does at the end.
         optimizers: optimizers of the net; empty: the optimizers that `options` defines.

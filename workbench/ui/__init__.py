@@ -16,7 +16,7 @@ __all__ = ["LAUNCH", "LazyClient", "build"]
 
 
 def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
-    """Return the whole page.
+    """Return the app's main page.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.

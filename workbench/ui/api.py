@@ -43,7 +43,7 @@ LEASE_S = 10.0
 
 
 def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
-    """Register the endpoints. Call inside the app's `gr.Blocks`.
+    """Register the endpoints of the API. Call this inside the app's `gr.Blocks`.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.

@@ -20,13 +20,13 @@ FILES = ("csv", "parquet")
 
 
 def add(client: Client) -> None:
-    """Add the tab's content. Call inside its `gr.Tab`."""
+    """Add the content of the Compare tab. Call this inside the tab's `gr.Tab`."""
     view = CompareView(client)
     add_view("compare", view.server_functions(), decode=view.decode, tab="compare", elem_id="wb-compare")
 
 
 class CompareView:
-    """Calls of the view, as plain functions over the client."""
+    """Functions that the Compare tab's page calls, over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -54,7 +54,7 @@ class CompareView:
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the trace of a lane on a prompt, for the Live view."""
+        """Return the trace of a lane (a method with its settings) on a prompt, for the Live view."""
         comparison = self._jobs.get(request.get("job"))
         lane = next((lane for lane in comparison.lanes if lane.name == request.get("lane")), None)
         prompt = wire.check_integer("prompt", request.get("prompt") or 0)
@@ -63,7 +63,7 @@ class CompareView:
         return lane.traces[prompt].to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one row per run, as CSV or Parquet, in base64."""
+        """Return the table of a comparison, one row per run, as a CSV or Parquet file in base64."""
         from workbench.bench.tables import as_bytes  # Polars, which few visits need
 
         kind = request.get("kind")
@@ -73,7 +73,7 @@ class CompareView:
         return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
 
     def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Compare, and yield progress: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
+        """Compare methods, and yield messages; `step` of each is a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             options = ComparisonRequest.options(self.client, request)

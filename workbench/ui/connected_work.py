@@ -24,7 +24,7 @@ async def while_connected(
 
     Args:
         work: the function to run.
-        keep_alive_message: returns the message to send while the work continues.
+        keep_alive_message: function that returns the message to send while the work continues.
         run_in_thread: runs a function in a thread.
 
     Yields:

@@ -31,11 +31,11 @@ class DependencyCache(Generic[T]):
         self._working = threading.Lock()
 
     def get(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Return the answer for a key. Callers must not change it.
+        """Return the cached answer for a key, or compute it. Callers must not change the answer.
 
         Args:
             key: everything that the answer depends on.
-            work: computes the answer. Its exceptions are raised, and nothing is cached.
+            work: function that computes the answer. After an exception, nothing is cached.
 
         Raises:
             DisconnectedError: the caller disconnected while it waited for another thread.

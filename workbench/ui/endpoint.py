@@ -186,7 +186,7 @@ def _bound(
 def _with_signature(
     wrapped: Callable[..., Any], function: Callable[..., Any], signature: inspect.Signature, kind: type[Request]
 ) -> Callable[..., Any]:
-    """Return an endpoint with the name, arguments, types and help that Gradio, the API page and MCP show."""
+    """Give `wrapped` the name, signature and help of `function`, which Gradio, the API page and MCP show; return it."""
     functools.update_wrapper(wrapped, function)
     del wrapped.__wrapped__  # type: ignore[attr-defined]
     arguments = [name for name in signature.parameters if name not in ("self", "request")]

@@ -40,12 +40,12 @@ def files() -> dict[str, Path]:
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the names of modules by file name."""
+    """Return the names of JavaScript modules by file name."""
     return {module(name): name for name in modules.module_names()}
 
 
 def module(name: str) -> str:
-    """Return the file name of a module."""
+    """Return the public file name of a JavaScript module."""
     return f"js/{name}.js"
 
 
@@ -76,7 +76,7 @@ def replay_sources(view: str) -> bytes:
 
 
 class Files:
-    """ASGI middleware that serves these files. Names outside the table are never looked up on the disk."""
+    """ASGI middleware that serves the pages' files. Names that `files` lacks are never looked up on the disk."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

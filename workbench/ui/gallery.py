@@ -14,12 +14,12 @@ from workbench.views import recorded_runs
 
 
 def add(demo: gr.Blocks, saved_runs: SavedRunsView, client: Client | None = None) -> None:
-    """Add the page to the app.
+    """Add the page /gallery to the app.
 
     Args:
         demo: the finished main page.
         saved_runs: runs saved on this machine.
-        client: lists the methods that can run here; None: the page cannot filter by that.
+        client: lists the methods that can run here; None: the page cannot filter by them.
     """
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ SCRIPT = (
 
 
 class IdlePageMiddleware:
-    """ASGI middleware that adds the script to the head of every HTML document and corrects the path of its `<base>`."""
+    """ASGI middleware that adds `SCRIPT` to the head of every HTML page and corrects the address in its `<base>`."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Jobs(Generic[T]):
-    """Jobs of one kind, by unguessable ids."""
+    """Running and finished jobs of one kind, such as comparisons, by unguessable ids."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, T] = OrderedDict()
@@ -38,7 +38,7 @@ class Jobs(Generic[T]):
         """
         with self._lock:
             if not isinstance(job, str) or job not in self._results:
-                raise UnknownNameError("This result is no longer stored here.", "Measure it again.")
+                raise UnknownNameError("This result is no longer stored here.", "Run the measurement again.")
             return self._results[job]
 
     def add(self, what: T) -> str:

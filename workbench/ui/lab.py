@@ -33,7 +33,7 @@ NOT_INSTALLED = (
 
 
 def add(client: Client, saved_runs: SavedRunsView) -> None:
-    """Add the tab's content. Call inside its `gr.Tab`.
+    """Add the content of the Lab tab. Call this inside the tab's `gr.Tab`.
 
     Args:
         client: lists targets and loads promoted heads.
@@ -45,7 +45,7 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
 
 class LabView:
-    """Calls of the view, as plain functions over the client and the lab's folder.
+    """Functions that the Lab tab's page calls, over the client and the folder of the lab (training of heads).
 
     No path comes from the browser: runs are named by their ids, targets by their names in the list.
 
@@ -128,18 +128,18 @@ class LabView:
         return {"id": self._open().start(training_request).id}
 
     def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Signal a run to end after its current step; it saves a checkpoint."""
+        """Signal a training run to end after its current step; it saves a checkpoint."""
         return {"id": self._open().stop(request.get("id")).id}
 
     def resume(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Continue a run from its checkpoint."""
+        """Continue a training run from its last checkpoint."""
         return {"id": self._open().resume(request.get("id")).id}
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Use a run's head for drafting in this app, also in runs in progress; with `on` False, stop using it."""
+        """Draft with a training run's head in this app, also in running generations; with `on` False, stop that."""
         lab = self._open()
         if "heads" not in self.client.capabilities:
-            raise MethodUnavailableError("This backend cannot load new heads.", "Start it with --head FOLDER.")
+            raise MethodUnavailableError("This backend cannot load new heads.", "Start the backend with --head FOLDER.")
         run = lab.run(request.get("id"))
         result = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
         return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
@@ -150,13 +150,13 @@ class LabView:
             (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete a run; if its head was promoted, the app stops drafting with it."""
+        """Delete a training run; if its head was promoted, the app stops drafting with that head."""
         options = {"prefer_heads": self.client.prefer_heads} if "heads" in self.client.capabilities else {}
         self._open().delete(request.get("id"), **options)
         return {}
 
     def _open(self) -> Lab:
-        """Return the lab.
+        """Return the `Lab`, which manages the training runs.
 
         Raises:
             MethodUnavailableError: the lab is disabled for this caller.

@@ -11,7 +11,7 @@ from workbench.views import recorded_runs, tour
 
 
 def add(demo: gr.Blocks) -> None:
-    """Add the page to the app."""
+    """Add the page /learn to the app."""
 
     def steps(request: dict[str, Any]) -> list[dict[str, Any]]:
         return tour_steps()

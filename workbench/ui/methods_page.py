@@ -30,7 +30,7 @@ _method_maps: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
 
 
 def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None) -> None:
-    """Add the page to the app.
+    """Add the page /methods to the app.
 
     Args:
         demo: the finished main page.
@@ -128,7 +128,9 @@ def definitions() -> list[dict[str, str]]:
 
 
 def compatibility(client: Client) -> dict[str, Any]:
-    """Return methods by pairs of target and draft model: `columns` of pairs, `rows` of reasons (empty: it runs).
+    """Return which methods run with which models: a column per target and draft model, a row of reasons per method.
+
+    `columns` are the pairs of models; an entry of `rows` has a reason for each column; empty: the method can run.
 
     A target that may not be used here has no columns, for example one that a public app would have to download.
     """

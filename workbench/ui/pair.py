@@ -15,7 +15,7 @@ FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "t
 
 
 def add(saved_runs: SavedRunsView) -> None:
-    """Add the tab's content. Call inside its `gr.Tab`."""
+    """Add the content of the tab for two runs. Call this inside the tab's `gr.Tab`."""
 
     def run(request: dict[str, Any]) -> dict[str, Any]:
         return load_run(saved_runs, request)

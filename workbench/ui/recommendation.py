@@ -18,10 +18,10 @@ MAX_CHARS = 200_000
 
 
 class RecommendationView:
-    """Calls of the view, as plain functions over the client.
+    """Functions that the page of recommendations calls, over the client.
 
     Args:
-        client: runs the measurement.
+        client: client that runs the measurement.
         saved_runs: saved runs whose prompts may be measured.
     """
 
@@ -52,7 +52,7 @@ class RecommendationView:
     def decode(
         self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Measure; each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
+        """Measure which method is fastest; each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
 
         Args:
             request: `target`, `seconds`, `channel`, and either `text`, the prompts that the user typed or pasted, or

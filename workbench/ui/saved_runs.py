@@ -119,7 +119,7 @@ class SavedRunsView:
         return rows, len(saved)
 
     def significance(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the differences between the groups `first` and `second` of runs, by names; see `compare_runs`."""
+        """Return the differences between two groups of saved runs, `first` and `second` (names); see `compare_runs`."""
         groups: list[list[Trace]] = []
         for side in ("first", "second"):
             names = request.get(side)
@@ -157,7 +157,7 @@ class SavedRunsView:
         return {"tags": tags}
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete a run."""
+        """Delete a saved run."""
         self._store().delete(_text(request, "id"))
         return {}
 

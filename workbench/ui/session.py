@@ -161,7 +161,7 @@ class Session:
         trace_data = request.get("trace")
         trace = export.read_wire(trace_data) if isinstance(trace_data, dict) else self._run(request).trace
         if trace is None:
-            raise WorkbenchError("The run has no rounds yet.", "Wait for its first round.")
+            raise WorkbenchError("The run has no rounds yet.", "Wait until the run has finished a round.")
         return {"data": base64.b64encode(export.to_parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +304,10 @@ class Session:
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
-    """Return the error for a target that is not offered. `here`: whether the request comes from this machine's user."""
+    """Return the error for a target that this view does not list.
+
+    `here`: whether the request comes from this machine's user.
+    """
     available = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
     hint = " For another model, start the app with --target." if here else ""
     return wire.error_to_wire(
@@ -313,7 +316,7 @@ def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str
 
 
 def _translates(method: Any) -> bool:
-    """Return whether a method drafts with a model of any vocabulary."""
+    """Return whether a method accepts a draft model whose vocabulary differs from the target's."""
     try:
         return ANY_DRAFTER in method_info.get(str(method)).needs
     except UnknownNameError:

@@ -38,7 +38,7 @@ FOLDERS = 64
 
 
 def add(client: Client) -> None:
-    """Add the tab's content. Call inside its `gr.Tab`."""
+    """Add the content of the Sweep tab. Call this inside the tab's `gr.Tab`."""
     view = SweepView(client)
     add_view("sweep", view.server_functions(), decode=view.decode, tab="sweep", elem_id="wb-sweep")
 
@@ -81,7 +81,7 @@ class Job:
 
 
 class SweepView:
-    """Calls of the view, as plain functions over the client."""
+    """Functions that the Sweep tab's page calls, over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -93,7 +93,7 @@ class SweepView:
         return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the side panel."""
+        """Return the data of the Sweep tab's side panel."""
         from workbench.bench.comparison_figures import METRICS, THEORY
         from workbench.bench.grid import OPTIONS
         from workbench.bench.prompts import groups_of, load_prompts
@@ -130,7 +130,7 @@ class SweepView:
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the trace of a cell, for the Live view."""
+        """Return the trace of one cell of a sweep, for the Live view."""
         job = self._jobs.get(request.get("job"))
         result = job.update.results.get(request.get("cell"))
         trace = None if result is None else job.folder.trace(result)
@@ -139,7 +139,7 @@ class SweepView:
         return trace.to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one row per cell, as CSV or Parquet, in base64."""
+        """Return the table of a sweep, one row per cell, as a CSV or Parquet file in base64."""
         from workbench.bench.tables import as_bytes
 
         kind = request.get("kind")
@@ -171,11 +171,11 @@ class SweepView:
         if not is_user() or name not in {
             path.parent.name for path in folder().glob("*/sweep.json")
         }:  # a name never becomes a path
-            raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
+            raise UnknownNameError("This sweep is no longer stored here.", "Run the sweep again.")
         saved = SweepFolder(folder() / name)
         updates = load_updates(saved)
         if not number.isdecimal() or int(number) >= len(updates):
-            raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
+            raise UnknownNameError("This sweep is no longer stored here.", "Run the sweep again.")
         update = updates[int(number)]
         job = self._jobs.add(Job(update, saved))
         return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}

@@ -8,5 +8,5 @@ from workbench.ui.pages import add_page
 
 
 def add(demo: gr.Blocks) -> None:
-    """Add the page to the app."""
+    """Add the page /verifiers to the app."""
     add_page(demo, "Verifiers", "verifiers", [])

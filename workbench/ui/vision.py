@@ -16,7 +16,7 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 
 
 def add(client: Client, saved_runs: SavedRunsView) -> None:
-    """Add the tab's content. Call inside its `gr.Tab`."""
+    """Add the content of the Vision tab. Call this inside the tab's `gr.Tab`."""
     session = VisionSession(client, saved_runs)
     add_view("vision", session.server_functions(), decode=session.decode, tab="vision", elem_id="wb-vision")
 

@@ -43,12 +43,12 @@ def module_names() -> list[str]:
 
 
 def module_path(name: str) -> Path:
-    """Return the file of a module."""
+    """Return the path of a JavaScript module."""
     return JS / f"{name}.js"
 
 
 def module_text(name: str) -> str:
-    """Return the source of a module."""
+    """Return the source of a JavaScript module."""
     return module_path(name).read_text(encoding="utf-8")
 
 
@@ -59,7 +59,7 @@ def delivered_text(name: str) -> str:
 
 
 def direct_imports(name: str) -> list[str]:
-    """Return the direct imports of a module."""
+    """Return the modules that a JavaScript module imports directly."""
     return [_named(name, match[2]) for match in _IMPORT.finditer(module_text(name))]
 
 

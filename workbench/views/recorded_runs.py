@@ -133,7 +133,7 @@ def _read(path: Path) -> tuple[Trace, dict[str, Any]]:
         content = json.loads(gzip.decompress(path.read_bytes()))
         return Trace.from_wire(content), {key: content[key] for key in ("plain", "baseline") if key in content}
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Record it again.") from None
+        raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Record the run again.") from None
 
 
 def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Baseline | None = None) -> int:

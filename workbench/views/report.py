@@ -46,7 +46,7 @@ class Panel:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the file's text.
+    """Return the text of a bench report as an HTML file.
 
     Args:
         report: `BenchReport.to_wire()`.

@@ -128,7 +128,7 @@ def keep_or_refuse(trace: Trace) -> Step:
         question="p(x) = 0.3 and q(x) = 0.6. How often is x accepted?",
         choices=("3 times in 10", "half of the time", "always"),
         right=1,
-        why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, it is always accepted: the drafter proposed "
+        why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, x is always accepted: the drafter proposed "
         "it too rarely, and the residual distribution adds the missing probability.",
         cards=("ribbon", "tree", "card"),
         places=accepted_nodes,
@@ -259,7 +259,7 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveStep:
-    """Step of the short form, which runs on the Live page itself.
+    """Step of the tour's short form, which runs on the Live page itself.
 
     Attributes:
         name: key of `TITLES`; also of `STEPS` if Learn has a longer step on the subject.

@@ -50,7 +50,7 @@ def app_link(
     """
     root = (base or os.environ.get("WORKBENCH_URL") or APP).rstrip("/")
     if not root.startswith(HTTP):
-        raise ValueError(f"{root!r} is not the address of an app. Use one like {APP!r}.")
+        raise ValueError(f"{root!r} is not the address of an app. Use an address like {APP!r}.")
     return AppLink(f"{root}/?{query(trace, pin, settings)}", text)
 
 

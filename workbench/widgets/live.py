@@ -167,5 +167,7 @@ def live(run: RunHandle, wb: Client | None = None) -> Live:
     """
     client = wb or getattr(run, "_host", None) or getattr(run, "_connection", None)
     if client is None:
-        raise WorkbenchError("The backend of this run is unknown.", "Pass it as the second argument: live(run, wb).")
+        raise WorkbenchError(
+            "The backend of this run is unknown.", "Pass the backend as the second argument: live(run, wb)."
+        )
     return Live(run, client)

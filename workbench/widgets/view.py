@@ -182,7 +182,8 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
     trace_list = list(traces)
     if not trace_list or (names is not None and len(names) != len(trace_list)):
         raise ValueError(
-            f"Give one name for each trace, and at least one trace: {len(trace_list)} traces, names {names!r}."
+            "Give one name for each trace, and at least one trace. "
+            f"There are {len(trace_list)} traces and the names {names!r}."
         )
     lane_names = [str(name) for name in names] if names is not None else [t.header.method for t in trace_list]
     rows = [

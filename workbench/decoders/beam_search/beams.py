@@ -118,7 +118,7 @@ class Search:
         return bool(self.beams) and self.can_improve and not (stop_rule == FULL and is_full)
 
     def common_prefix(self) -> int:
-        """Return the number of tokens that every possible result of the search shares."""
+        """Return the number of first tokens that all possible results of the search share."""
         texts = [beam.tokens for beam in self.beams] + [h.tokens for h in self.finished[:1]]
         n = 0
         while all(len(text) > n and text[n] == texts[0][n] for text in texts):
@@ -126,7 +126,7 @@ class Search:
         return n
 
     def drop_others(self, token: int) -> None:
-        """Keep only candidates that begin with this token."""
+        """Keep only candidate texts that begin with this token."""
         self.beams = [beam for beam in self.beams if beam.tokens[0] == token]
         self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
 

@@ -53,7 +53,7 @@ class BeamSearch(DecoderParams):
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
-    """A sequence's search and the hidden states of its scratch nodes.
+    """Beam search of one sequence, and the hidden states of its uncommitted nodes in the KV cache.
 
     Attributes:
         search: beams and finished hypotheses.
@@ -124,7 +124,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return self._commit(sequence, search.common_prefix(), signals)
 
     def _room(self, sequence: Sequence) -> int:
-        """Return the number of scratch nodes that the KV cache can hold after the committed text."""
+        """Return the number of uncommitted nodes that the KV cache can hold after the committed text."""
         return self.models.target.cache.capacity - sequence.cache_slot.length
 
     def _end_reason(self, sequence: Sequence, tokens: TokenSequence[int], base: int) -> str:

@@ -289,7 +289,7 @@ class VerifiedTree:
 
     @property
     def sources(self) -> list[str]:
-        """Return the source of each node."""
+        """Return the source of each drafted node: the name of the drafter or datastore that proposed the node."""
         source = self.tree.source
         return [source] * len(self.acceptance.tokens) if isinstance(source, str) else list(source)
 

@@ -24,7 +24,7 @@ from workbench.engine.round_timing import RoundTimer, time_drafting
 
 
 class DraftVerify(SequenceLifetime):
-    """Draft-and-verify decoder. Each phase returns the rounds of the sequences that had no error in it."""
+    """Draft-and-verify decoder. Each phase returns the rounds of the sequences without an error in that phase."""
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences. Return whether at least one sequence had a round."""

@@ -1,4 +1,4 @@
-"""Image information that a drafter uses, for the trace."""
+"""Report the image information that a drafter uses, for the trace."""
 
 from __future__ import annotations
 

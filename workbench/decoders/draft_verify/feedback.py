@@ -1,4 +1,4 @@
-"""Former path of the data that parts receive, for parts that were written before it moved to `parts.py`."""
+"""Former path of `RoundFeedback` and other data, for drafters and policies older than their move to `parts.py`."""
 
 from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback, TentativeDecision, Verification
 

@@ -30,7 +30,7 @@ from workbench.models.loading import Models
 from workbench.trace.events import Round, Trace
 
 LONGEST = 1536
-"""Most positions of prompt and text together: the memory for attention weights grows with their square."""
+"""Maximum number of positions of prompt and text: the memory for attention weights grows with their square."""
 AT_ONCE = 16
 """Number of tokens whose gradients are computed together."""
 
@@ -59,7 +59,9 @@ def explain(
     tokens = [e.token for r in rounds for e in r.emitted]
     if request.image_inputs is None or not tokens:
         raise PromptError(
-            "There is nothing to explain: the run has no images." if request.image_inputs is None else "No token yet.",
+            "There is nothing to explain: the run has no images."
+            if request.image_inputs is None
+            else "There is no token to attribute yet.",
             "Start a run with an image." if request.image_inputs is None else "Try again in a moment.",
         )
     if request.image_inputs["input_ids"].shape[1] + len(tokens) > LONGEST:

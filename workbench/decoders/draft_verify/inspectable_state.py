@@ -99,7 +99,7 @@ class InspectableState(ABC):
         self.n_accepted += sum(self.is_own_source(source[node]) for node in path)
 
     def is_own_source(self, source: str) -> bool:
-        """Return whether a node with this source comes from this state."""
+        """Return whether a node with this `DraftTree.source` was drafted from this state."""
         return not self.sources or source in self.sources
 
     @abstractmethod
@@ -112,7 +112,7 @@ class InspectableState(ABC):
         Raises:
             MethodUnavailableError: this kind of state cannot be saved.
         """
-        raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "It is on disk already.")
+        raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "This state is already on disk.")
 
     def merge(self, arrays: Arrays, vocabulary: int) -> None:
         """Merge the arrays of `pack` into the state.
@@ -124,7 +124,9 @@ class InspectableState(ABC):
         Raises:
             ModelError: the arrays are invalid.
         """
-        raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Name its folder instead.")
+        raise MethodUnavailableError(
+            f"The {self.title.lower()} cannot be loaded.", "Give the folder of this state instead."
+        )
 
     def clear(self) -> None:
         """Clear a state shared by several requests. Other states are replaced by new ones instead."""
@@ -132,7 +134,7 @@ class InspectableState(ABC):
 
 
 def inspectable_state_of(state: Any) -> InspectableState | None:
-    """Return the part of a drafter's state that can be inspected; None if it has none."""
+    """Return the part of a drafter's state that users can inspect; None if the state has no such part."""
     inspectable = state if isinstance(state, InspectableState) else getattr(state, "inspectable", None)
     return inspectable if isinstance(inspectable, InspectableState) else None
 

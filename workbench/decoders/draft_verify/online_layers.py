@@ -143,7 +143,7 @@ class TrainableLayers(OnlineTrainer):
         return fingerprint(self.runner.model)
 
     def matches(self, whose: str) -> bool:
-        """Return whether a fingerprint belongs to these weights, quantised or not."""
+        """Return whether a fingerprint belongs to the original weights, quantised or not."""
         return not fingerprints_differ(whose, self.fingerprint)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -153,7 +153,7 @@ class TrainableLayers(OnlineTrainer):
             yield name, weight.detach(), origin.detach()
 
     def use_weights(self) -> None:
-        """Rebuild the weight-sharing copy from the current layers."""
+        """Rebuild the weight-sharing copy from the current trained layers."""
         self.shared_copy = self._create_copy()
 
     def _create_optimiser(self) -> torch.optim.AdamW:

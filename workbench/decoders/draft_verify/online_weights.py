@@ -54,15 +54,15 @@ class OnlineTrainer(ABC):
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield name, current value (may be written to) and original value of each weight."""
+        """Yield the name, the current value (callers may write to it) and the original value of each weight."""
 
     @abstractmethod
     def use_weights(self) -> None:
-        """Use the current weights for drafting from now on."""
+        """Draft with the current weights from now on."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Reset to the original weights, with a new optimiser."""
+        """Reset the trainer to the original weights, with a new optimiser."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class OnlineTrainer(ABC):
 
     @property
     def most_bytes(self) -> int:
-        """Return the maximum memory of the trainer, in bytes."""
+        """Return the maximum memory of the weights and of everything needed for training, in bytes."""
         return self.n_bytes
 
     def reset_weights(self) -> None:
@@ -130,7 +130,7 @@ class TrainedState(InspectableState, Generic[_L]):
         self.title = f"Changes of the {trainable.label} by online training"
 
     def summarise(self, n: int) -> StateSummary:
-        """Return the weights that changed most."""
+        """Return a summary of the state: its size, and the weights that training has changed most."""
         weights = self.trainable
         changes = sorted(weights.relative_changes().items(), key=lambda item: -item[1])[:n]
         top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]

@@ -47,7 +47,7 @@ class Plan:
     nodes: int | None = None
 
     def limit_nodes(self, nodes: int) -> int:
-        """Limit a number of nodes, or levels of a chain, to the budget."""
+        """Return a number of nodes, or of levels of a chain, limited to the draft budget."""
         return nodes if self.nodes is None else min(nodes, self.nodes)
 
 
@@ -116,7 +116,7 @@ class Verification:
         return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
     def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the distributions of other logits at the same positions, under the sequence's own sampling."""
+        """Return the distributions [N+1, V] of other logits at these positions, with the sequence's sampling."""
         return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
@@ -187,7 +187,7 @@ class TentativeDecision:
 
 
 class Part:
-    """Common base of drafters, tree builders, verifiers and policies."""
+    """Common base of the parts of a method: drafters, tree builders, verifiers and policies."""
 
     name: ClassVar[str] = ""
     """Kebab-case name by which one of several alternatives is chosen."""

@@ -46,7 +46,7 @@ class RoundState:
         sequence: the sequence.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
         drafting: timing of its drafting group.
-        target_input: the sequence's part of the target's forward: the draft, and probe positions after it.
+        target_input: the sequence's part of the target's forward pass: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input at the same positions, [N+1, D].
         layer_states: captured hidden states at the same positions, for the layers that the method requested, each [N+1,
@@ -90,14 +90,14 @@ class RoundState:
 
     @property
     def drafting_group(self) -> Hashable:
-        """Return the key that sequences drafted together share: drafter class and models."""
+        """Return the drafter's class and models: sequences for which these are equal are drafted together."""
         drafter = self.sequence.drafter
         return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
 
     # -- verify --------------------------------------------------------------------------------------------------
 
     def build_input(self, models: Models) -> None:
-        """Assemble the input of the target's forward pass."""
+        """Assemble the input of the target's forward pass for this sequence."""
         assert self.tree is not None
         is_on_host = on_host(models.target.device)
         if not is_on_host:
@@ -236,7 +236,7 @@ class RoundState:
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round for the trace."""
+        """Return the record of the round for the trace."""
         assert self.verified_tree is not None
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
@@ -246,7 +246,7 @@ class RoundState:
 
 
 def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable]) -> list[list[RoundState]]:
-    """Return the rounds in groups with equal keys."""
+    """Return the rounds in groups, each with one value of the function `key`."""
     groups: dict[Hashable, list[RoundState]] = {}
     for r in rounds:
         groups.setdefault(key(r), []).append(r)
@@ -262,7 +262,7 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 
 
 def propose_again(group: abc.Sequence[RoundState]) -> None:
-    """Draft from new states: after a failed call the old ones may be inconsistent."""
+    """Draft again from new drafter states: after a failed call, the old states may be inconsistent."""
     for sequence in [r.sequence for r in group]:
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)
@@ -324,7 +324,7 @@ class VerificationInput:
 
     @property
     def probes(self) -> Probes | None:
-        """Return all probes, in the order of the block."""
+        """Return all probe positions, in the order in which the target reads them."""
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
@@ -371,7 +371,7 @@ class VerificationInput:
         return self.below().segment(sequence, models), whole
 
     def below(self) -> VerificationInput:
-        """Return the part of the block that the layers before `probe_entry_layer` process."""
+        """Return the positions that the target's layers before `probe_entry_layer` process."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
@@ -437,7 +437,7 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
 
 
 def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-    """Return the states from which verification continues; None if a part needs hidden states that they lack."""
+    """Return the exit states from which verification continues; None if they lack states that a part needs."""
     states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
     if states is None:
         return None

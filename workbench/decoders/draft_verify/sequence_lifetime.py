@@ -32,7 +32,7 @@ class SequenceLifetime(RoundDecoder[RoundState]):
     """Part of the decoder that acts on one sequence between its rounds."""
 
     def open(self, sequence: Sequence) -> None:
-        """Create the states of the parts for the committed tokens."""
+        """Create the states of drafter, tree builder, verifier and policy from the sequence's committed tokens."""
         state, method, models = DraftState(), sequence.configured_method, sequence.models
         sequence.state = state
         state.drafter = init_drafter_state(sequence, sequence.drafter, models)
@@ -48,15 +48,15 @@ class SequenceLifetime(RoundDecoder[RoundState]):
             raise
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Change parts, sampling, draft model or images: see `switch`."""
+        """Change the sequence's parts, sampling, draft model or images: see `switch`."""
         switch(sequence, self.models.target, settings)
 
     def revoke(self, sequence: Sequence) -> None:
-        """Take back the tentative tokens."""
+        """Take back the sequence's tentative tokens."""
         revoke_tokens(sequence, len(sequence.state.tentative))
 
     def finish(self, sequence: Sequence) -> None:
-        """Save the drafter's state if the request keeps it."""
+        """Save the drafter's state if the request asks for it (`keep_drafter_state`)."""
         state_actions.save_final_state(sequence, self.context.token_text)
 
     def close(self, sequence: Sequence) -> None:

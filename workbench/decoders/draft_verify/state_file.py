@@ -73,7 +73,7 @@ def kind_of(memory: Any) -> str:
 
 
 def hash_of(models: Models) -> str:
-    """Return `tokenizer_hash` of a target's tokenizer, computed once."""
+    """Return the hash of a target's tokenizer (`tokenizer_hash`), computed once."""
     key = "tokenizer hash"
     if key not in models.shared:
         models.shared[key] = tokenizer_hash(models.tokenizer)

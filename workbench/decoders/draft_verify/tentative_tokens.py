@@ -89,7 +89,7 @@ def settle(
         sequence: sequence; its new tokens are committed.
         new: new tokens.
         states_before: for each new token, the LM head input from which the token before it was drawn.
-        logprobs: their log-probabilities, if requested.
+        logprobs: log-probabilities of the new tokens, if requested.
         reason: why the text ends with the last new token, from `cut`.
         context: the engine's models and texts of tokens.
     """

@@ -77,7 +77,7 @@ class FullDistributions(NodeDistributions):
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
-        """Return the distributions, float [w, V]."""
+        """Return the drafter's distributions after w nodes, float [w, V]."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def full_probs(self) -> Float[Tensor, "w V"]:
@@ -147,7 +147,7 @@ class PartialTree:
         self._below: Int[Tensor, " w"] | None = None
 
     def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None = None) -> None:
-        """Add a level.
+        """Add a level of nodes to the tree.
 
         Args:
             tokens: tokens of the level's nodes.

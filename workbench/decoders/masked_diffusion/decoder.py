@@ -94,7 +94,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         sequence.state = Canvas(tokens=[self.mask_token] * n, probs=[0.0] * n)
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return prompt and canvas as the input of the forward pass. Every token attends to every other."""
+        """Return prompt and canvas as the input of the forward pass. Every token attends to every other token."""
         slot, device = sequence.cache_slot, self.models.target.device
         slot.scratch = 0
         tokens = to_device([*sequence.committed, *sequence.state.tokens], device)
@@ -102,7 +102,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return Segment(slot, tokens, everything, torch.arange(len(tokens), device=device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Fill positions of the first block that has masked ones. Emit the text up to the first masked position."""
+        """Fill positions of the first block with masked positions. Emit the text before the first masked position."""
         params, canvas = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, MaskedDiffusion)
         base = len(sequence.committed)
@@ -131,7 +131,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         Args:
             sequence: sequence with sampling parameters and random stream.
             logits: the model's logits at the m positions.
-            positions: their indices in the canvas.
+            positions: indices of these positions in the canvas.
 
         Returns:
             Token ids, and the model's probability of each.

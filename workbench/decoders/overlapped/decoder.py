@@ -151,7 +151,7 @@ class OverlappedDecoder(DraftVerify):
 
 
 def draft_ahead(r: RoundState) -> AheadDraft:
-    """Draft after the whole draft of a round and one more token, as if the target had accepted all of it."""
+    """Draft after a round's whole draft and one more token, as if the target had accepted the whole draft."""
     sequence, tree = copy.copy(r.sequence), r.tree
     assert tree is not None
     sequence.committed = [*sequence.committed, *tree.tokens.tolist()]
@@ -162,7 +162,7 @@ def draft_ahead(r: RoundState) -> AheadDraft:
 
 
 def without_first(tree: DraftTree) -> DraftTree:
-    """Return a copy of a chain without its first token."""
+    """Return a copy of a drafted chain without its first token."""
     distributions = {} if tree.score is None else {"score": tree.score[1:]}
     if tree.q is not None and tree.child_q_rows is not None:
         at = tree.child_q_rows

@@ -76,7 +76,7 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _powers(x, most):
-    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most).
+    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most), with `most` the maximum of x.
 
     Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
     """

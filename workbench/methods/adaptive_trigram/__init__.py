@@ -9,8 +9,8 @@ from workbench.methods.adaptive_trigram.drafter import AdaptiveTrigram
 from workbench.methods.common.presets import copying
 
 BEST_FIRST = (
-    f"{WRONG_SETTING}: with one table the search converges to best-first order (test_trigram.py), so can at best "
-    "equal it; the paper compares with other drafters."
+    f"{WRONG_SETTING}: with one table, the search converges to best-first order (test_trigram.py), so τ is at best "
+    "equal; the paper compares with other drafters."
 )
 
 METHOD = Method(
@@ -46,7 +46,7 @@ METHOD = Method(
         "Verification draws one token at each node, however many of the searched token sequences contain the node.",
     ),
     order=58,
-    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="The method drafts without a model."),
     drafter=AdaptiveTrigram(),
     **copying(depth=4),
     claims=(

@@ -25,8 +25,8 @@ SEARCHED = TreeBuilderRule(
     "tri-grams",
     "Found in the tri-gram table",
     "This node is among those that the search visited most; in the table its token follows the two before it.",
-    "visits of the search",
-    "weight of its tri-gram",
+    "visits by the search",
+    "weight of the node's tri-gram",
 )
 
 

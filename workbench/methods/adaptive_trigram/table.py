@@ -86,8 +86,8 @@ class Trigrams(InspectableState):
         """Increase the weight of a tri-gram that occurs in the text, up to `HEAVIEST`.
 
         Args:
-            pair: its first two tokens.
-            token: its last token.
+            pair: first two tokens of the tri-gram.
+            token: last token of the tri-gram.
             step: increase.
         """
         row = self.successors(pair)
@@ -99,7 +99,7 @@ class Trigrams(InspectableState):
         Args:
             pair: two tokens.
             tokens: the target's most likely tokens after the pair.
-            probs: their probabilities.
+            probs: probabilities of `tokens`.
             rate: step size.
         """
         row = {token: (1 - rate) * weight for token, weight in self.successors(pair).items()}

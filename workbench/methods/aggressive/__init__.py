@@ -28,8 +28,8 @@ METHOD = Method(
         "the input, and copying continues after the match."
     ),
     formula=(
-        "draft = s(j) … s(j+K−1), with the input s; after a change j follows the shortest output suffix that s "
-        "contains once"
+        "draft = s(j) … s(j+K−1), with input s, pointer j and draft length K; after a change j follows the shortest "
+        "output suffix that s contains once"
     ),
     differences=(
         "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
@@ -41,7 +41,7 @@ METHOD = Method(
         "be copied twice.",
     ),
     order=42,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
     drafter=Aggressive(),
     **copying(Lenient(), depth=12),
     claims=(

@@ -23,7 +23,7 @@ METHOD = Method(
     ),
     formula="x(t+1) ~ p( · | x(1) … x(t) ),  τ = 1",
     order=0,
-    testing=Testing(no_perfect_reason="It drafts without a model."),
+    testing=Testing(no_perfect_reason="The method drafts without a model."),
     drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),

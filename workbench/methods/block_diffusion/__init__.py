@@ -51,7 +51,7 @@ METHOD = Method(
         "A quarter of the blocks in training have some of their tokens unmasked, so that the drafter can take more "
         "than one denoising step; the paper's takes one.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
-        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
+        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws them too.",
         TRIMMED,
     ),
     order=109,
@@ -68,19 +68,19 @@ METHOD = Method(
             "τ relative to PARD, both chains of 5",
             "block that attends to itself and to hidden states of several layers, against a causal sequence of masks",
             None, None,
-            "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
+            "not a claim of the paper, which compares with EAGLE-3: engines offer both methods as parallel drafting",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
             explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
             "τ relative to Medusa, both chains of 3",
             "keys and values from several layers, against heads on the last hidden state",
-            None, None, "ours: Medusa also drafts in one pass; the paper compares with EAGLE-3",
+            None, None, "not a claim of the paper, which compares with EAGLE-3: Medusa also drafts in one pass",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
             key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ with three steps relative to one",
+            "τ with three denoising steps relative to τ with one",
             "tokens filled in earlier improve the remaining positions", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",

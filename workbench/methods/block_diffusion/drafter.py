@@ -50,7 +50,7 @@ from workbench.models.runner import SCRATCH
 
 LONGEST = 8
 """Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
-TRAIN_ADVICE = "Train them for this target: workbench train block-diffusion --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class BlockDiffusion(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None: this drafter reads no images."""
+        """Return None, that is, no attribution: this drafter reads no images."""
 
 
 def _net(models: Models) -> BlockNet:

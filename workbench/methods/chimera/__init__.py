@@ -42,14 +42,15 @@ METHOD = Method(
         "bundled target. Each level may be less accurate.",
         "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
         "the released code has an LM head per level.",
-        "It is trained on the target's distributions, where the released code uses the tokens of the text. The "
-        "distance between its states and the target's, which the paper computes, is not part of the loss here.",
+        "The drafter is trained on the target's distributions, where the released code uses the tokens of the text. "
+        "The distance between the drafter's states and the target's, which the paper computes, is not part of the "
+        "loss here.",
         "In training a draft attends to its own earlier steps; the released code's mask, as stored, hides them.",
         "The default tree has 12 nodes in 4 levels, because each node costs a small target relatively more time; τ "
         "may be lower.",
     ),
     order=91,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(

@@ -48,7 +48,7 @@ METHOD = Method(
         "relatively more time; τ may be lower.",
     ),
     order=89,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_clover.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_clover.py."),
     drafter=Clover(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(

@@ -19,10 +19,11 @@ _Net = TypeVar("_Net", bound="AttentionNet")
 
 
 class DraftKVCache:
-    """KV cache of a drafter's layer for one text: stable entries, followed by speculative ones.
+    """KV cache of a drafter's layer for one text: committed entries, then speculative entries of drafted tokens.
 
-    Stable entries were computed from hidden states of the target. Speculative entries were computed from the drafter's
-    own predictions while it built a tree; they are dropped after every verification, even those of accepted nodes.
+    Committed entries, the first `n_stable`, were computed from hidden states of the target. Speculative entries were
+    computed from the drafter's own predictions while it built a tree; they are dropped after every verification, even
+    those of accepted nodes.
     """
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
@@ -52,15 +53,15 @@ class DraftKVCache:
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
-        """Make all entries stable, so that `drop_speculative` keeps them."""
+        """Commit all entries, so that `drop_speculative` keeps them."""
         self.n_stable = self.n_used
 
     def truncate(self, n: int) -> None:
-        """Make the first n entries stable, and drop all others."""
+        """Commit the first n entries, and drop all other entries."""
         self.n_stable = self.n_used = n
 
     def drop_speculative(self) -> None:
-        """Drop the speculative entries."""
+        """Drop the speculative entries, which belong to drafted tokens."""
         self.n_used = self.n_stable
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TRIMMED = (
     "Heads for a large vocabulary propose only the 8,192 tokens that their target emits most; the target can still "
-    "emit the others."
+    "emit all other tokens."
 )
 
 LOSSES = (
@@ -15,6 +15,6 @@ LOSSES = (
 NORMS = (
     "The feature and the embedding are each normalised before they are fused, the layer normalises its input once "
     "more, and its output goes through a norm that is initialised as the target's final norm: EAGLE has none of "
-    "these. They keep a short training stable, and predictions may differ from the paper's by more than their "
-    "training."
+    "these norms. They keep a short training stable; predictions may differ from the paper's for this reason, too, and "
+    "not only because of the shorter training."
 )

@@ -35,7 +35,7 @@ FEATURES = CaptureSelection(features=True)
 
 @dataclass(slots=True)
 class FeatureState:
-    """Drafting state of a feature drafter for one text. A pair is a feature and the token after it.
+    """Drafting state of a feature drafter for one text. The drafter reads pairs: a feature and the token after it.
 
     Attributes:
         net: the drafter.
@@ -43,8 +43,8 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted at the newest stable pair, [1, D]; k features if the drafter predicts k at once, [k,
-            D]; None before the first pair.
+        guess: feature predicted at the newest pair of committed tokens, [1, D]; k features if the drafter predicts k at
+            once, [k, D]; None before the first pair.
         features: features of accepted positions, [m, D] each, that the drafter has not read yet.
         tokens: tokens that follow these positions.
         compiled_net: compiled version of the net's layer and the LM head, if available.
@@ -75,7 +75,7 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed inputs, make their KV cache entries stable, and return the last prediction.
+        """Read the inputs of committed tokens, commit their KV cache entries, and return the last prediction.
 
         Args:
             x: inputs.
@@ -87,7 +87,7 @@ class FeatureState:
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted pairs, make their KV cache entries stable, and return the prediction at the newest pair."""
+        """Read the accepted tokens and features, commit their KV cache entries, and return the newest prediction."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -103,7 +103,7 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the accepted pairs that the drafter has not read yet, and clear their list; None if there are none."""
+        """Return the accepted tokens and features that the drafter has not read yet, and clear their lists; or None."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -123,7 +123,7 @@ class FeatureState:
         Args:
             features: predicted features.
             tokens: drafted tokens that follow them.
-            positions: positions of the pairs, counted from the newest stable pair.
+            positions: positions of the pairs, counted from the newest committed pair.
             tree_mask: bool [w, s + w], the speculative entries that each pair attends to, the new ones last. None: a
                 chain, with causal attention.
         """
@@ -218,7 +218,7 @@ class FeatureDistributions(NodeDistributions):
 
 
 class FeatureGrowth(PartialTree):
-    """Tree after the newest stable pair. The input of each node uses the feature that its parent predicts."""
+    """Draft tree after the newest committed token. A node's input uses the feature that its parent predicts."""
 
     def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
@@ -402,5 +402,5 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     """
     is_single_command = recipe == "chat-heads"  # each of these nets has its own training command
     arguments = f"{kind.kind} --target …" if is_single_command else f"{recipe} --set method={kind.kind}"
-    advice = f"Train them for this target: workbench train {arguments}"
+    advice = f"Train a head for this target: workbench train {arguments}"
     return load_fitting(kind, models, f"{kind.kind} weights", advice)

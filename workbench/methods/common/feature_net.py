@@ -234,7 +234,7 @@ class FeatureNet(DecoderLayer):
 
         Args:
             x: inputs.
-            positions: their positions in the text.
+            positions: positions of the inputs in the text.
             mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
             kv_cache: KV cache of earlier positions; the entries of the inputs are appended.
         """

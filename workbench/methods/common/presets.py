@@ -38,9 +38,9 @@ def tree_head(
     drafter: type[DistributionDrafter] = DistributionDrafter,
     policies: Sequence[PolicyClass] = (Fixed, Planned, Entropy, Bandit),
 ) -> Parts:
-    """Return the parts of a drafter with a distribution, which may draft trees: heads, and a draft model with trees.
+    """Return the parts of a drafter that has a distribution q and may draft trees: a head, or a draft model.
 
-    It offers all tree builders that the drafter supports and all verifiers that are exact for one of them.
+    The method offers all tree builders that the drafter supports, and all verifiers that are exact for one of them.
 
     Args:
         default: the default tree builder, with its settings.
@@ -61,7 +61,7 @@ def tree_head(
 def copying(
     *other_verifiers: Verifier, depth: int, policies: Sequence[PolicyClass] = (Fixed, Planned, Bandit)
 ) -> Parts:
-    """Return the parts of a drafter that looks drafts up and has no distribution: n-grams, tries, guesses.
+    """Return the parts of a drafter that copies drafts from n-grams, tries or guesses and has no distribution q.
 
     Args:
         other_verifiers: approximate verifiers offered besides the exact one.

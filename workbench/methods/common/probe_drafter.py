@@ -104,7 +104,7 @@ class ProbeDrafter(DistributionDrafter):
 
         Args:
             sequence: the sequence.
-            tree: its draft.
+            tree: draft of the sequence.
             layout: anchor, step and ensemble index of each probe.
             probes: positions and attention mask of the probes; the tokens are −1.
         """
@@ -171,7 +171,7 @@ def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCo
 
     Args:
         sequence: the sequence.
-        tree: its draft.
+        tree: draft of the sequence.
         useful: maximum useful number after one position, which is smaller near the end of the text.
     """
     planned = planned_probe_counts(sequence, tree) if len(tree) else None

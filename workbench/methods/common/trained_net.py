@@ -140,7 +140,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
     Raises:
         ModelError: the folder cannot be read, or its net was trained for another target.
     """
-    net = load_trained(kind, models, label, "Train or fetch them again.")
+    net = load_trained(kind, models, label, "Train or fetch the heads again.")
     if net.width != models.target.hidden_size:
         raise ModelError(
             f"These {label} read hidden states of width {net.width}; the target's are {models.target.hidden_size}.",

@@ -23,5 +23,5 @@ def warm_param(state_name: str) -> Any:
         state_name: name of the state in the parameter's description.
     """
     return param(
-        False, doc=f"keep {state_name} for later runs on this backend; a seeded run then depends on earlier ones"
+        False, doc=f"keep {state_name} for later runs on this backend; a seeded run then depends on earlier runs"
     )

@@ -26,7 +26,7 @@ METHOD = Method(
         "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
     ),
     formula=(
-        "small MLP = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt "
+        "small MLP = the k columns j of the big MLP with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt "
         "(a: activations, w: down projection)"
     ),
     differences=(

@@ -37,8 +37,8 @@ METHOD = Method(
         "The next draft uses the exit and length with the most expected tokens per layer computed."
     ),
     formula=(
-        "TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with acceptance rate α of exit E, d drafts, L "
-        "layers, and an LM head that costs h layers"
+        "expected tokens per computed layer TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with "
+        "acceptance rate α of exit layer E, d drafts, L layers, and an LM head that costs h layers"
     ),
     differences=(
         "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
@@ -53,7 +53,7 @@ METHOD = Method(
     order=71,
     testing=Testing(
         short={"policy": "fixed", "depth": 2},
-        no_perfect_reason="It exits before the last layer: see test_dynamic_exit.py.",
+        no_perfect_reason="The drafter exits before the last layer: see test_dynamic_exit.py.",
     ),
     drafter=DynamicExit(),
     verifier=Lossless(),

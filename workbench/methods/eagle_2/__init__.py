@@ -29,8 +29,8 @@ METHOD = Method(
     idea=(
         "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
         "next token. One decoder layer predicts the next hidden state f̂(t+1) from it; the target's own LM head "
-        "computes the distribution q from that. The tree is expanded below its nodes with the highest scores, and the "
-        "best of all nodes are verified."
+        "computes the distribution q from this prediction. The tree is expanded below its nodes with the highest "
+        "scores, and the best of all nodes are verified."
     ),
     formula=(
         "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  score of a node = "

@@ -23,9 +23,9 @@ METHOD = Method(
     summary="Do not train a drafter to predict features: let it read early layers too, and train it on its own drafts.",
     idea=(
         "The target's hidden states h after a low, a middle and a high layer are fused by a projection W into one "
-        "state g. One decoder layer reads it with the next token's embedding e, and a small LM head U predicts the "
-        "next token; deeper in a draft the layer reads its own last state. It was trained on drafts unrolled that "
-        "way, without a loss on features; the tree is EAGLE-2's."
+        "state g. One decoder layer reads g with the next token's embedding e, and a small LM head U predicts the "
+        "next token; deeper in a draft the layer reads its own last state. The layer was trained on drafts unrolled "
+        "in this way, without a loss on features; the tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
@@ -35,8 +35,8 @@ METHOD = Method(
         "Training takes minutes and has three draft steps instead of seven. Its loss is the mean over the supervised "
         "positions, where the released code divides by the number of all positions. τ is lower than after a long "
         "training.",
-        "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
-        "training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "Unless the drafter is trained with head_learns=true, it has no LM head of its own and uses the target's: in "
+        "minutes of training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
         "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
         "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
         "random weights.",
@@ -44,10 +44,11 @@ METHOD = Method(
         "shallow target are fewer than three.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the 60, 10 and 8 of the released "
         "code, because each node costs a small target relatively more time; τ may be lower.",
-        "In a prompt with images it reads only the text after them; the paper's targets read text.",
+        "In a prompt with images, the drafter reads only the text after the images; the paper's targets read text "
+        "only.",
     ),
     order=105,
-    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
     drafter=Eagle3(),
     **tree_head(BestFirst(), depth=5),
     claims=(

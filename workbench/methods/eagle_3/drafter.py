@@ -150,7 +150,7 @@ class DraftLMHead(SharedHead):
             raise ModelError(
                 f"The table `d2t` of these EAGLE-3 weights does not map its {len(ids)} tokens to distinct tokens of "
                 f"the target's {size:,}.",
-                "Train them again for this target, or fetch them again.",
+                "Train the head again for this target, or fetch it again.",
             )
         self.token_ids, self._size = ids, size
         self._weight = weight = net.lm_head.get_parameter("weight").detach()
@@ -224,7 +224,7 @@ class Eagle3(FeatureDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None: this drafter reads no images."""
+        """Return None, that is, no attribution: this drafter reads no images."""
 
 
 def _net(models: Models) -> Eagle3Net:
@@ -238,7 +238,7 @@ def _net(models: Models) -> Eagle3Net:
     if net.taps[-1] > layers:
         raise ModelError(
             f"These EAGLE-3 weights read layers {', '.join(map(str, net.taps))}; the target has {layers}.",
-            "Train them for this target: workbench train eagle-3 --target …",
+            "Train a head for this target: workbench train eagle-3 --target …",
         )
     return net
 
@@ -247,7 +247,7 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
     """Return a net's LM head: its own, or the target's over the draft vocabulary. It is packed once and cached.
 
     Raises:
-        ModelError: its draft vocabulary has tokens that the target does not have.
+        ModelError: the net's draft vocabulary has tokens that the target does not have.
     """
     if not net.has_lm_head:
         return head_of(Eagle3Net, models)

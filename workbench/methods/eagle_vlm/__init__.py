@@ -38,14 +38,14 @@ METHOD = Method(
     idea=(
         "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
         "next token. One decoder layer predicts the next hidden state f̂(t+1) from it; the target's own LM head "
-        "computes the distribution q from that. Words and image patches are treated alike."
+        "computes the distribution q from this prediction. Words and image patches are treated alike."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differences=(
         "The feature and the embedding are each normalised before they are fused, where the paper describes one norm "
         "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
         "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
-        "predictions may differ from the paper's by more than their training.",
+        "predictions may differ from the paper's for this reason, too, and not only because of the shorter training.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
         "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,

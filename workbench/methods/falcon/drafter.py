@@ -104,7 +104,7 @@ class FalconNet(FeatureNet):
         return stream, self.before(stream)
 
     def lstm_states(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
-        """Return the LSTM's state at each pair, after the pairs of its block up to this one.
+        """Return the LSTM's state at each pair of feature and token, after the pairs of its block up to this one.
 
         torch's LSTM is not used, because it takes twice as long for so few positions. Gates are in torch's order.
         """
@@ -140,7 +140,7 @@ class FalconNet(FeatureNet):
 
         Args:
             x: pairs, in blocks aligned to the last pair.
-            positions: their positions in the text.
+            positions: positions of the pairs in the text.
             mask: KV cache entries that each pair attends to; None: all entries in `kv_cache`, and new ones by
                 `block_mask`.
             kv_cache: KV cache of earlier positions; the entries of the pairs are appended.
@@ -173,7 +173,7 @@ class FalconState(FeatureState):
     `guess` has one predicted feature per position of the newest block, [k, D].
 
     Attributes:
-        recent: newest k − 1 stable pairs, [1, k − 1, E]; fewer if the text is shorter.
+        recent: newest k − 1 committed pairs, [1, k − 1, E]; fewer if the text is shorter.
     """
 
     recent: Tensor | None = None
@@ -181,7 +181,7 @@ class FalconState(FeatureState):
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed pairs, make their KV cache entries stable, and return the predictions of the last block.
+        """Read committed pairs of feature and token, commit their KV cache entries, and return the last predictions.
 
         Args:
             x: pairs.
@@ -195,7 +195,7 @@ class FalconState(FeatureState):
         return states
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted pairs in one call, and return the predictions of the newest block.
+        """Read all accepted tokens and features in one call, and return the predictions of the newest block.
 
         The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
         fill up the first block, and are read again as part of it. Return None while the text is shorter than a block.

@@ -15,7 +15,7 @@ class Options(VisionHeadOptions):
 
     Attributes:
         latents: Number of latent vectors per image.
-        ahead: Number of future features predicted from one state.
+        ahead: Number of future features predicted from one hidden state.
     """
 
     method: str = FlashNet.kind

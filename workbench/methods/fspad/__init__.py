@@ -35,8 +35,8 @@ METHOD = Method(
         "q = softmax( LM head ( f̂(t+1) + V f̂(t+1) ) )"
     ),
     differences=(
-        "No code was released, and the abstract names two ideas; their wiring is ours. The feature loss applies to "
-        "the layer's output, which is also fed back; the LM head reads a projection of it.",
+        "No code was released, and the abstract names two ideas; we chose how to combine them. The feature loss "
+        "applies to the layer's output, which is also fed back; the LM head reads a projection of it.",
         "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
         NORMS,
         "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, because each node costs a "

@@ -40,7 +40,7 @@ METHOD = Method(
         "exact count.",
     ),
     order=92,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings: see test_hidden_transfer.py."),
     drafter=HiddenTransfer(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(

@@ -31,7 +31,7 @@ from workbench.methods.common.probe_drafter import ProbeDrafter, ProbeLayout, Pr
 from workbench.methods.common.trained_net import load_fitting
 from workbench.models.loading import Models
 
-TRAIN_ADVICE = "Train them for this target: workbench train hidden-transfer --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train hidden-transfer --target …"
 
 
 class Transfers(ProbeNet):

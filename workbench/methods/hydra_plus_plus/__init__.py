@@ -44,7 +44,7 @@ METHOD = Method(
         "more time; τ may be lower.",
     ),
     order=87,
-    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
     drafter=HydraPlusPlus(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(

@@ -46,7 +46,7 @@ METHOD = Method(
         "with its probability.",
     ),
     order=63,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
     drafter=Jacobi(),
     **copying(Lenient(), depth=6),
     claims=(

@@ -203,11 +203,11 @@ def load_adapter(models: Models) -> ExitAdapter:
     Raises:
         ModelError: the adapter cannot be read, or was trained for another target.
     """
-    net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch it again."), models.target
+    net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch the adapter again."), models.target
     if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:
         raise ModelError(
             f"This exit adapter reads width {net.width} after layer {net.exit_layer}; the target has "
             f"width {target.hidden_size} and {target.n_layers} layers.",
-            "Train one for this target: workbench train kangaroo --target …",
+            "Train an adapter for this target: workbench train kangaroo --target …",
         )
     return net

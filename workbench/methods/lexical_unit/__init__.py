@@ -46,7 +46,9 @@ METHOD = Method(
         "The paper's control of repetitions, which its text hardly describes, is not built.",
     ),
     order=76,
-    testing=Testing(short={"depth": 2}, no_perfect_reason="It drafts from placeholders: see test_lexical_unit.py."),
+    testing=Testing(
+        short={"depth": 2}, no_perfect_reason="The method drafts from placeholders: see test_lexical_unit.py."
+    ),
     drafter=LexicalUnit(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(sure=0.9),),

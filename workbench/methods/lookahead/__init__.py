@@ -35,21 +35,25 @@ METHOD = Method(
         "and each of its columns c yields an n-gram. The n-grams go into a pool, and those that begin with the newest "
         "token are the next draft."
     ),
-    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
+    formula=(
+        "w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)), with w(r, c) the token in row r, column c of the "
+        "window; draft = continuations of the newest token among the n-grams w(0 … N−1, c)"
+    ),
     differences=(
-        "The defaults are W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a "
-        "small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
+        "The defaults are window W=5, n-grams of N=3 and G=5 guesses instead of 15, 5, 15, because 119 more tokens "
+        "per pass are expensive for a small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's "
+        "setting.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
         "moves it by one position per round, so that its guesses lag.",
-        "Tails that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
-        "accepted tail the round also emits the target's own next token, which the released code discards.",
+        "N-grams that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
+        "accepted n-gram the round also emits the target's own next token, which the released code discards.",
         "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
         "token.",
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),
     order=64,
     testing=Testing(
-        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."
+        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="The method drafts without a model."
     ),
     drafter=Lookahead(),
     **copying(Lenient(), depth=5),

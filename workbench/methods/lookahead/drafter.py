@@ -55,11 +55,11 @@ class Pool:
         self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts are ordered by last write
 
     def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
-        """Add an n-gram.
+        """Add an n-gram to the pool.
 
         Args:
-            first: its first token.
-            tail: its other tokens.
+            first: first token of the n-gram.
+            tail: other tokens of the n-gram.
             now: number of the current round.
         """
         tails = self._tails.pop(first, {})
@@ -89,7 +89,7 @@ class Pool:
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield (first token, tail, round) of all n-grams.
+        """Yield (first token, later tokens, round) of all n-grams in the pool.
 
         The most recently written first token comes first, and of its tails the newest.
         """
@@ -126,7 +126,9 @@ class LookaheadState(InspectableState):
         newest = itertools.islice(self.pool.newest(), n)
         top = [StateEntry([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
-        return StateSummary(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
+        return StateSummary(
+            size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since the n-gram was written", top
+        )
 
     def pack(self) -> Arrays:
         ngrams = list(self.pool.newest())[::-1]

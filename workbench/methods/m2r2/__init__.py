@@ -33,8 +33,8 @@ METHOD = Method(
         "softmax( LM head( norm( r(E) ) ) )"
     ),
     differences=(
-        "No code was released, and the wiring of the adapters is ours: four per layer, before and after the attention "
-        "and before and after the MLP, each of rank R over the width of the stream. The first one affects only the "
+        "No code was released, so we chose the wiring of the adapters: four per layer, before and after the attention "
+        "and before and after the MLP, each of rank R over the width of the stream. The first adapter affects only the "
         "queries, since nothing reads the accelerated stream's own keys and values.",
         "One exit, after the layer that the adapters were trained for, and one interval from the embedding to there. "
         "As far as we know, the paper restarts the accelerated stream in each of several intervals, and a learned "
@@ -44,7 +44,7 @@ METHOD = Method(
         "the draft, as for early-exit.",
     ),
     order=112,
-    testing=Testing(short={"depth": 2}, no_perfect_reason="It exits before the last layer: see test_m2r2.py."),
+    testing=Testing(short={"depth": 2}, no_perfect_reason="The drafter exits before the last layer: see test_m2r2.py."),
     drafter=M2R2(),
     **layer_skipping(depth=3),
     claims=(

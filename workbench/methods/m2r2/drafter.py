@@ -34,7 +34,7 @@ from workbench.methods.tree_builders.chain import to_float32
 from workbench.models.loading import Models
 from workbench.models.truncated_target import truncate_target, with_weights
 
-TRAIN_ADVICE = "Train them for this target: workbench train m2r2 --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
 """Names of the adapters of a layer: (before, after) its attention, and (before, after) its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
@@ -112,7 +112,7 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """Return one adapter.
+        """Return one adapter of a target layer.
 
         Args:
             layer: index of the target layer, from 0.

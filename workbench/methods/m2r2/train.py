@@ -90,7 +90,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return figures of the fast stream, and of the slow one after the same layer (a plain early exit)."""
+        """Return figures of the fast stream, and of the slow stream after the same layer (a plain early exit)."""
         (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
             truth = load_batch(setup.readings, rows)[1][answer].float() / scale

@@ -30,7 +30,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 FIXED_LOSS = "cross-entropy with the text"
-"""The fixed loss of these heads."""
+"""The fixed loss of Medusa's heads."""
 
 
 @dataclass

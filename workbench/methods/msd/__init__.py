@@ -79,8 +79,9 @@ METHOD = Method(
     },
     head=Head(
         MSDNet,
-        "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the vectors "
-        "that the projector made of them. Trained on text alone first, then with an increasing share of images.",
+        "MSD (Lin et al. 2025, arXiv 2505.14260): a word enters as hidden state and embedding of the next token, "
+        "an image patch as the vector that the target's projector computed for it. The head was trained on text "
+        "alone first, then with an increasing share of images.",
         recipe="vision-heads",
     ),
     recording=Recording(scene="four-shapes"),

@@ -22,7 +22,7 @@ from workbench.methods.common.feature_net import FeatureNet
 
 
 class MTPNet(FeatureNet):
-    """Prediction module shared by all depths, as in inference engines. The paper has one per depth, and released one.
+    """Prediction module shared by all depths, as in inference engines. In the paper, each depth has its own module.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2; the norm before the LM head and the order of the
     fused inputs, embedding first, are those of the released weights.

@@ -54,11 +54,11 @@ METHOD = Method(
     ),
     formula="draft = tokens of text( d(1) … d(n) ) by the target's tokenizer, with d the drafter's tokens",
     differences=(
-        "The target's own tokenizer splits the draft. The paper has a bounded n-gram cache that learns, as they "
-        "occur, which sequences of the drafter's tokens form one of the target's.",
+        "The target's own tokenizer splits the drafted text. The paper has a cache of limited size instead, which "
+        "records during generation which sequences of drafter tokens form one target token.",
         "The draft is verified as a deterministic one: the drafter's distribution implies none over the target's "
-        "tokens, since one text can be tokenised in several ways. The paper multiplies the probabilities of merged "
-        "tokens.",
+        "tokens, since one text can be tokenised in several ways. The paper multiplies the probabilities of the merged "
+        "drafter tokens.",
         "Online training (`rate`) updates a copy of the drafter's layers; where the target's token is spelt in "
         "several drafter tokens, each of them is trained as the text has it. Without `rate` nothing is trained; with "
         "warm=True training continues over requests.",

@@ -128,7 +128,7 @@ class OmniDraft(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = (ANY_DRAFTER,)
     source: ClassVar[str] = "omnidraft"
-    merge: bool = param(True, doc="merge several of the drafter's tokens into one of the target's")
+    merge: bool = param(True, doc="merge several drafter tokens into one target token")
     extra: int = param(8, ge=0, le=64, doc="drafter tokens allowed beyond the draft length")
     rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while drafting; 0: no training")
     every: int = param(2, ge=1, le=100_000, doc="rounds with training data between two training steps", when="rate > 0")
@@ -144,7 +144,7 @@ class OmniDraft(Drafter):
         0.0,
         ge=0.0,
         le=1.0,
-        doc="stop drafting when the predicted probability of accepting everything is below this; 0: never",
+        doc="stop drafting when the predicted probability of full acceptance is below this; 0: never",
     )
     warm: bool = warm_param("the trained weights")
 
@@ -191,7 +191,7 @@ class OmniDraft(Drafter):
         return state
 
     def new_training_state(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
-        """Return a new online-training state. With `warm`, continue the one of earlier runs.
+        """Return a new online-training state. With `warm`, it continues the training of earlier runs.
 
         Args:
             models: models of the run.

@@ -164,7 +164,7 @@ class StoppingHead:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:
-        """Run a training step.
+        """Run a training step of the stopping head.
 
         Args:
             state: hidden state before a drafted token.

@@ -83,7 +83,7 @@ class Online(Drafter):
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:
-        """Return a state with a new copy of the draft model's layers, or with `warm` the copy of earlier runs."""
+        """Return a state with a new copy of the draft model's layers; with `warm`, the copy trained by earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
         trainable = models.shared.get(key) if self.warm else None

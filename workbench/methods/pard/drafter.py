@@ -90,7 +90,7 @@ class PARDState(FeatureState):
     """Drafting state of PARD for one text. The prediction at a position does not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Return logits at the newest pair and at k masks after it. The same forward pass reads the accepted pairs.
+        """Return logits at the newest token and at k masks after it. The same forward pass reads the accepted tokens.
 
         The KV cache entries of masks are dropped afterwards.
         """

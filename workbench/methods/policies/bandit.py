@@ -100,7 +100,7 @@ class Bandit(Policy):
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:
-        """Return the next draft length.
+        """Return the draft length of the next round.
 
         Args:
             rates: (number of rounds, tokens per second) of each length that was used.

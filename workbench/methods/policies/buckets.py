@@ -118,7 +118,7 @@ class Buckets(Policy):
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:
-        """Return the next draft length.
+        """Return the draft length of the next round.
 
         Args:
             rewards: tokens per second of each length that was used.

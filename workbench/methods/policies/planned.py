@@ -179,7 +179,7 @@ class Planned(Policy):
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:
-        """Return the next draft length.
+        """Return the draft length of the next round.
 
         The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or one that
         is tried again.

@@ -20,7 +20,7 @@ from workbench.methods.common.trained_net import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 from workbench.models.loading import Models
 
-TRAIN_ADVICE = "Train one for this draft model: workbench train acceptance."
+TRAIN_ADVICE = "Train an acceptance head for this draft model: workbench train acceptance."
 
 
 class AcceptanceHead(TrainedNet):

@@ -46,7 +46,7 @@ METHOD = Method(
         "position of each: the same loss, from fewer texts.",
     ),
     order=88,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_ppd.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_ppd.py."),
     drafter=PPD(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(

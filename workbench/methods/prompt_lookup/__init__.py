@@ -38,7 +38,7 @@ METHOD = Method(
         "wasted.",
     ),
     order=40,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
     drafter=NGram(),
     **copying(Lenient(), Judge(), depth=10, policies=(Fixed, Planned, Bandit, OptimalOracle)),
     claims=(

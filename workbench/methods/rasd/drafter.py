@@ -105,7 +105,9 @@ class Rasd(TreeFromModel):
     source: ClassVar[str] = MODEL
     default_tree_builder: ClassVar[TreeBuilder | None] = TREE_BUILDER
     store: str = store_param()
-    retrieved: int = param(8, ge=0, le=32, doc="maximum number of nodes from the datastore, besides the draft model's")
+    retrieved: int = param(
+        8, ge=0, le=32, doc="maximum number of nodes from the datastore, in addition to the draft model's"
+    )
     levels: int = param(
         4, ge=1, le=16, doc="number of levels in the draft model's tree; retrieved branches may be deeper"
     )

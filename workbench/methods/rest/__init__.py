@@ -43,7 +43,7 @@ METHOD = Method(
     testing=Testing(
         short={"depth": 2, "nodes": 8},
         real={"depth": 4, "nodes": 8},
-        no_perfect_reason="It drafts without a model.",
+        no_perfect_reason="The method drafts without a model.",
     ),
     drafter=Rest(),
     **copying(Lenient(), depth=10),
@@ -53,7 +53,7 @@ METHOD = Method(
             "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, datastores of code and of chat, 0.5 GB and "
             "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
             lambda lab: lab.speed(), timed=True,
-            lacks="a datastore as large as the paper's; measured with the bundled one",
+            lacks="a datastore as large as the paper's; measured with the bundled datastore",
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,

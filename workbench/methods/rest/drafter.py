@@ -34,7 +34,7 @@ RETRIEVED = TreeBuilderRule(
     "Found in the datastore",
     "In the datastore, this token is one of the most frequent continuations of the text's last tokens.",
     "occurrences with this continuation",
-    "their share",
+    "share of the occurrences",
 )
 
 

@@ -42,8 +42,8 @@ METHOD = Method(
         "measured.",
         "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
         "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
-        "Its embeddings and LM head are initialised from the target's LM head, projected to its principal directions; "
-        "that is ours.",
+        "The drafter's embeddings and LM head are initialised from the target's LM head, projected to its principal "
+        "directions; the paper does not do this.",
         "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "
         "deeper layer is first needed, and none is copied or left out.",
         "A draft stops before the token at which the drafter's confidence is too low, even the first one. The test "
@@ -51,7 +51,7 @@ METHOD = Method(
         TRIMMED,
     ),
     order=16,
-    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_s2d.py."),
+    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
     **tree_head(Chain(), depth=5),
     claims=(
@@ -78,7 +78,7 @@ METHOD = Method(
         ),
         Claim(
             "τ relative to the smallest draft model alone", "larger sizes where the smallest is unsure", None, None,
-            "ours: the gain from larger sizes; the paper compares speeds",
+            "not a claim of the paper: it compares speeds, this project the gain from larger sizes",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(
                 "2026-11-27 23:08 UTC",

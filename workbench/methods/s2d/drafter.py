@@ -51,7 +51,7 @@ from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Maximum number of positions that run through a block at a time, because a long prompt would need a large mask."""
-TRAIN_ADVICE = "Train them for this target: workbench train s2d --target …"
+TRAIN_ADVICE = "Train a head for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
@@ -316,7 +316,7 @@ def _head(net: S2DNet, models: Models) -> SharedHead:
     """Return the net's LM head over its draft vocabulary. It is packed once and cached.
 
     Raises:
-        ModelError: its draft vocabulary has tokens that the target does not have.
+        ModelError: the net's draft vocabulary has tokens that the target does not have.
     """
     info = models.heads[S2DNet.kind]
     key = ("head of", S2DNet.kind, info.name)

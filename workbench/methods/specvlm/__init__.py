@@ -12,7 +12,7 @@ from workbench.methods.specvlm.drafter import SpecVLM, SpecVLMNet
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.bundle import VISION_TARGET
 
-IGNORES = "this drafter's output does not depend on the image, however much of it is left"
+IGNORES = "this drafter's output does not depend on the image, however many of its tokens are left"
 
 METHOD = Method(
     "specvlm",

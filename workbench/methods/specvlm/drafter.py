@@ -61,7 +61,7 @@ class SpecVLMNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return the pairs at an image's positions, compressed by the chosen operation.
+        """Return the drafter's inputs at an image's positions, compressed by the chosen operation.
 
         Args:
             prompt: features of the prompts.

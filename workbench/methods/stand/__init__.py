@@ -46,7 +46,7 @@ METHOD = Method(
     testing=Testing(
         short={"depth": 2, "nodes": 3, "warm": True},
         real={"depth": 3, "nodes": 8, "warm": True},
-        no_perfect_reason="It drafts without a model.",
+        no_perfect_reason="The method drafts without a model.",
     ),
     drafter=Stand(),
     **tree_head(DataDriven(), depth=5, drafter=Stand),

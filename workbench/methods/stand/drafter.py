@@ -62,7 +62,7 @@ class Entry:
 
         Args:
             tokens: most likely tokens of the new distribution.
-            chances: their probabilities.
+            chances: probabilities of `tokens`.
         """
         mean = {token: self.n * prob for token, prob in zip(self.tokens, self.probs, strict=True)}
         for token, prob in zip(tokens, chances, strict=True):
@@ -124,7 +124,7 @@ class Table(InspectableState):
         Args:
             text: tokens.
             tokens: most likely next tokens, descending.
-            probs: their probabilities.
+            probs: probabilities of `tokens`.
         """
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])

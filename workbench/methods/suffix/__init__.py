@@ -40,7 +40,7 @@ METHOD = Method(
     ),
     order=62,
     testing=Testing(
-        short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."
+        short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."
     ),
     drafter=Suffix(),
     **copying(Lenient(), depth=16),

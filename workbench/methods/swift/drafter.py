@@ -139,7 +139,7 @@ class Swift(LayerSkippingDrafter):
         return to_halves(pool[bounds(state.scored, pool).argmax()])
 
     def score_set(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
-        """Return the matchness of a set on the window, and record it in the search."""
+        """Return the share of the window's tokens that a set predicts (matchness), and record it in the search."""
         assert state.end is not None
         start, target = state.end - self.window, sequence.models.target
         logits = recompute_logits(target, sequence.cache_slot, start, sequence.committed[start : state.end], skipped)

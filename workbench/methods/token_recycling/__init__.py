@@ -50,7 +50,7 @@ METHOD = Method(
     testing=Testing(
         short={"depth": 2, "nodes": 8},
         real={"depth": 3, "nodes": 8, "warm": True},
-        no_perfect_reason="It drafts without a model.",
+        no_perfect_reason="The method drafts without a model.",
     ),
     drafter=TokenRecycling(),
     verifier=Lossless(),

@@ -215,7 +215,7 @@ def draft_chain(
 
 
 class _States:
-    """Hidden states of the draft model at the drafts of several sequences, for verifiers that read them."""
+    """The draft model's hidden states at the drafted tokens of several sequences, for verifiers that read these."""
 
     def __init__(self, rows: abc.Sequence[Sequence]) -> None:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
@@ -223,7 +223,7 @@ class _States:
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
         """Store a copy of the hidden state at the next draft of sequence i, if it is needed.
 
-        Forwards may reuse its memory.
+        Later forward passes may reuse the memory of `hidden`.
         """
         states = self._found[i]
         if states is not None:

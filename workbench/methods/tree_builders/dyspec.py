@@ -24,7 +24,7 @@ WORTH = TreeBuilderRule(
     "By the drafter's own distribution this position was among the likeliest to be reached: the probability of the "
     "path above it, times the probability that its earlier siblings are rejected.",
     "probability that the position is reached",
-    "path probability with its token",
+    "path probability including the token",
 )
 
 

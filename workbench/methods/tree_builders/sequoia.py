@@ -43,7 +43,7 @@ PLANNED = TreeBuilderRule(
     "Among all trees of its size, this tree has the most expected tokens per second, by how often each sibling is the "
     "accepted one and by the measured cost of passes.",
     "acceptance assumed before the run",
-    "measured when the tree was planned",
+    "acceptance measured when the tree was planned",
 )
 FEW_DRAWS = (
     f"{WRONG_SCALE}: with 14 prompts the interval is ±8 %, more than the gain; with 64 nodes it is reproduced (1.09)."
@@ -57,7 +57,7 @@ ON_SMOLLM2 = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedTree:
-    """A planned tree, and the numbers from which it was planned.
+    """Planned shape of a draft tree, and the numbers from which it was planned.
 
     Attributes:
         inputs: (maximum levels, maximum nodes, acceptance probability of each sibling) used for planning.

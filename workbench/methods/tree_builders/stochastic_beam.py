@@ -25,7 +25,7 @@ PERTURBED = TreeBuilderRule(
     "Each path's log-probability gets Gumbel noise, and a level keeps the paths with the largest sums: a draw without "
     "replacement over all its paths at once.",
     "log q of its path",
-    "with noise",
+    "log q with noise",
 )
 
 

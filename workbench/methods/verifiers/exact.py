@@ -23,8 +23,8 @@ EMITTED = Rule(
     "e / m",
     {"e": "emitted", "m": "unclaimed"},
     "e is the probability that this position emits the token, given all drafts for it; m is the mass of that "
-    "distribution on all tokens but the earlier siblings'. One token is drawn from it, and a draft with that token is "
-    "accepted.",
+    "distribution on all tokens except the earlier siblings. One token is drawn from it, and a draft with that token "
+    "is accepted.",
 )
 """Rule of verifiers that compute the distribution of a position's token from all its drafts at once."""
 

@@ -149,7 +149,7 @@ class Judge(Verifier):
 
     def init_state(self, sequence: Sequence, models: Models) -> JudgeHead:
         """Return the judge head, which all sequences share."""
-        return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
+        return load_trained(JudgeHead, models, "judge", "Train the head again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Accept nodes that the judge accepts with probability 1, and all others with the exact rule's probability."""

@@ -83,7 +83,9 @@ class OptimalTwo(EmissionVerifier):
             )},
         ),
     )  # fmt: skip
-    free: int = param(32, ge=1, le=256, doc="number of tokens with individual weights; more are closer to the optimum")
+    free: int = param(
+        32, ge=1, le=256, doc="number of tokens with individual weights; a larger number is closer to the optimum"
+    )
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:

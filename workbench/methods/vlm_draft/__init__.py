@@ -36,14 +36,14 @@ METHOD = Method(
     ),
     formula="propose x if Π q along its path ≥ threshold, at most a fixed number at each node",
     differences=(
-        "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: those here, a minimum "
-        "path probability of 0.1 and at most 4 children, are ours, and its trees may be larger or smaller.",
+        "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: we chose a minimum "
+        "path probability of 0.1 and at most 4 children, and the paper's trees may be larger or smaller.",
         "The draft model is trained as MASSV's, projector first and then projector and language model on the target's "
         "own answers, but within minutes, and with a language model that belongs to no published family; the gain "
         "over a text-only drafter may differ.",
     ),
     order=130,
-    testing=Testing(no_perfect_reason="test_alarms.py tests it with images."),
+    testing=Testing(no_perfect_reason="test_alarms.py tests this method with images."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

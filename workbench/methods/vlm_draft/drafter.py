@@ -1,4 +1,4 @@
-"""Draft models for vision-language targets, one without the images, one with them."""
+"""Draft models for vision-language targets: one that ignores the images, and one that reads them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ METHOD = Method(
         "not built. τ says nothing about models of that size.",
     ),
     order=120,
-    testing=Testing(no_perfect_reason="Its drafter does not read the image."),
+    testing=Testing(no_perfect_reason="The drafter does not read the image."),
     drafter=TextOnlyDraftModel(),
     **tree_head(Chain(), drafter=TextOnlyDraftModel, policies=(Fixed, Heuristic, Confidence, Planned)),
     claims=(

@@ -57,7 +57,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the checkpoint's folder."""
         return self.files.folder.resolve().name
 
     @property
@@ -91,7 +91,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Tensor of a layout.
+    """Tensor in a layout of checkpoints: its names and its shape.
 
     Attributes:
         name: name in this workbench.
@@ -125,7 +125,7 @@ def match_tensors(
     if missing:
         raise ModelError(
             f"{stored.folder} has the layout {layout}, but lacks {_some(missing)}.",
-            "Fetch or convert it again: all of these tensors are needed.",
+            "Fetch or convert the checkpoint again: all of these tensors are needed.",
         )
     for part in parts:
         shape = stored.shapes.get(part.stored_name)
@@ -213,13 +213,13 @@ def sort_draft_tokens(
             raise ModelError(
                 f"`{what}` in {stored.folder} has token {token:,} at index {index:,}; valid ids are 0 to "
                 f"{vocab_size - 1:,}.",
-                "Fetch it again: the map belongs to other heads or is truncated.",
+                "Fetch the checkpoint again: the map belongs to other heads or is truncated.",
             )
     order = sorted(range(len(ids)), key=ids.__getitem__)
     tokens = [ids[i] for i in order]
     duplicate = next((a for a, b in pairwise(tokens) if a == b), None)
     if duplicate is not None:
-        raise ModelError(f"`{what}` in {stored.folder} has token {duplicate:,} twice.", "Fetch it again.")
+        raise ModelError(f"`{what}` in {stored.folder} has token {duplicate:,} twice.", "Fetch the checkpoint again.")
     return tokens, None if order == list(range(len(ids))) else order
 
 

@@ -60,7 +60,9 @@ def read_eagle(stored: CheckpointFiles) -> Checkpoint | None:
         return None
     layer = config if layout == SAFEAILAB else config.get("transformer_layer_config")
     if not isinstance(layer, dict):
-        raise ModelError(f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch it again.")
+        raise ModelError(
+            f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch the checkpoint again."
+        )
     facts = layer_facts(stored, layer)
     if facts["heads"] * facts["head_size"] != facts["hidden_size"]:
         raise ModelError(

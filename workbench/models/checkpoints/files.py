@@ -149,5 +149,5 @@ def _pickled(path: Path) -> ModelError:
     new = path.with_suffix(".safetensors")
     return ModelError(
         f"{path} is a pickle, which can run any program when it is opened; only safetensors are supported.",
-        f"If you trust it, convert it: {_CONVERT.format(old=path, new=new)}",
+        f"If you trust the file, convert it: {_CONVERT.format(old=path, new=new)}",
     )

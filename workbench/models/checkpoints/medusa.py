@@ -89,7 +89,7 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         if heads[0] not in stored.shapes:
             raise ModelError(
                 f"{stored.folder} has the layout {VLLM}, but lacks {heads[0]}.",
-                "Fetch it again, or set `original_lm_head` in its config.json to use the target's LM head.",
+                "Fetch the checkpoint again, or set `original_lm_head` in its config.json to use the target's LM head.",
             )
         rows = stored.shapes[heads[0]][0]
         parts += [TensorSpec(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
@@ -104,7 +104,7 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         raise ModelError(
             f"{stored.folder} proposes {min(rows, config_rows):,} of {vocab_size:,} tokens, but lacks `token_map`, "
             "the list of their ids.",
-            "Fetch it again: without the list its tokens are unknown.",
+            "Fetch the checkpoint again: without the list, the drafted tokens are unknown.",
         )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
     if (accuracy := _accuracy(config.get("head_accuracy"), n_heads)) is not None:

@@ -24,7 +24,7 @@ ENV = "WORKBENCH_HEADS"
 
 @dataclass(frozen=True, slots=True)
 class OwnHeads:
-    """Heads in one of the user's folders.
+    """Trained heads in one of the user's folders.
 
     Attributes:
         folder: folder of the files.
@@ -43,7 +43,7 @@ class OwnHeads:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the heads' folder."""
         return self.folder.resolve().name
 
 
@@ -156,4 +156,4 @@ def check(place: str, target: str, folder: Path | None) -> None:
         ModelError: the heads cannot be used; the message names a target that would fit.
     """
     if reason := problem(open_heads(place), target, folder):
-        raise ModelError(reason, f"Inspect them: workbench heads inspect {as_argument(place)} --target {target}.")
+        raise ModelError(reason, f"Inspect the heads: workbench heads inspect {as_argument(place)} --target {target}.")

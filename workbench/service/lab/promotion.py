@@ -105,7 +105,9 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
     """Copy the head of a run into `heads`, because training saves the next checkpoint into the same folder."""
     head = run.head
     if head is None:
-        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait until training has saved the first one.")
+        raise WorkbenchError(
+            "There is no checkpoint of this run yet.", "Wait until training has saved the first checkpoint."
+        )
     heads.mkdir(parents=True, exist_ok=True)
     for n_retries in (2, 1, 0):
         with (

@@ -58,7 +58,7 @@ class LabRun:
             return _UNREADABLE
 
     def note(self, **more: Any) -> None:
-        """Update fields of `run.json`.
+        """Update fields of the run's file `run.json`.
 
         Raises:
             WorkbenchError: `run.json` cannot be read; it is not changed.
@@ -156,7 +156,7 @@ class LabRun:
         }  # fmt: skip
 
     def curves(self) -> dict[str, Points]:
-        """Return all curves by tag, without non-finite values; empty if there are none."""
+        """Return all training curves by TensorBoard tag, without non-finite values; empty if there are none."""
         try:
             curves_read = read_curves(self.folder)
         except (ImportError, OSError):

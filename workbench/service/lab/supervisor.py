@@ -86,7 +86,7 @@ class Lab:
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Return the speed of a target's last answers in this lab, in tokens per second; None if there are none."""
+        """Return the speed at which a target last generated training answers here, in tokens per second, or None."""
         paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -130,7 +130,7 @@ class Lab:
         """
         run = self.run(run_id)
         if run.state == DAMAGED:
-            raise WorkbenchError("The settings of this run cannot be read.", "Delete it, and start a new run.")
+            raise WorkbenchError("The settings of this run cannot be read.", "Delete this run, and start a new one.")
         with self._alone():
             if run.state not in RESUMABLE:
                 raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
@@ -162,7 +162,7 @@ class Lab:
         with self._locked():
             run = self.run(run_id)
             if run.is_training:
-                raise CapacityError("This run is being trained.", "Stop it first.")
+                raise CapacityError("This run is being trained.", "Stop the run first.")
             if run.folder.is_symlink():
                 run.folder.unlink()
                 return
@@ -240,7 +240,7 @@ class Lab:
             if (current := self.training()) is not None:
                 raise CapacityError(
                     f"A run is being trained: {current.record['head']} for {current.record['target']}.",
-                    "Wait until it ends, or stop it; it can be resumed later.",
+                    "Wait until this run ends, or stop it; it can be resumed later.",
                 )
             yield
 
@@ -292,7 +292,7 @@ class Lab:
             )
 
     def _reap(self) -> None:
-        """Poll the child processes, so that processes that have ended do not stay as zombies."""
+        """Poll the training processes, so that those that have ended do not stay as zombies."""
         for process in self._processes.values():
             process.poll()
 

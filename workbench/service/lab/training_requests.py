@@ -33,7 +33,7 @@ class Budget:
         25_000,
         ge=200,
         le=5_000_000,
-        doc="number of tokens that the target generates as training data; runs with equal settings share them",
+        doc="number of tokens that the target generates as training data; runs with equal settings share the tokens",
     )
     max_new_tokens: int = param(96, ge=8, le=1024, doc="maximum length of an answer, in tokens")
     per_task: int = param(200, ge=10, le=5000, doc="number of prompts of each kind: copying, editing, code, JSON, …")
@@ -42,7 +42,7 @@ class Budget:
     checkpoint_seconds: float = param(
         12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each checkpoint is evaluated on policy"
     )
-    seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of answers, weights and batches")
+    seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of the target's answers, the initial weights and the batches")
 
 
 @dataclass(frozen=True)

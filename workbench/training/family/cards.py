@@ -17,7 +17,7 @@ _DRAFTER = "A draft model with the target's tokenizer, distilled from the target
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of a card."""
+    """Return the text of the model card of a head or a draft model, as Markdown."""
     config, figures, measured = model.config, model.figures, model.evaluation
     kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
     head = registry.heads().get(kind)

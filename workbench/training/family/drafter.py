@@ -100,12 +100,12 @@ class Teacher:
     """Parts of a target that the training of drafters uses, in addition to stored hidden states.
 
     Attributes:
-        lm_head: weights of its LM head, float32 [V, D].
-        embedding: weights of its input embedding, float32 [V, D].
-        last_norm: its final norm; the features are its output.
-        config: its configuration.
-        tokenizer: its tokenizer.
-        name: its name.
+        lm_head: weights of the target's LM head, float32 [V, D].
+        embedding: weights of the target's input embedding, float32 [V, D].
+        last_norm: final norm of the target; the features are the output of this norm.
+        config: configuration of the target.
+        tokenizer: tokenizer of the target.
+        name: name of the target.
         weights: fingerprint of its weights.
     """
 

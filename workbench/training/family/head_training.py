@@ -43,7 +43,7 @@ class TrainingSetup:
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].
         held_out: indices of the readings held out for evaluation.
-        report: receives progress lines.
+        report: function that receives progress lines.
         start_layer: an EAGLE layer with whose weights the training starts; None: random initial weights.
     """
 
@@ -118,8 +118,8 @@ class TrainingSetup:
         Args:
             net: the net to train.
             step_losses: see `StepLosses`.
-            measure: returns figures on held-out answers, by name.
-            on_progress: called before each step with the finished share of the run.
+            measure: function that returns figures on held-out answers, by name.
+            on_progress: function that is called before each step with the finished share of the run.
             facts: further entries of the configuration.
         """
         options, facts = self.options, self.facts(net.to(self.device)) | facts

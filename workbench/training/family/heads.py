@@ -40,7 +40,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
 
     Args:
         options: options of the kind: see `options_class`.
-        report: receives progress lines.
+        report: function that receives progress lines.
 
     Raises:
         ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the readings
@@ -115,7 +115,7 @@ def check_begin(options: ChatHeadOptions) -> None:
 
 
 def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
-    """Load the head to start from, and the tokens in its vocabulary.
+    """Load the finished head from which training starts, and the tokens in its draft vocabulary.
 
     Raises:
         ParameterError: the head cannot be read, or was trained for other weights.

@@ -82,7 +82,7 @@ def train_probes(
 
     Args:
         setup: training setup.
-        run_probes: runs the target on the probes.
+        run_probes: function that runs the target on the probes.
         loss_decay: weight of each probe's loss relative to the one before.
         init_net: sets the initial weights of a new net.
     """
@@ -150,9 +150,9 @@ def guesses(
     prediction from the feature at s + j of the true text.
 
     Args:
-        net: computes the probes.
+        net: net that computes the probes.
         model: the target, with frozen weights.
-        run_probes: runs the target on the probes.
+        run_probes: function that runs the target on the probes.
         ids: padded texts.
         features: the target's features.
         anchors: positions that are followed by probes.

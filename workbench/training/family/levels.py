@@ -37,9 +37,9 @@ def train_levels(
         setup: training setup.
         net: the heads.
         levels: number of levels.
-        predict: computes the predictions.
+        predict: function that computes the predictions.
         label: name of a level's loss, before its number.
-        weights: returns the weight of a level's loss, by the level's index from 0.
+        weights: function that returns the weight of a level's loss, by the level's index from 0.
     """
     options, teacher, loss = setup.options, setup.teacher, WeightedLoss.parse(setup.options.loss)
 

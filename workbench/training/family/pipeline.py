@@ -113,7 +113,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     Args:
         kind: kind of the head.
         options: options, including the kind's own: see `pipeline_options`.
-        report: receives progress lines.
+        report: function that receives progress lines.
 
     Raises:
         ParameterError: the target has too few layers or is too narrow for this kind, an earlier run of a step used

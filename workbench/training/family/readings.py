@@ -67,7 +67,7 @@ class ReadingsOptions:
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings on disk.
+    """Stored hidden states of a target over its answers (readings), in a folder.
 
     Attributes:
         folder: folder of the files.

@@ -115,7 +115,7 @@ def sample_continuations(
 
     Args:
         drafter: the drafter.
-        draft_vocabulary: its vocabulary.
+        draft_vocabulary: draft vocabulary of the drafter.
         prompts: token ids.
         limits: length limit of each continuation, in tokens.
         end_tokens: tokens that end a text; they are part of it.

@@ -77,8 +77,8 @@ def train_unrolled(
     Args:
         setup: training setup.
         net: the layer.
-        layer_input: returns the target's input to the layer.
-        logits: computes logits over the draft vocabulary from the layer's states.
+        layer_input: function that returns the target's input to the layer.
+        logits: function that computes logits over the draft vocabulary from the layer's states.
         shares: weight of each step's loss.
         facts: further entries of the configuration.
     """
@@ -109,9 +109,9 @@ def train_drafts(
         setup: training setup.
         net: the drafter.
         drafts: yields the drafter's states, and the positions to compare them with.
-        logits: computes logits over the draft vocabulary from its states.
+        logits: function that computes logits over the draft vocabulary from its states.
         shares: weight of each step's loss.
-        on_progress: called before each training step with the finished share of the run.
+        on_progress: function that is called before each training step with the finished share of the run.
         facts: further entries of the configuration.
     """
     options, teacher, loss = setup.options, setup.teacher, WeightedLoss.parse(setup.options.loss)

@@ -49,7 +49,7 @@ class Task:
     Attributes:
         name: Registry name.
         make: Generates one instance from a random generator.
-        check: Returns whether an output answers an instance; exact match unless the task is open-ended.
+        check: Function that returns whether an output answers an instance; exact match unless the task is open-ended.
         share: Share of the generator tokens in the training mixture.
         goal: Desired exact-match rate; 0: none.
     """

@@ -7,7 +7,7 @@ from workbench.training.cards import Figures, TrainedModel, losses_of, minutes_o
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of a card."""
+    """Return the text of a feature drafter's model card, as Markdown."""
     config, figures = model.config, model.figures
     kind, net = config["workbench_head"], config["net"]
     shape = ", ".join(f"{key} {value}" for key, value in net.items())

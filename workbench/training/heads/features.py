@@ -167,7 +167,7 @@ def read_dialogues(
     Args:
         model: the target.
         packed: sequences whose turns attend to the image and to themselves.
-        images: their images, float32 [B, 3, 64, 64]; None if the sequences have none.
+        images: images of the sequences, float32 [B, 3, 64, 64]; None if the sequences have none.
         reply: id of the token between a question and its answer.
     """
     layer_inputs: list[Tensor] = []

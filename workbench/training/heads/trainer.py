@@ -229,15 +229,15 @@ def train_net(
     Args:
         options: training options.
         target: the frozen model, for its embedding, LM head and final norm.
-        batches: returns the batch of a step, with images (True) or without.
-        report: receives progress lines.
+        batches: function that returns the batch of a step, with images (True) or without.
+        report: function that receives progress lines.
         held: held-out batches, for the agreement that is reported.
         start_net: a drafter to continue from, instead of an untrained one.
         save: writes the drafter; called at each checkpoint, and at the end.
         is_target_token: see `agreement`.
         curve: learning curve of the agreement.
         predicted_share: share of the input features of texts that are replaced by the drafter's own predictions.
-        image_share: returns the probability that a batch has images, given the finished share of the run.
+        image_share: function that returns the probability that a batch has images, given the finished share of the run.
         price: weight of `Predictions.cost` in the loss.
     """
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()

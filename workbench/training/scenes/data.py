@@ -131,7 +131,7 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
     Args:
         images: Normalised images.
-        item_maps: Their maps, uint8 [n, 64, 64].
+        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
         share: Probability for each image.
         seed: Seed of the choice.
     """
@@ -183,7 +183,7 @@ def _cell(x: float, y: float) -> int:
 
 @dataclass(frozen=True)
 class PatchLabels:
-    """Labels of each patch.
+    """Training labels of each image patch of n scenes.
 
     Attributes:
         answers: int64 [n, 64, aspects], -1 if there is no label.
@@ -199,11 +199,11 @@ class PatchLabels:
 
 
 def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLabels:
-    """Return the labels of each patch.
+    """Return the training labels of each image patch.
 
     Args:
         scene_list: Scenes.
-        item_maps: Their maps, uint8 [n, 64, 64].
+        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
     """
     n = len(scene_list)
     blocks = item_maps.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)

@@ -1,4 +1,4 @@
-"""Two drafters for the vision-language target: a text-only one ("blind"), and a small one with image input.
+"""Two drafters for the vision-language target: a text-only drafter ("blind"), and a small one with image input.
 
 Both start from one small language model that was trained on questions and answers in every style, without images. The
 text-only drafter (Gagrani et al. 2024, arXiv:2404.08856) reads only the text of the prompt and is tuned on the target's
@@ -99,7 +99,7 @@ class VisionDrafterOptions(RunOptions):
 
 @dataclass
 class TextDrafterOptions(VisionDrafterOptions):
-    """Options of the `vision-text-drafter` recipe: those of `vision-drafter` without a projector."""
+    """Options of the `vision-text-drafter` recipe, which trains a drafter that reads no images."""
 
     out: Path = Path(".cache/models/vision-text-drafter")
     checkpoint: Path | None = Path(".cache/train/vision-text-drafter.pt")

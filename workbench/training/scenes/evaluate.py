@@ -32,7 +32,7 @@ def generate_answers(
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         images: Normalised images, one per question, float32 [n, 3, 64, 64].
         questions: User messages.
         max_new_tokens: Maximum length of an answer, in tokens.

@@ -88,7 +88,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
 
     Args:
         model: The float32 model; it is not changed.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         out: Folder.
     """
     half = LlavaForConditionalGeneration(model.config)

@@ -32,7 +32,7 @@ class Pointer:
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         layer: Index of the layer; by default the middle one: earlier layers read the question, later ones answer.
     """
 
@@ -67,7 +67,7 @@ class Pointer:
             packed: The batch of the model's latest forward pass.
             named_objects: For each sequence and question the objects that it names.
             scene_list: The scenes of the sequences.
-            item_maps: Their maps, uint8 [n, 64, 64].
+            item_maps: Item maps of the scenes, uint8 [n, 64, 64].
         """
         triples, masks = [], []
         ranks = torch.from_numpy(patch_labels(scene_list, item_maps).answers[..., list(ASPECTS).index("rank")])

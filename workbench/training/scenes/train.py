@@ -112,7 +112,7 @@ class SceneQuestions:
 
 
 def draw_questions(scene_list: Sequence[Scene], options: VisionOptions, seed: str) -> SceneQuestions:
-    """Generate questions about scenes."""
+    """Generate the training questions about scenes."""
     rng = random.Random(seed)
     rows = SceneQuestions([], [], [], [])
     for scene in scene_list:

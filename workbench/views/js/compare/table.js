@@ -162,7 +162,7 @@ export function render(page) {
     line._pin.disabled = !lane.figures.n;
     line._live.setAttribute("aria-label", `Open the run of ${lane.name} in the Live view`);
     line._live.disabled = !page.job || !lane.race?.[page.prompt];
-    line._live.title = page.job ? "Open its run in the Live view" : "its trace is no longer stored: measure again";
+    line._live.title = page.job ? "Open this lane's run in the Live view" : "the trace of this run is no longer stored: measure again";
   });
   const n = Math.max(...comparison.lanes.map((lane) => lane.figures.speedup?.n ?? 0)),
     { repeats } = comparison.settings,

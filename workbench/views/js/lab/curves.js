@@ -72,10 +72,10 @@ export function explainDifference(curves) {
 /** Explain the difference at position 1. */
 function differenceReason(forced, policy) {
   if (policy < forced - 0.03)
-    return "They differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
+    return "The two rates differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
   if (policy > forced + 0.03)
     return "The head is right more often on policy: the prompts there are easier than the held-out text, or the difference is random.";
-  return "They agree here, although a draft starts where the previous one ended, mostly at a token that the head got wrong.";
+  return "The two rates agree here, although a draft starts where the previous one ended, mostly at a token that the head got wrong.";
 }
 
 /** Return the losses of a run, one curve per head or draft step. @param {Curves} curves @returns {Series[]} */

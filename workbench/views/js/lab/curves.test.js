@@ -41,11 +41,11 @@ test("a position with few rounds is not drawn", () => {
 test("the explanation of the difference has the run's figures, and is empty until both are measured", () => {
   const explanation = curves.explainDifference(RUN);
   assert.match(explanation, /80 % of all positions; on policy, 61 % of its drafts are accepted at position 1 \(80 rounds\)/);
-  assert.match(explanation, /They differ because.*With so few rounds/);
+  assert.match(explanation, /The two rates differ because.*With so few rounds/);
   assert.equal(curves.explainDifference({ "teacher-forced/position 1": [[1, 0.9]] }), "");
   const at = (policy, rounds) =>
     curves.explainDifference({ "teacher-forced/position 1": [[1, 0.5]], "on-policy/position 1": [[1, policy]], "on-policy tested/position 1": [[1, rounds]] });
-  assert.match(at(0.51, 400), /They agree here/);
+  assert.match(at(0.51, 400), /The two rates agree here/);
   assert.match(at(0.7, 400), /right more often on policy/);
   assert.doesNotMatch(at(0.7, 400), /They differ|With so few rounds/);
 });

@@ -32,7 +32,7 @@ const ACTIONS = [
   ["stop", "Stop", "Stop, and keep a checkpoint of the current step"],
   ["resume", "Resume", "Continue from the last checkpoint"],
   ["promote", "Promote", "Use this head for drafting in the app"],
-  ["draftlive", "Use it in Live ↗", ""],
+  ["draftlive", "Use the head in Live ↗", ""],
   ["forget", "Delete", "Delete the run, its curves and its head"],
 ];
 

@@ -97,9 +97,9 @@ export function actions(run, { busy, swaps }) {
 export function promotionNote({ step, switched }, method) {
   const rest =
     switched === 1
-      ? "One run in progress uses it from its next round on."
+      ? "One run in progress uses the head from its next round on."
       : switched
-        ? `${switched} runs in progress use it from their next rounds on.`
-        : "New runs use it.";
+        ? `${switched} runs in progress use the head from their next rounds on.`
+        : "New runs use the head.";
   return `The head of step ${step} is promoted: ${method} now uses it in this app. ${rest}`;
 }

@@ -64,7 +64,7 @@ test("durations are rounded to their precision", () => {
 
 test("a promotion note names the runs that use the head", () => {
   assert.match(words.promotionNote({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One run in progress/);
-  assert.match(words.promotionNote({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use it/);
+  assert.match(words.promotionNote({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use the head/);
 });
 
 test("the recorded training is shown only while there is no own run, and says that it is recorded", () => {

@@ -20,7 +20,7 @@ export function summary(methods, of, rows) {
 /** Build the search field. @param {HTMLElement} body  its cards and rows without a match are hidden, its boards with
  *    a match are opened  @param {(query: string) => void} [also]  called with each query */
 export function field(body, also = () => {}) {
-  const status = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
+  const status = h("small", {}), input = h("input", { type: "search", placeholder: "Search by name, rule, policy or paper …" });
   kit.set(status, { role: "status" });
   const opened = /** @type {Set<any>} */ (new Set());
   const filter = kit.paced(() => {

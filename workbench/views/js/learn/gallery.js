@@ -18,7 +18,7 @@ export async function mount(el, { host }) {
     host,
     current: "Gallery",
     about:
-      "Recorded generations, one per method, and your own runs. They play without a model. Fork one to run its settings yourself.",
+      "Recorded generations, one per method, and your own runs. They play without a model. Fork a recording to run its settings yourself.",
   });
   const ask = (name, request) => pagehead.ask(main, { host }, name, request);
   const [entries, measured] = await Promise.all([ask("recordings"), ask("measured")]);

@@ -69,7 +69,7 @@ export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
   return search.trim()
     ? "No kept run matches."
-    : "No kept runs yet. Keep one with export ▾ → Keep, or with workbench generate --keep.";
+    : "No kept runs yet. Keep a run with export ▾ → Keep, or with workbench generate --keep.";
 }
 
 /** Allow one pinned run; the other runs then have a link that compares them with it. */

@@ -139,7 +139,7 @@ export function build({ measured, matrix, open, filtered, host, recorded, hasSea
     select.addEventListener("change", () => change({ [name]: select.value }));
     return h("label", {}, h("span", {}, label), select);
   };
-  const search = h("input", { type: "search", placeholder: "name, idea, paper …" });
+  const search = h("input", { type: "search", placeholder: "Search by name, idea or paper …" });
   search.addEventListener("input", kit.paced(() => change({ query: search.value.trim() })));
   const present = groups.filter(([name]) => methods.some((method) => method.group === name));
   const keys = present.map(([name, about]) => legend(name, about, look(groups, name), (isHidden) => {

@@ -1,26 +1,26 @@
-/** Keys and terms of the Live view: the meaning of each key, and the dialog that lists them. */
+/** Keyboard shortcuts and terms of the Live view: the meaning of each key, and the dialog that lists them. */
 
 import * as kit from "../shared/kit.js";
 
 const KEYS = [
-  ["Ctrl / ⌘ Enter", "run"],
+  ["Ctrl / ⌘ Enter", "start a run"],
   ["Space", "pause or resume the run; after its end, replay it"],
-  ["← →", "previous, next token (in the tree: parent, child)"],
-  ["↑ ↓", "next node at the same depth"],
-  ["Enter, Esc", "in the tree: unfold, fold"],
-  ["+ − 0", "in the tree: zoom"],
-  ["[ ]", "previous, next round"],
-  ["{ }", "remove or add one round in the total time"],
-  ["Home End", "first, last round"],
+  ["← →", "select the previous or next token (in the tree: parent or child)"],
+  ["↑ ↓", "select the previous or next node at the same depth"],
+  ["Enter, Esc", "in the tree: unfold or fold nodes"],
+  ["+ − 0", "in the tree: zoom in, zoom out, show 100 %"],
+  ["[ ]", "select the previous or next round"],
+  ["{ }", "shorten or extend the selected range of rounds by one round"],
+  ["Home End", "select the first or last round"],
   ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["M", "show the draft as spine, levels, attention mask, list or KV cache"],
   ["1 – 6", "go to the figures, tokens, tree, wall clock, curves or scrubber"],
-  ["?", "this list"],
+  ["?", "show this list"],
 ];
 const WORDS = [
-  ["draft", "tokens the drafter proposes"],
+  ["draft", "tokens that the drafter proposes"],
   ["verify", "one forward pass of the target over all drafted tokens"],
   ["accepted", "tested and part of the text"],
   ["rejected", "tested and not part of the text"],
@@ -42,7 +42,7 @@ const WORDS = [
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} content  keys and terms of the view */
 export function build(dialog, content = { KEYS, WORDS }) {
   const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
-  dialog.setAttribute("aria-label", "Keys and terms");
+  dialog.setAttribute("aria-label", "Keyboard shortcuts and glossary");
   dialog.append(
     kit.h(
       "form",
@@ -50,7 +50,7 @@ export function build(dialog, content = { KEYS, WORDS }) {
       kit.h(
         "div",
         { className: "wb-two" },
-        kit.h("div", {}, kit.h("h3", {}, "Keys (while the run view has the focus)"), list(content.KEYS)),
+        kit.h("div", {}, kit.h("h3", {}, "Keyboard shortcuts (while the run view has the focus)"), list(content.KEYS)),
         kit.h("div", {}, kit.h("h3", {}, "Terms"), list(content.WORDS)),
       ),
       kit.h("button", { className: "wb-go" }, "Close"),

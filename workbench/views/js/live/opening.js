@@ -307,7 +307,7 @@ export function takeHandedTrace(page) {
   const trace = handedTrace();
   if (!trace) return;
   if (store.isActive(page.run))
-    alerts.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the trace again." });
+    alerts.fail(page, { message: "A run is in progress.", remedy: "Stop the run, then open the trace again." });
   else show(page, store.fromTrace(`handed-${(page.channels += 1)}`, trace, "recorded"));
 }
 
@@ -315,7 +315,7 @@ export function takeHandedTrace(page) {
 export async function open(page, file) {
   if (!file) return;
   if (store.isActive(page.run))
-    return alerts.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+    return alerts.fail(page, { message: "A run is in progress.", remedy: "Stop the run, then open the file." });
   try {
     if (file.size > traces.MAX_BYTES)
       throw new traces.TraceError(

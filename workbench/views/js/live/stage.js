@@ -162,7 +162,7 @@ export function header({ part, badge, opener, exporter }) {
       exporter("Save this run"),
       ...opener("Open a trace file: JSON or JSON Lines", "Trace file", ".json,.jsonl,application/json"),
     ],
-    more: [badge("help", "?", "Keys and terms")],
+    more: [badge("help", "?", "Keyboard shortcuts and glossary")],
     after: [part("keys", "dialog", { className: "wb-keys" })],
   };
 }

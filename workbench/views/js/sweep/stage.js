@@ -47,7 +47,7 @@ export function build(el, host) {
       card(
         "cell",
         "Cell",
-        tool("openRun", "Open its run in Live ↗"),
+        tool("openRun", "Open the cell's run in Live ↗"),
         part("cell", "dl", { className: "wb-facts" }),
       ),
     ),

@@ -29,7 +29,7 @@ export function mount(el, { host }) {
         {
           kind: "json",
           text: "JSON",
-          about: "distributions, acceptance rates, sampled output",
+          about: "the distributions, acceptance rates and sampled output",
           act: exports.file(() => `${FILE}.json`, "application/json", (found) => JSON.stringify(found, null, 1)),
         },
         {

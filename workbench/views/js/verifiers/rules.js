@@ -94,7 +94,7 @@ export const RULES = {
     },
   },
   "optimal-two": {
-    title: "Optimal choice of two",
+    title: "Optimal choice of two drafts",
     paper: "after Hu et al. 2025, arXiv:2502.18779, and Khisti et al. 2024, arXiv:2410.18234",
     says: "One of the first two drafts is selected by weights, and tested with the distribution r of the selection.",
     exact: ["independent", "without"],

@@ -203,7 +203,7 @@ function captions(page, set) {
 export async function open(page, file) {
   const before = page.run;
   if (running(page))
-    return fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+    return fail(page, { message: "A run is in progress.", remedy: "Stop the run, then open the file." });
   await opening.open(page, file);
   if (page.run === before || !page.run) return;
   Object.assign(page.run, { question: question(page.run.header) });
@@ -214,7 +214,7 @@ export async function open(page, file) {
     page.notices.push({
       kind: "note",
       message: "This trace has no image.",
-      remedy: "Open it in the Live tab.",
+      remedy: "Open the trace in the Live tab.",
     });
   page.draw();
 }

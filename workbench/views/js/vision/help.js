@@ -1,19 +1,19 @@
-/** Keys and terms of the Vision tab's help dialog. */
+/** Keyboard shortcuts and terms of the Vision tab's help dialog. */
 
 export const KEYS = [
-  ["Ctrl / ⌘ Enter", "run"],
+  ["Ctrl / ⌘ Enter", "start a run"],
   ["Ctrl / ⌘ V", "paste an image from the clipboard"],
-  ["arrows, on an image", "move over its patches"],
+  ["arrows, on an image", "move over the image's patches"],
   ["Space or Enter, on the image", "paint the patch with the selected tool"],
-  ["← →", "previous, next word"],
-  ["↑ ↓", "drafts for the same position"],
-  ["[ ]", "previous, next round"],
+  ["← →", "select the previous or next word"],
+  ["↑ ↓", "select another draft for the same position"],
+  ["[ ]", "select the previous or next round"],
   ["Enter or P", "pin the word"],
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["Space", "pause or resume the run; after its end, replay it"],
-  ["1 – 6", "figures, image, caption, word, curves, timeline"],
-  ["?", "this list"],
+  ["1 – 6", "go to the figures, image, caption, word, curves or timeline"],
+  ["?", "show this list"],
 ];
 export const WORDS = [
   ["vision token", "one position of the image in the target's sequence: one patch"],
