@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoConfig
 
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER, training_hint
-from workbench.kernels.layers import text_config
 from workbench.methods import method_info
 from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
@@ -31,7 +29,6 @@ from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_ha
 from workbench.models.untrained_heads import no_heads
 from workbench.models.weight_files import count_weights
 from workbench.service.inventory import TO_FETCH, availability
-from workbench.service.memory import kv_cache_layout
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +81,11 @@ def _kv_cache_of(name: str) -> dict[str, Any] | None:
 @functools.lru_cache(maxsize=64)
 def _read_kv_cache(folder: str, _version: int) -> dict[str, Any] | None:
     """Return the size of a model's KV cache; transformers completes the configuration, which takes milliseconds."""
+    from transformers import AutoConfig  # imports PyTorch, which the command line starts without
+
+    from workbench.kernels.layers import text_config
+    from workbench.service.memory import kv_cache_layout
+
     try:
         return kv_cache_layout(text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False)))
     except Exception as error:  # families raise different errors; loading the model reports them

@@ -57,6 +57,8 @@ class ZeroGpuBackend(BaseBackend):
     """
 
     capabilities = frozenset({"estimate"})
+    is_remote = True
+    """Whether models compute in another process; rates measured in this process are not those of the GPU."""
     hub_only = True
     """Whether names of models that are not listed can only be Hub ids. Here only loaded models can be used anyway."""
 
