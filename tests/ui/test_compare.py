@@ -80,12 +80,12 @@ def test_lanes_are_measured_raced_pinned_and_opened(
         V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")
     )
     page.wait_for_selector(V + ".wb-texts ins, " + V + ".wb-texts del")
-    # a pinned lane: every figure shows the difference to it
+    # a pinned lane: every figure shows the difference from it
     page.click(V + "tr[data-lane^='Draft model'] button:has-text('pin')")
     wait_for_text(page, ".wb-card-table h3 em", "differences from Draft model (depth 3)")
     delta = page.inner_text(V + "tr[data-lane='Autoregressive'] .is-tau .wb-delta")
     assert delta.startswith("−")
-    wait_for_text(page, ".wb-card-costs h3 em", "difference to Draft model")
+    wait_for_text(page, ".wb-card-costs h3 em", "difference from Draft model")
     page.wait_for_selector(
         V + ".wb-card-costs .js-plotly-plot text:has-text('(+'), " + V + ".wb-card-costs text:has-text('(−')"
     )
