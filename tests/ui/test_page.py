@@ -40,6 +40,11 @@ def wait_rounds(page: Any, n: int) -> None:
     page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) >= {n}")
 
 
+def show_curves(page: Any) -> None:
+    """Scroll to the curves: charts out of sight are not drawn during a run."""
+    page.locator(".wb-card-curve").scroll_into_view_if_needed()
+
+
 def wait_for_method_band(page: Any, method: str) -> None:
     """Wait until the curves mark the rounds of a method."""
     name = "(e) => e.textContent.startsWith(" + json.dumps(method + ": rounds") + ")"
@@ -86,6 +91,7 @@ def test_a_change_during_a_run_takes_effect_and_is_marked(fake_app: str, open_pa
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
+    show_curves(page)
     wait_rounds(page, 3)
     page.locator("[data-param=depth] input[type=number]").fill("7")
     page.keyboard.press("Tab")
@@ -227,6 +233,7 @@ def test_a_run_survives_a_reload_and_can_still_be_controlled(fake_app: str, open
     wait_rounds(page, count(page) + 3)
     seen = page.evaluate(ROUNDS)
     assert seen == list(range(len(seen))), "each round appears once, including those before the reload"
+    show_curves(page)
     page.select_option("[data-what=method]", "draft-tree")
     wait_for_method_band(page, "Draft tree")
     page.click("[data-press=pause]")
@@ -401,7 +408,7 @@ def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpene
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
     page.click("[data-press=run]:visible, [data-near=run]:visible")
-    page.locator(".wb-card-curve").scroll_into_view_if_needed()  # charts out of sight are not drawn during a run
+    show_curves(page)
     for depth in range(5, 9):
         wait_rounds(page, count(page) + 2)
         page.locator("[data-param=depth] input[type=number]").fill(str(depth))
