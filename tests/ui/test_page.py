@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from ui.conftest import PageOpener, wait_until_drawn
+from ui.conftest import PREFERENCES, PageOpener, wait_until_drawn
 
 from workbench.ui.session import GRACE_S
 
@@ -38,6 +38,10 @@ def count(page: Any) -> int:
 
 def wait_rounds(page: Any, n: int) -> None:
     page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) >= {n}")
+
+
+FOLDED = PREFERENCES | {"wb-cardfacts": "off"}
+"""Preferences that keep the node card low: a card that grows during a run pushes the curves out of sight."""
 
 
 def show_curves(page: Any) -> None:
@@ -88,7 +92,7 @@ def test_a_run_is_shown_completely_and_updated_in_place(fake_app: str, open_page
 
 
 def test_a_change_during_a_run_takes_effect_and_is_marked(fake_app: str, open_page: PageOpener) -> None:
-    page = open_page(fake_app)
+    page = open_page(fake_app, preferences=FOLDED)
     long(page)
     page.click("[data-press=run]")
     show_curves(page)
@@ -221,7 +225,7 @@ def test_the_speed_up_is_shown_only_after_a_measured_baseline(fake_app: str, ope
 
 
 def test_a_run_survives_a_reload_and_can_still_be_controlled(fake_app: str, open_page: PageOpener) -> None:
-    page = open_page(fake_app)
+    page = open_page(fake_app, preferences=FOLDED)
     long(page)
     page.click("[data-press=run]")
     wait_rounds(page, 4)
@@ -404,7 +408,7 @@ OVERLAPS = """() => {
 @pytest.mark.parametrize("width", [1440, 1024])
 def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpener, width: int) -> None:
     """After a baseline and several changes, and while a round is previewed."""
-    page = open_page(fake_app, viewport={"width": width, "height": 1100})
+    page = open_page(fake_app, preferences=FOLDED, viewport={"width": width, "height": 1100})
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
     page.click("[data-press=run]:visible, [data-near=run]:visible")
@@ -413,6 +417,7 @@ def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpene
         wait_rounds(page, count(page) + 2)
         page.locator("[data-param=depth] input[type=number]").fill(str(depth))
         page.keyboard.press("Tab")
+        show_curves(page)
         title = f".wb-change title:has-text('depth {depth - 1} → {depth} at round')"
         page.locator(title).first.wait_for(state="attached")
     page.select_option("[data-what=method]", "draft-tree")
