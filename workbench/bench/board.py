@@ -77,7 +77,7 @@ def commit_of(row: dict[str, Any]) -> str:
 
 
 def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
-    """Return how well a method's promise is supported by its evidence, as one of four standings.
+    """Return whether a method's tests confirm its promise (exact, greedy-exact, …), as one of four standings.
 
     - broken: a test of it failed; this includes a method that never ran.
     - shown: every kind of test that the promise requires passed: greedy text, and for "exact" also the distribution.
@@ -139,7 +139,10 @@ def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def choice_standings() -> dict[tuple[str, str], str]:
-    """Return the standing of each (setting, promise) over all targets; a promise broken on one target is broken."""
+    """Return whether the tests confirm each (setting, promise), over all targets: a standing of `standing`.
+
+    A promise that is broken on one target is broken.
+    """
     standings: dict[tuple[str, str], str] = {}
     for row in choice_rows():
         key = row["choice"], row["promise"]

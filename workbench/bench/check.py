@@ -289,7 +289,10 @@ def affordable_runs(
     seconds: float,
     test: SamplingTest = SAMPLING_TESTS[1],
 ) -> int:
-    """Return how many runs per setting of a sampling test fit in `seconds` on this target, by trial; at most `runs`."""
+    """Return the number of runs per setting for which a sampling test takes at most `seconds` on this target.
+
+    A few trial runs are timed first. The number is at most `runs` and at least `LEAST`.
+    """
     if seconds == math.inf or runs <= LEAST:
         return runs
     start = time.perf_counter()

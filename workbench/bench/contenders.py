@@ -49,7 +49,7 @@ class EngineContender:
 
     @property
     def name(self) -> str:
-        """Return the registry name, or the label."""
+        """Return the label of this contender; without a label, the registry name of its method."""
         return self.label or self.configured.name
 
     @property

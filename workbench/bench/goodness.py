@@ -96,7 +96,9 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (Holm): rejecting all those below α has a total error probability ≤ α.
+    """Return p-values corrected for the number of tests by Holm's method.
+
+    If all tests with a corrected p-value below α are rejected, the probability of any false rejection is at most α.
 
     The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. No assumption
     is made about dependence between the tests.

@@ -81,7 +81,7 @@ class VisionLab:
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:
-        """Return the traces of a setting: one run for each scene."""
+        """Return the traces of a method setting: one run for each test image (scene)."""
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:

@@ -300,7 +300,7 @@ class Sequence(SequenceControls):
         return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:
-        """Return the sequence's settings with all changes requested so far."""
+        """Return the sequence's settings, including requested changes that no round has applied yet."""
         with self._lock:
             return self.settings_after(self._changes)
 

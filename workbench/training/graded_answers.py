@@ -51,7 +51,9 @@ def share_right(answers: Sequence[GradedAnswer[Any]]) -> float:
 def generate_batch(
     model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int, end: int, pad: int, **inputs: torch.Tensor
 ) -> list[list[int]]:
-    """Return a model's greedy answers as token ids without padding; `end` is included if it was generated.
+    """Return a model's greedy answers to a batch of prompts, as token ids without padding.
+
+    An answer includes `end` if the model generated it.
 
     Args:
         model: a model of transformers.

@@ -284,7 +284,7 @@ LIVE_STEPS = (
     LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
     LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),
 )
-"""Steps of the short form, in order."""
+"""Steps of the Live page's tour, in the order in which it shows them."""
 
 
 def live_steps() -> list[dict[str, Any]]:

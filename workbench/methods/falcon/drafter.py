@@ -195,7 +195,7 @@ class FalconState(FeatureState):
         return states
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted tokens and features in one call, and return the predictions of the newest block.
+        """Run the net once over all accepted (feature, token) pairs; return its predictions for the newest block.
 
         The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
         fill up the first block, and are read again as part of it. Return None while the text is shorter than a block.

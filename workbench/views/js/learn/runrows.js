@@ -1,5 +1,7 @@
 /** Rows of the table of runs: columns, search, order, groups, CSV. Pure. */
 
+import * as exports from "../shared/exports.js";
+
 /** @typedef {{name: string, title: string, kind: "text"|"number", of?: (row: any) => any, digits?: number,
  *    percent?: boolean, hidden?: boolean}} Column  `of`: value of a row; null if it has none */
 
@@ -124,20 +126,14 @@ export function comparisonLines({ problems, notes, prompts, figures }, first, se
   return [...lines, ...notes];
 }
 
-/** Return rows as CSV (RFC 4180): all columns, with the interval of the speed-up. A text that a spreadsheet would read
- *  as a formula begins with an apostrophe. @param {any[]} rows */
+/** Return rows as CSV (`exports.csv`): all columns, with the interval of the speed-up. @param {any[]} rows */
 export function csv(rows) {
   const head = COLUMNS.flatMap(({ name }) => (name === "speedup" ? ["speedup", "speedup_low", "speedup_high", "speedup_n"] : [name]));
   const cells = (row) =>
     COLUMNS.flatMap((each) =>
       each.name === "speedup"
-        ? ["value", "low", "high", "n"].map((part) => row.speedup?.[part] ?? "")
-        : [value(row, each) ?? ""],
+        ? ["value", "low", "high", "n"].map((part) => row.speedup?.[part])
+        : [value(row, each)],
     );
-  return [head, ...rows.map(cells)].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
-}
-
-function cell(found) {
-  const plain = typeof found === "string" && /^[=+\-@\t\r]/.test(found) ? `'${found}` : `${found}`;
-  return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+  return exports.csv([head, ...rows.map(cells)]);
 }

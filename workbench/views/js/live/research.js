@@ -80,15 +80,14 @@ export function calibrationTable(bins) {
   };
 }
 
-/** Return all tables as CSV (RFC 4180). Pure. @param {Statistics} found */
+/** Return all tables as CSV (`exports.csv`). Pure. @param {Statistics} found */
 export function csv({ calibration, by_entropy, by_kind }) {
   const columns = ["group", "drafted", "mean_q", "mean_p", "tested", "accepted", "rate", "low", "high"];
   const named = { "draft probability q": calibration, "target entropy (nats)": by_entropy, "kind of token": by_kind };
-  const cell = (value) => (/[",\r\n]/.test(`${value}`) ? `"${`${value}`.replaceAll('"', '""')}"` : `${value ?? ""}`);
   const lines = Object.entries(named).flatMap(([table, rows]) =>
     rows.map((row) => [table, ...columns.map((name) => row[name])]),
   );
-  return [["table", ...columns], ...lines].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
+  return exports.csv([["table", ...columns], ...lines]);
 }
 
 /** Return what the section shows: "hidden", "none" (no run), "running" (a run or a baseline is in progress, which the

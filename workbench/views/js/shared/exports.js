@@ -516,6 +516,17 @@ export async function bytesOf(host, name, request) {
   return bytes((await demand(host, name, request)).data);
 }
 
+/** Return rows of cells as CSV (RFC 4180); empty cells are null or undefined. A text that a spreadsheet would read as a
+ *  formula begins with an apostrophe. Pure. @param {any[][]} rows */
+export function csv(rows) {
+  return rows.map((row) => `${row.map(csvCell).join(",")}\r\n`).join("");
+}
+
+function csvCell(found) {
+  const plain = typeof found === "string" && /^[=+\-@\t\r]/.test(found) ? `'${found}` : `${found ?? ""}`;
+  return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+}
+
 /** Decode base64. Pure. */
 export function bytes(text) {
   return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
