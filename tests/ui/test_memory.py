@@ -44,7 +44,8 @@ def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: st
     assert page.locator(f"{CARD} table b").count() == 0
     before = entries(page)
     page.click("[data-press=pause]")
-    page.wait_for_function(f"Number(document.querySelector('.wb-memory meter').value) > {before}", timeout=8_000)
+    page.locator(CARD).scroll_into_view_if_needed()  # the card is refreshed only while it is in sight
+    page.wait_for_function(f"Number(document.querySelector('.wb-memory meter').value) > {before}", timeout=20_000)
 
 
 def test_the_state_is_reset_saved_and_loaded(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
@@ -79,7 +80,9 @@ def test_a_file_waits_for_the_next_run(fake_app: str, open_page: PageOpener, tmp
     page.set_input_files(f"{CARD} input[type=file]", file)
     wait_for_text(page, ".wb-memorynote", "The next run starts with mine.safetensors")
     page.click("[data-press=run]")
-    page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=8_000)
+    state(page, "running")
+    page.locator(CARD).scroll_into_view_if_needed()  # the card is refreshed only while it is in sight
+    page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=20_000)
 
 
 def test_a_drafter_without_state_is_reported(fake_app: str, open_page: PageOpener) -> None:
