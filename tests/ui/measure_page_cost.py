@@ -1,8 +1,9 @@
-"""Measure the cost of an open page: `python tests/ui/measure_page_cost.py [pairs]`, on a quiet machine, three minutes.
+"""Measure the cost of an open page: `python tests/ui/measure_page_cost.py [repeats]`, on a quiet machine, five minutes.
 
-Serves the app in this process and repeats the same generations, alternating between a browser that shows them
-and one that shows an empty page. Prints the ratio of tokens per second within each pair, then the median with its
-quartiles. The first pair warms up.
+Serves the app in this process and repeats the same generations, alternating between a browser that shows them, one
+that receives them without drawing, and one that shows an empty page. Prints the ratios of tokens per second to those
+of the empty page, then their medians with quartiles. The first round of the three warms up. The ratio without drawing
+is the cost of the backend's messages and of the page's own state; the rest is the browser's drawing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assist
 SETTINGS: dict[str, Any] = {"method": "draft-model", "max_new_tokens": 192, "seed": 0}
 RUNS = 4
 """Runs on each side of a pair."""
-DONE = "sessionStorage.getItem('wb-run') && document.querySelector('.wb-badge[data-state=finished]')"
+STARTED = "sessionStorage.getItem('wb-run')"
+DONE = f"{STARTED} && document.querySelector('.wb-badge[data-state=finished]')"
+NO_BASELINE = "localStorage.setItem('wb-autobaseline', 'off')"
+"""Script that turns the automatic baseline off: its runs would compete with the measured ones."""
 READY = ".wb[data-ready=true]"
 
 
@@ -30,17 +34,25 @@ def alone(client: Any, page: Page, url: str) -> list[Any]:
     return [client.start(PROMPT, params={"temperature": 0.0}, **SETTINGS).wait() for _ in range(RUNS)]
 
 
-def watched(client: Any, page: Page, url: str) -> list[Any]:
+def undrawn(client: Any, page: Page, url: str) -> list[Any]:
+    """Generate the same runs, started and followed by a page that never gets a frame to draw."""
+    return watched(client, page, url, draws=False)
+
+
+def watched(client: Any, page: Page, url: str, *, draws: bool = True) -> list[Any]:
     """Generate the same runs, started and followed by the page."""
     page.goto(url)
     page.wait_for_selector(READY)
     page.wait_for_timeout(1500)
     traces = []
+    if not draws:
+        page.evaluate("window.requestAnimationFrame = () => 0")
     for _ in range(RUNS):
         page.evaluate("sessionStorage.removeItem('wb-run')")
         page.click("[data-press=run]")
-        page.wait_for_function(DONE, polling=100)  # polling in every frame would make the page draw every frame
-        traces.append(client.run(page.evaluate("sessionStorage.getItem('wb-run')")).trace)
+        page.wait_for_function(DONE if draws else STARTED, polling=100)  # each frame would make the page draw in each
+        traces.append(client.run(page.evaluate("sessionStorage.getItem('wb-run')")).wait())
+        page.wait_for_timeout(300)  # the page gets the run's last message
     return traces
 
 
@@ -49,8 +61,8 @@ def speed(traces: list[Any]) -> float:
     return sum(len(t.token_ids) for t in traces) / sum(r.seconds for t in traces for r in t.rounds)
 
 
-def main(pairs: int = 10, port: int = 8165) -> None:
-    """Print the paired ratio with its quartiles."""
+def main(repeats: int = 10, port: int = 8165) -> None:
+    """Print the paired ratios with their quartiles."""
     from workbench.client import Workbench
     from workbench.ui import LAUNCH, build
 
@@ -60,23 +72,27 @@ def main(pairs: int = 10, port: int = 8165) -> None:
     asked = {**SETTINGS, "temperature": 0, "pace": 0, "prompt": PROMPT}  # not slowed down for display
     query = "&".join(f"{name}={value}" for name, value in asked.items())
     url = f"http://127.0.0.1:{port}/?{query}"
-    ratios = []
+    ratios: dict[str, list[float]] = {"undrawn": [], "watched": []}
+    sides = [alone, undrawn, watched]
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")  # no recording plays
-        for i in range(pairs + 1):
-            sides = [watched, alone] if i % 2 else [alone, watched]  # alternate, so that drift favours neither side
-            made = {side: side(client, page, url) for side in sides}
-            assert all(t.token_ids == made[alone][0].token_ids for traces in made.values() for t in traces), "one text"
+        page.add_init_script(NO_BASELINE)
+        for i in range(repeats + 1):
+            order = sides[i % 3 :] + sides[: i % 3]  # rotate, so that drift favours no side
+            made = {side.__name__: side(client, page, url) for side in order}
+            assert all(t.token_ids == made["alone"][0].token_ids for traces in made.values() for t in traces), (
+                "one text"
+            )
+            speeds = {name: speed(traces) for name, traces in made.items()}
             if i:
-                ratios.append(speed(made[watched]) / speed(made[alone]))
-                print(
-                    f"pair {i}: {speed(made[watched]):.1f} / {speed(made[alone]):.1f} tokens/s = {ratios[-1]:.3f}",
-                    flush=True,
-                )
+                for name, values in ratios.items():
+                    values.append(speeds[name] / speeds["alone"])
+                print(f"{i}:", *(f"{name} {value:.1f} tokens/s" for name, value in speeds.items()), flush=True)
         browser.close()
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    print(f"with / without a page: median {middle:.3f} (quartiles {low:.3f}–{high:.3f}, n = {len(ratios)})")
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        print(f"{name} / alone: median {middle:.3f} (quartiles {low:.3f}–{high:.3f}, n = {len(values)})")
     client.close()
 
 

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import brotli
+from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from workbench.views import modules
@@ -75,6 +77,12 @@ def replay_sources(view: str) -> bytes:
     return json.dumps(recording.sources(view)).encode()
 
 
+@cache
+def _compress(text: str) -> bytes:
+    """Compress the text of a bundle; Gradio would compress it less, and again for each request."""
+    return brotli.compress(text.encode(), quality=9)
+
+
 class Files:
     """ASGI middleware that serves the pages' files. Names that `files` lacks are never looked up on the disk."""
 
@@ -94,10 +102,12 @@ class Files:
         if view := REPLAYS.get(name):
             return await Response(replay_sources(view), media_type="application/json")(scope, receive, send)
         if entry := BUNDLES.get(name):
-            dated = {"cache-control": "public, max-age=31536000, immutable"} if version_asked else {}
-            return await Response(modules.inline_modules(entry), headers=dated, media_type=KINDS[".js"])(
-                scope, receive, send
-            )
+            headers = {"cache-control": "public, max-age=31536000, immutable"} if version_asked else {}
+            content: bytes | str = modules.inline_modules(entry)
+            if "br" in Headers(scope=scope).get("accept-encoding", ""):
+                headers |= {"content-encoding": "br", "vary": "Accept-Encoding"}
+                content = _compress(content)
+            return await Response(content, headers=headers, media_type=KINDS[".js"])(scope, receive, send)
         file = files().get(name)
         if file is None:
             return await PlainTextResponse("There is no such file.", 404)(scope, receive, send)

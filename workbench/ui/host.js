@@ -23,7 +23,6 @@
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400),
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
       face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400),
-      face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Bold", 700),
       props.palette,
     ].join("\n");
     document.head.append(style);

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradio import themes
 from starlette.middleware import Middleware
 
 from workbench.ui.addresses import Addresses
+from workbench.ui.compression import CompressionMiddleware
 from workbench.ui.files import Files
 from workbench.ui.idle_page import IdlePageMiddleware
 
@@ -17,8 +19,11 @@ LAUNCH: dict[str, Any] = {
     "footer_links": ["api"],
     "show_error": True,
     "state_session_capacity": 100,
-    "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(IdlePageMiddleware)]},
+    "theme": themes.Default(font=["Workbench Sans", "system-ui"], font_mono=["Workbench Mono", "monospace"]),
+    "app_kwargs": {
+        "middleware": [Middleware(each) for each in (CompressionMiddleware, Addresses, Files, IdlePageMiddleware)]
+    },
 }
-"""Launch options: no usage statistics, no run history in the browser, and an idle page costs no
-CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although none
-of them ever changes. At most a hundred copies are stored; Gradio recreates the copy when an older page returns."""
+"""Launch options: no usage statistics, no run history in the browser, no font besides the views' own, and an idle page
+costs no CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although
+none of them ever changes. At most a hundred copies are stored; Gradio recreates the copy when an older page returns."""

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,14 @@ def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Ba
     Args:
         path: file to write.
         recording: trace of the method's run.
-        plain: trace of plain decoding of the same prompt, seed and sampling, recorded on the same machine.
+        plain: trace of plain decoding of the same prompt, seed and sampling, recorded on the same machine. It is
+            stored without the target's most likely tokens.
         baseline: rate of plain decoding and the ratios of all measured pairs.
     """
     content = recording.to_wire()
     if plain is not None:
-        content["plain"] = plain.to_wire()
+        # the race and the speed-up need its tokens and times; the likeliest tokens would double its size
+        content["plain"] = replace(plain, rounds=[replace(each, top_p=[]) for each in plain.rounds]).to_wire()
     if baseline is not None:
         content["baseline"] = baseline.to_wire()
     return _write(path, content)
