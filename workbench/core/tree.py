@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -43,6 +43,20 @@ class Sampling(str, Enum):
     `without_replacement` describe each node."""
 
 
+class Ranking(NamedTuple):
+    """The drafter's most likely tokens at the positions of a tree, for display.
+
+    Attributes:
+        tokens: int64 [M, k], ids in descending order of probability.
+        probs: float [M, k], their probabilities.
+        rows: int64 [N+1], row of the children of node i−1 (entry 0: of the root); −1: not known.
+    """
+
+    tokens: Int[Tensor, "M k"]
+    probs: Float[Tensor, "M k"]
+    rows: Int[Tensor, " N_plus_1"]
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """Drafted tokens after the last committed token. Parents come before children, siblings in verification order.
@@ -67,6 +81,8 @@ class DraftTree:
         explanation: explanation of the tree's shape; None if the tree builder provides none.
         states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
             (`Verifier.reads_draft_states`); None if the drafter does not provide it.
+        ranking: function that returns the drafter's most likely tokens at each position, for a tree without `q`. It is
+            called only for a recorded round. None if the tree builder does not know them.
     """
 
     tokens: Int[Tensor, " N"]
@@ -83,6 +99,7 @@ class DraftTree:
     score: Float[Tensor, " N"] | None = None
     explanation: TreeExplanation | None = None
     states: Float[Tensor, "N D"] | None = None
+    ranking: Callable[[], Ranking] | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -27,7 +27,7 @@ ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
 
 def round_bytes(record: Round) -> int:
     """Return the approximate memory of a recorded round, in bytes."""
-    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
+    tops = len(record.top_p) + sum(top is not None for top in (*record.top_q, *record.ranking))
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
     return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 

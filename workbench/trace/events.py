@@ -79,6 +79,8 @@ class Round:
         top_p: the target's most likely next tokens after the root (entry 0) and each node (entry i+1); [] if not
             recorded.
         top_q: the drafter's most likely next tokens at the same positions; None where the drafter has no distribution.
+        ranking: the drafter's most likely next tokens at the same positions of a tree whose drafts were not drawn from
+            them, for example a greedy one; None where they are not known, [] if none is known or `top_q` has them.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
         phases: start and end of the phases draft, verify, judge and commit.
         started_s: start of the round in seconds since the start of the generation, without pauses.
@@ -139,6 +141,7 @@ class Round:
     placed: list[TentativeTokenRecord] = field(default_factory=list[TentativeTokenRecord])
     probes: list[Probe] = field(default_factory=list[Probe])
     grown: TreeExplanationRecord | None = None
+    ranking: list[TopTokens | None] = field(default_factory=list[TopTokens | None])
 
     def __post_init__(self) -> None:
         """Set the bonus token's kind to "plain" if nothing was drafted: older traces recorded it as "bonus"."""
@@ -155,7 +158,8 @@ class Round:
         for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
             wire[name] = [_fields(item) for item in wire[name]]
         wire["grown"] = None if self.grown is None else _fields(self.grown)
-        wire["top_q"] = [None if top is None else _fields(top) for top in self.top_q]
+        for name in ("top_q", "ranking"):
+            wire[name] = [None if top is None else _fields(top) for top in wire[name]]
         return wire
 
     @classmethod
@@ -165,7 +169,8 @@ class Round:
         data["nodes"] = Nodes(**data["nodes"])
         data["emitted"] = [EmittedToken(**e) for e in data["emitted"]]
         data["top_p"] = [TopTokens(**t) for t in data.get("top_p", [])]
-        data["top_q"] = [TopTokens(**t) if t else None for t in data.get("top_q", [])]
+        for name in ("top_q", "ranking"):
+            data[name] = [TopTokens(**t) if t else None for t in data.get(name, [])]
         data["phases"] = [Phase(**p) for p in data.get("phases", [])]
         data["changes"] = [Change(**c) for c in data.get("changes", [])]
         data["placed"] = [TentativeTokenRecord(**p) for p in data.get("placed", [])]

@@ -205,7 +205,8 @@ def _problem(r: Round, i: int) -> str:
         return "its path names a node that does not exist"
     if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):
         return "a token has an unknown kind"
-    if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in [*r.top_p, *r.top_q] if top is not None):
+    tops = [top for top in (*r.top_p, *r.top_q, *r.ranking) if top is not None]
+    if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in tops):
         return "most likely tokens, their texts and probabilities differ in number"
     if not all(_is_picture(p) for p in images_of(r.vision)):
         return "an image is invalid"

@@ -39,10 +39,10 @@ ROUNDS: Schema = {
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
     "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
-    "grown": pl.String,
+    "grown": pl.String, "ranking": pl.String,
 }  # fmt: skip
 """Columns of the table with one row per round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`,
-`probes`, `grown` are JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
+`probes`, `grown`, `ranking` are JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
@@ -70,7 +70,7 @@ PHASES: Schema = {
 }  # fmt: skip
 """Columns of the table with one row per interval of wall-clock time, in seconds since the end of prefill."""
 
-LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown")
+LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown", "ranking")
 """Names of columns that are missing in traces with older schemas."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
@@ -179,6 +179,7 @@ def _round_row(r: Round) -> dict[str, Any]:
         "placed": json.dumps([_slots(p) for p in r.placed]),
         "probes": json.dumps([_slots(p) for p in r.probes]),
         "grown": None if r.grown is None else json.dumps(_slots(r.grown)),
+        "ranking": json.dumps([top and _slots(top) for top in r.ranking]),
         "n_top_p": len(r.top_p),
         "n_top_q": len(r.top_q),
         "n_entropy": len(r.entropy),
@@ -242,6 +243,7 @@ def _round(
         probes=[Probe(**p) for p in json.loads(row["probes"] or "[]")],
         waited_s=row["waited_s"] or 0.0,
         grown=TreeExplanationRecord(**json.loads(row["grown"])) if row["grown"] else None,
+        ranking=[TopTokens(**top) if top else None for top in json.loads(row["ranking"] or "[]")],
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
 
@@ -261,5 +263,6 @@ _PLAIN = set(Round.__dataclass_fields__) - {
     "revoked",
     "placed",
     "grown",
+    "ranking",
     "probes",
 }

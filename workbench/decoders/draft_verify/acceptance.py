@@ -57,10 +57,12 @@ class Acceptance:
         top_tokens: the target's most likely tokens, [N+1, 8].
         top_probs: probabilities of `top_tokens`, [N+1, 8].
         top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
+        ranking: the drafter's most likely tokens and their probabilities, if the tree has no `q`, [2, M, 8].
         score: the rule's score of each node, [N].
         inputs: inputs of the rules, named by `reason`, [I, N].
         rule_index: index of each node's rule, [N].
         child_q_rows: index of the draft distribution at each position, [N+1].
+        ranking_rows: index of the ranking at each position, [N+1].
         distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
         probes: tokens, parents and positions of the probes, [3, P].
         columns: columns of the tree builder, [≤ 3, N].
@@ -83,10 +85,12 @@ class Acceptance:
     top_tokens: Any
     top_probs: Any
     top_q: Any
+    ranking: Any
     score: Any
     inputs: Any
     rule_index: Any
     child_q_rows: Any
+    ranking_rows: Any
     distribution_error: Any
     probes: Any
     columns: Any
@@ -191,7 +195,8 @@ def accept(
     top_q = q_of = empty
     if record and tree.q is not None and tree.child_q_rows is not None:
         top_q_probs, top_ids = largest(tree.q, TOP)
-        top_q, q_of = torch.stack([top_ids.to(like.dtype), top_q_probs.to(like.dtype)]), tree.child_q_rows
+        top_q, q_of = _stacked([top_ids, top_q_probs], like), tree.child_q_rows
+    ranking = tree.ranking() if record and tree.q is None and tree.ranking is not None else None
     columns = tree.explanation.columns if record and tree.explanation is not None else []
     return Acceptance(
         tokens=tree.tokens,
@@ -205,10 +210,12 @@ def accept(
         top_tokens=target.top,
         top_probs=target.p_top,
         top_q=top_q,
+        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], like),
         score=empty if decision.score is None else decision.score,
         inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
         rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
         child_q_rows=q_of,
+        ranking_rows=empty if ranking is None else ranking.rows,
         distribution_error=empty if decision.distribution_error is None else decision.distribution_error,
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
         columns=_stacked(columns, like),
@@ -392,7 +399,8 @@ def record_round(
             record.grown = TreeExplanationRecord(
                 [rule.to_wire() for rule in growth.rules], grown_rule_of, builder_before, builder_after
             )
-        record.top_q = _top_q(acceptance, token_text)
+        record.top_q = _tops(acceptance.top_q, acceptance.child_q_rows, token_text)
+        record.ranking = _tops(acceptance.ranking, acceptance.ranking_rows, token_text)
     return record
 
 
@@ -428,9 +436,16 @@ def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> li
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _top_q(found: Acceptance, token_text: TokenText) -> list[TopTokens | None]:
-    if not found.top_q:
+def _tops(most_likely: Any, rows: Any, token_text: TokenText) -> list[TopTokens | None]:
+    """Return the drafter's most likely tokens at each position, [N+1]; [] if none were recorded.
+
+    Args:
+        most_likely: token ids and their probabilities, [2, M, 8], or an empty list.
+        rows: row of each position, [N+1]; −1: none.
+        token_text: function that returns the text of a token.
+    """
+    if not most_likely:
         return []
-    ids, probs = found.top_q
+    ids, probs = most_likely
     tops = [TopTokens([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
-    return [tops[m] if m >= 0 else None for m in found.child_q_rows]
+    return [tops[m] if m >= 0 else None for m in rows]

@@ -20,9 +20,9 @@ from torch import Tensor
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.lazy import LazyValue
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree import DraftTree, Ranking, Sampling
 from workbench.core.tree_explanation import TreeExplanation
-from workbench.kernels.distributions import summarise_softmax
+from workbench.kernels.distributions import TOP, summarise_softmax
 
 if TYPE_CHECKING:
     from workbench.engine.request import Sequence
@@ -250,3 +250,20 @@ class PartialTree:
 def _own(w: int, device: torch.device) -> Bool[Tensor, "w w"]:
     """Return the mask in which each of w nodes attends only to itself. The tensor is cached; do not modify it."""
     return torch.eye(w, dtype=torch.bool, device=device)
+
+
+def drafter_ranking(
+    candidates: abc.Sequence[tuple[Tensor, Tensor]], expanded: abc.Sequence[Tensor], selection: Int[Tensor, " kept"]
+) -> Ranking:
+    """Return the drafter's most likely tokens at the positions of the selected nodes.
+
+    Args:
+        candidates: log-probabilities and tokens, both [w, k], at the root and at each level's expanded nodes.
+        expanded: numbers of the expanded nodes of each level, [w].
+        selection: numbers of the selected nodes.
+    """
+    k = min(TOP, *(tokens.shape[1] for _, tokens in candidates))
+    logq, tokens = (torch.cat([each[i][:, :k] for each in candidates]) for i in (0, 1))
+    nodes = torch.cat([selection.new_full((1,), -1), *expanded[: len(candidates) - 1]])  # −1: the root
+    same = torch.cat([nodes[:1], selection]).unsqueeze(1) == nodes
+    return Ranking(tokens, logq.exp(), torch.where(same.any(1), same.long().argmax(1), -1))

@@ -14,7 +14,8 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.decoders.draft_verify.tree_building import PartialTree, drafter_ranking
+from workbench.kernels.distributions import TOP
 from workbench.methods.tree_builders.shapes import NODES, WIDTH
 
 RERANKED = TreeBuilderRule(
@@ -56,7 +57,8 @@ class BestFirst(TreeBuilder):
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Expand level by level, rank all proposed nodes, and return the tree of the best."""
         depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
-        logq, tokens = tree.root.best(self.width)  # [w, k], the children of the nodes expanded last
+        candidates = [tree.root.best(max(self.width, TOP))]  # [w, k], at the nodes expanded last; more than are drafted
+        logq, tokens = (each[:, : self.width] for each in candidates[-1])
         k = tokens.shape[1]
         tree.add(tokens[0])
         draft_logq = [logq[0]]
@@ -69,9 +71,10 @@ class BestFirst(TreeBuilder):
             distributions = tree.expand(expanded)
             if not tree.should_continue(distributions):
                 break
-            logq, tokens = distributions.best(self.width)
-            tree.add(tokens.view(-1), _fan(expanded.shape[0], k, tree.device))
-            draft_logq.append(logq.view(-1))
+            candidates.append(distributions.best(max(self.width, TOP)))
+            logq, tokens = (each[:, : self.width] for each in candidates[-1])
+            tree.add(tokens.reshape(-1), _fan(expanded.shape[0], k, tree.device))
+            draft_logq.append(logq.reshape(-1))
             scores.append((level[expanded].unsqueeze(1) + logq).view(-1))
         # NaN of a failing drafter ranks last, so that the result is always a tree.
         ranking = torch.cat(scores).nan_to_num(-torch.inf)
@@ -79,7 +82,11 @@ class BestFirst(TreeBuilder):
         tree.close(selection)
         score = torch.cat(draft_logq).exp()
         ranked_tree = subtree(selection, torch.cat(tree.tokens), torch.cat(tree.parents), score, depth, k, tree.source)
-        return replace(ranked_tree, explanation=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
+        return replace(
+            ranked_tree,
+            explanation=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1),
+            ranking=lambda: drafter_ranking(candidates, tree.expanded, selection),
+        )
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:

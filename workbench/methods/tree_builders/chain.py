@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.random_stream import Purpose
-from workbench.core.sampling import apply_logits_processors, likeliest, pick, replace_all_masked_rows, to_probs
+from workbench.core.sampling import apply_logits_processors, largest, likeliest, pick, replace_all_masked_rows, to_probs
 from workbench.core.transfer import from_numpy, to_device
-from workbench.core.tree import DraftTree, Sampling, chain_parents
+from workbench.core.tree import DraftTree, Ranking, Sampling, chain_parents
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree, should_continue
 from workbench.engine.request import Sequence
-from workbench.kernels.distributions import summarise_softmax
+from workbench.kernels.distributions import TOP, summarise_softmax
 from workbench.kernels.segment import Output, Segment, Slot
 
 ONE_BY_ONE = TreeBuilderRule(
@@ -161,6 +161,7 @@ def draft_chain(
     ]
     tokens: list[list[Tensor]] = [[] for _ in sequences]
     distributions: list[list[Tensor]] = [[] for _ in sequences]
+    rankings: list[list[tuple[Tensor, Tensor]]] = [[] for _ in sequences]
     needs_q = [row.verifier.reads_draft_probs for row in sequences]
     states = _States(sequences)
     active = list(range(len(sequences)))
@@ -186,11 +187,11 @@ def draft_chain(
             ):
                 active.remove(i)
                 continue
-            top = (
-                summarise_softmax(logits, 1) if u is None and not needs_q[i] else None
-            )  # if only the likeliest token is needed
+            # if only the likeliest token and a short ranking for the trace are needed
+            top = summarise_softmax(logits, TOP) if u is None and not needs_q[i] else None
             if top is not None:
-                token, q = top.top[0], top.p_top
+                token, q = top.top[0, :1], top.p_top[:, :1]
+                rankings[i].append((top.top, top.p_top))
             else:
                 q = to_float32(q)
                 token = likeliest(q) if u is None else pick(q, u[step : step + 1])
@@ -208,7 +209,9 @@ def draft_chain(
         for b, i in enumerate(without_state):
             states.add(i, out.hidden[b, :1])
     trees = [
-        _chain_tree(torch.cat(t), torch.cat(distributions[i]), sampled[i], source, keep=needs_q[i])
+        _chain_tree(
+            torch.cat(t), torch.cat(distributions[i]), sampled[i], source, keep=needs_q[i], rankings=rankings[i]
+        )
         for i, t in enumerate(tokens)
     ]
     return [states.attach(i, tree) for i, tree in enumerate(trees)]
@@ -252,6 +255,7 @@ def _chain_tree(
     source: str,
     logits: bool = True,
     keep: bool = False,
+    rankings: abc.Sequence[tuple[Tensor, Tensor]] = (),
 ) -> DraftTree:
     """Return a chain as a draft tree.
 
@@ -263,6 +267,8 @@ def _chain_tree(
         source: name of the drafter in the trace.
         logits: see `distributions`.
         keep: whether a greedy chain stores its distributions, because a verifier reads them.
+        rankings: most likely tokens [1, k] and their probabilities [1, k] at each position, if `distributions` has only
+            the probabilities of the drafted tokens.
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
@@ -287,6 +293,7 @@ def _chain_tree(
             source=source,
             score=token_probs,
             explanation=_GROWN,
+            ranking=None if keep else lambda: _ranking(distributions, rankings),
         )
     return DraftTree(
         tokens,
@@ -299,3 +306,14 @@ def _chain_tree(
         source=source,
         explanation=_GROWN,
     )
+
+
+def _ranking(distributions: Float[Tensor, "K V_or_1"], rankings: abc.Sequence[tuple[Tensor, Tensor]]) -> Ranking:
+    """Return the most likely tokens at each position of a chain; see `_chain_tree`."""
+    rows = torch.arange(distributions.shape[0] + 1, device=distributions.device)
+    rows[-1] = -1
+    if rankings:
+        tokens, probs = zip(*rankings, strict=True)
+        return Ranking(torch.cat(tokens), torch.cat(probs), rows)
+    probs, tokens = largest(distributions, TOP)
+    return Ranking(tokens, probs, rows)

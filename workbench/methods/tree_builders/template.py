@@ -18,7 +18,8 @@ from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.decoders.draft_verify.tree_building import PartialTree, drafter_ranking
+from workbench.kernels.distributions import TOP
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
@@ -117,7 +118,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
         paths: nodes as paths of ranks.
         grown: explanation of the nodes for the trace.
     """
-    candidates = [growth.root.best(max(map(max, paths)) + 1)]
+    candidates = [growth.root.best(max(TOP, max(map(max, paths)) + 1))]
     n_ranks = candidates[0][1].shape[1]  # a small vocabulary has fewer ranks
     shape = build_shape(paths, n_ranks, growth.device)
     draft_logq: list[Tensor] = []
@@ -127,7 +128,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
         draft_logq.append(logq[below, rank])
         if level + 1 == len(shape.levels) or not growth.should_continue(distributions := growth.expand(inner)):
             break
-        candidates.append(distributions.best(shape.ranks[level + 1]))
+        candidates.append(distributions.best(max(TOP, shape.ranks[level + 1])))
     if len(draft_logq) < len(shape.levels):  # the policy stopped drafting early
         shape = build_shape(tuple(path for path in paths if len(path) <= len(draft_logq)), n_ranks, growth.device)
     growth.close(shape.order)
@@ -141,6 +142,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
         source=growth.source,
         score=torch.cat(draft_logq)[shape.order].exp(),
         explanation=grown,
+        ranking=lambda: drafter_ranking(candidates, growth.expanded, shape.order),
     )
 
 

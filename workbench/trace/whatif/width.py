@@ -61,8 +61,8 @@ class WidthEstimate:
 def rank_emitted_tokens(rounds: Sequence[Round]) -> list[EmittedTokenRanks]:
     """Return, for every depth, the ranks that the emitted tokens have in the drafter's distribution.
 
-    The ranking is the recorded one (`top_q`). If it is missing, several siblings are ranked by q; with a single sibling
-    the rank after a rejection is unknown.
+    The ranking is the recorded one (`top_q` or `ranking`). If it is missing, several siblings are ranked by q; with a
+    single sibling the rank after a rejection is unknown.
     """
     by_depth: dict[int, EmittedTokenRanks] = {}
     for r in rounds:
@@ -108,7 +108,7 @@ def _rank(r: Round, place: int, wanted: int) -> int | None:
     Returns:
         The rank; 0 if the token is not in the recorded ranking; None if no ranking was recorded.
     """
-    top = r.top_q[place + 1] if place + 1 < len(r.top_q) else None
+    top = next((tops[place + 1] for tops in (r.top_q, r.ranking) if place + 1 < len(tops)), None)
     if top is not None:
         return top.tokens.index(wanted) + 1 if wanted in top.tokens else 0
     children = [i for i, parent in enumerate(r.nodes.parents) if parent == place]

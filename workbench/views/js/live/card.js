@@ -30,7 +30,7 @@ export function candidates(round, node) {
     found.set(token, row);
   });
   add(round.top_p[place], "p");
-  add(round.top_q[place], "q");
+  add(round.top_q[place] ?? round.ranking?.[place], "q");
   nodes.parents.forEach((parent, i) => {
     if (parent + 1 !== place || (found.size === 0 && i !== node)) return;
     const row = found.get(nodes.tokens[i]) ?? {

@@ -2,7 +2,7 @@
 
 /** Return the additional draft after a round's accepted path that would have equalled the target's own token there.
  *
- *  Ranks come from the recorded `top_q`, with the same rule as `workbench.trace.whatif.width`, whose 0
+ *  Ranks come from the recorded `top_q` or `ranking`, with the same rule as `workbench.trace.whatif.width`, whose 0
  *  is "beyond" here.
  *  @param {any} round
  *  @returns {{state: "saved"|"beyond"|"unknown"|"none", rank: number|null, q: number|null, text: string, place: number,
@@ -20,7 +20,7 @@ export function of(round) {
   const found = { ...out, place, sibling: children.length > 0, greedy: round.params?.temperature === 0, text: own?.text ?? "" };
   if (children.some((i) => nodes.tokens[i] === round.bonus))
     return { ...found, reason: "the target's token was drafted here, but its test failed" };
-  const top = round.top_q?.[place + 1] ?? null;
+  const top = round.top_q?.[place + 1] ?? round.ranking?.[place + 1] ?? null;
   if (!top) return { ...found, state: "unknown" };
   const at = top.tokens.indexOf(round.bonus);
   if (at < 0) return { ...found, state: "beyond", recorded: top.tokens.length };

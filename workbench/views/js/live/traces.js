@@ -81,6 +81,7 @@ export function read(text, schema) {
 const DEFAULTS = {
   top_p: [],
   top_q: [],
+  ranking: [],
   entropy: [],
   phases: [],
   changes: [],

@@ -94,6 +94,7 @@ export function legible(round) {
       nodes: { ...round.nodes, text: words(round.nodes) },
       top_p: round.top_p?.map(read),
       top_q: round.top_q?.map(read),
+      ranking: round.ranking?.map(read),
     });
   }
   return legibles.get(round);
