@@ -93,9 +93,10 @@ def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bo
 
 
 def _text_of(sequence: Sequence, models: Models) -> list[int]:
-    """Return the tokens of the prompt without images.
+    """Return the tokens of the prompt without its images.
 
-    The last token stays the same, because the first round reads it again.
+    If their last token is not the last token of the whole prompt, that token is appended, because the first round
+    reads it again.
     """
     tokens = text_only(
         models,

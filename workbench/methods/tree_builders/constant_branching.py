@@ -41,7 +41,7 @@ class ConstantBranching(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the children of all nodes, level by level."""
+        """Draw children of every node, level by level, and return the draft tree."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)

@@ -44,7 +44,7 @@ class SpecInfer(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the children of all nodes, level by level."""
+        """Draw the children of every node, level by level, and return the draft tree."""
         most, sampling = plan.limit_nodes(MOST_NODES), tree.sequence.sampling
         sampler = TreeSampler(tree, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)

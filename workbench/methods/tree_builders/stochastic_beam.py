@@ -51,9 +51,9 @@ class StochasticBeam(TreeBuilder):
     width: int = param(3, **WIDTH)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw levels of at most `width` nodes.
+        """Draw levels of at most `width` nodes, and return the draft tree.
 
-        If the budget cuts the last level, the nodes of the largest values remain.
+        If the budget allows fewer nodes in the last level, those with the largest perturbed values G are drafted.
         """
         row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
@@ -79,13 +79,15 @@ class StochasticBeam(TreeBuilder):
 def _perturb(
     p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """Return (φ, G) of all children. The largest G of a parent's children equals the parent's G.
+    """Return the path log-probability φ and the perturbed value G of every child of w parents.
+
+    A child's G is φ + Gumbel noise, conditioned so that the largest G among siblings equals their parent's G.
 
     Args:
-        p: distributions after w parents.
+        p: distributions after the parents.
         phi: log-probability of each parent's path.
         value: perturbed value G of each parent.
-        u: uniform numbers, float64.
+        u: uniform numbers in [0, 1), float64.
     """
     child_phi = phi.unsqueeze(1) + p.log()
     g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))
