@@ -65,7 +65,7 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warm_param("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because the search has its own random numbers."""
+        """Return the kind of siblings: deterministic, because they are not samples of a draft distribution."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:

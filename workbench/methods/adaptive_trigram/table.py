@@ -122,8 +122,7 @@ class SearchNode:
 
     Attributes:
         prior: weight of the sequence's last tri-gram, divided by the sum of the weights of all tri-grams that begin
-        with
-            the same two tokens.
+            with the same two tokens.
         weight: weight of the last tri-gram in the table.
         visits: number of search iterations that passed the node.
         total: sum of the scores of the iterations that passed the node.

@@ -91,7 +91,7 @@ class BlockLayer(DecoderLayer):
 
         Args:
             text: fused hidden states of the target.
-            positions: positions in the text.
+            positions: positions of the hidden states in the text.
         """
         return torch.stack(self.project_qkv(text, positions)[1:])
 
@@ -118,10 +118,10 @@ class BlockNet(TrainedNet):
     """Drafter of block diffusion: layers that fill in blocks, a mask vector, and the fusion of target hidden states.
 
     Args:
-        width: the target's hidden size D, and the drafter's.
-        heads: attention heads.
-        ffn: width of the gated MLP.
-        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        width: hidden size D of the target and of the drafter.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
+        taps: numbers of the T target layers whose outputs are fused, counted from 1, ascending.
         block: positions of a block, including the one of the known token.
         layers: number of the drafter's layers.
         cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
@@ -179,7 +179,7 @@ class BlockNet(TrainedNet):
 
         Args:
             hidden_states: concatenated hidden states of the T captured layers of the target, at n positions.
-            positions: positions in the text.
+            positions: positions of the hidden states in the text.
         """
         text = self.norm_text(self.widen(self.narrow(hidden_states)))
         return [layer.project_text_kv(text, positions) for layer in self.decoder_layers]
@@ -384,7 +384,10 @@ class BlockDiffusion(DistributionDrafter):
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> BlockState:
-        """Compute the KV cache entries of all committed positions but the last, without positions of images."""
+        """Return a drafting state with the KV cache entries of all committed positions but the last.
+
+        Positions of images are left out.
+        """
         net, target, slot = _net(models), models.target, sequence.cache_slot
         end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
@@ -426,7 +429,7 @@ class BlockDiffusion(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None, that is, no attribution: this drafter reads no images."""
+        """Return None, because a drafter that reads no images has no attribution maps."""
 
 
 def _net(models: Models) -> BlockNet:

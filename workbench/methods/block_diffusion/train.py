@@ -48,8 +48,8 @@ class Options(LayerOptions):
 
     Attributes:
         block: Block size in positions, including the known token.
-        layers: Number of layers.
-        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+        layers: Number of the drafter's layers.
+        taps: Target layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
         cond: Rank of the fusion.
     """
 

@@ -69,7 +69,7 @@ class AugmentingBlock(nn.Module):
     Args:
         width: width D of the states.
         cond: width C of the layers.
-        heads: attention heads.
+        heads: number of attention heads.
         ffn: width of the MLPs.
         layers: number of layers.
         context: maximum sequence length, in positions.
@@ -95,7 +95,7 @@ class AugmentingBlock(nn.Module):
 
         Args:
             states: states of a text, at the positions after those in `kv_caches`.
-            positions: positions in the text.
+            positions: positions of the inputs in the text.
             kv_caches: KV cache of each layer; None: there are no earlier positions.
         """
         x = self.enter(states)

@@ -85,7 +85,7 @@ class AttentionNet(TrainedNet):
 
     Args:
         width: D, width of the residual stream.
-        heads: attention heads.
+        heads: number of attention heads.
         context: maximum sequence length, in positions.
         eps: epsilon of the norms.
         rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
@@ -135,8 +135,8 @@ class AttentionNet(TrainedNet):
         """Return the residual stream after attention.
 
         Args:
-            x: residual stream.
-            positions: positions in the text.
+            x: residual stream before the attention.
+            positions: positions of the inputs in the text.
             mask: true at the KV cache entries (columns) that each input (row) attends to; None: causal attention.
             kv_cache: keys and values of earlier positions; the keys and values of the inputs are appended.
             qkv_input: input of the query, key and value projections; None: the normalised residual stream.

@@ -52,7 +52,7 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
-    """Return squares of `side` × `side` tokens that tile a grid, as token indices.
+    """Return squares of `side` × `side` tokens that tile a grid, as lists of token indices.
 
     Squares at the lower and right edge may be smaller.
     """
@@ -102,7 +102,9 @@ class Convolution(nn.Module):
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
 
     def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-        """Halve both sides of the grid until the ratio is reached. Odd sides repeat their last row or column.
+        """Compress an image: halve both sides of its grid until the ratio is reached.
+
+        Before an odd side is halved, its last row or column is repeated.
 
         Args:
             x: vision tokens, N = rows · cols.

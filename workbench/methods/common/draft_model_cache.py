@@ -19,9 +19,10 @@ from workbench.models.loading import Models
 
 
 def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
-    """Retain a drafted chain's KV cache entries up to the last accepted token, and drop the others.
+    """Retain the draft model's KV cache entries up to the last accepted token of a chain, and drop all later entries.
 
-    The scratch part contains first the entries of catch-up tokens, then the entries of drafts.
+    The scratch part of the slot contains first the entries of committed tokens that were not cached before the draft,
+    then the entries of the drafted tokens.
 
     Args:
         sequence: sequence after the round.

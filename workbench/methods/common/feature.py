@@ -344,7 +344,8 @@ class FeatureDrafter(DistributionDrafter):
 def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """Return the target's features at all committed positions but the last.
 
-    Features of a prompt with images were stored during its prefill; all others are computed here if necessary.
+    Features of a prompt with images were stored during its prefill. All other features are computed here if they were
+    not stored.
     """
     target, pictured, end = models.target, sequence.cache_slot.image_prefill, len(sequence.committed) - 1
     features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)

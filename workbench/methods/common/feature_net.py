@@ -114,8 +114,8 @@ class FeatureNet(DecoderLayer):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         norms: which of `NORMS` the layer has; the original EAGLE has none of them.
         fuse_bias: whether the fusion has a bias.
@@ -234,10 +234,10 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input: its prediction of the next feature.
+        """Return the layer's state at each input, which is its prediction of the next feature.
 
         Args:
-            x: inputs.
+            x: inputs of the layer.
             positions: positions of the inputs in the text.
             mask: true at the KV cache entries (columns) that each input (row) attends to; None: causal attention.
             kv_cache: KV cache of earlier positions; the entries of the inputs are appended.

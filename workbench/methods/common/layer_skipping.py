@@ -1,8 +1,8 @@
 """Draft with a part of the target over its KV cache: without some attention layers and MLPs, or with smaller MLPs.
 
-A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. They
-differ from the target's own, because the residual stream differs. Verification processes root and draft with the whole
-target and overwrites these entries.
+A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. These
+keys and values differ from those of the whole target, because the residual stream differs. Verification processes root
+and draft with the whole target and overwrites them.
 
 """
 

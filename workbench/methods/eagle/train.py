@@ -1,4 +1,4 @@
-"""Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
+"""Training of EAGLE's layer, and of feature heads without a module of their own, on features and distributions."""
 
 # pyright: basic
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Options(FeatureHeadOptions):
 
 
 class TargetParts(nn.Module):
-    """Parts of a target that feature drafters share in training: its embedding, final norm, and part of its LM head.
+    """Parts of a target that drafters use in training: embedding, final norm, and LM head over the draft vocabulary.
 
     Args:
-        teacher: the target's parts, including its LM head and embedding.
-        draft_vocabulary: tokens of the reduced vocabulary.
+        teacher: parts of the target, including the whole LM head.
+        draft_vocabulary: target ids of the tokens of the draft vocabulary.
     """
 
     def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:

@@ -45,9 +45,9 @@ class Eagle3Net(FeatureNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
-        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
+        taps: numbers of the T target layers whose outputs are fused, counted from 1, ascending.
         draft_vocab_size: vocabulary size W of the drafter's own LM head; 0: the target's LM head is used.
         context: maximum sequence length, in positions.
 
@@ -233,7 +233,7 @@ class Eagle3(FeatureDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None, that is, no attribution: this drafter reads no images."""
+        """Return None, because a drafter that reads no images has no attribution maps."""
 
 
 def _net(models: Models) -> Eagle3Net:

@@ -46,10 +46,10 @@ class Options(LayerOptions):
     Attributes:
         head_learns: Give the layer an LM head of its own, as in the paper, initialised with the target's rows for the
             draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
-        draft_vocab_size: Draft vocabulary; 0: `vocabulary`, or a quarter of the target's vocabulary if the layer has an
-            LM head of its own.
-        ttt: Draft steps unrolled in training (training-time test).
-        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+        draft_vocab_size: Size of the draft vocabulary in tokens; 0: the option `vocabulary`, or a quarter of the
+            target's vocabulary if the layer has an LM head of its own.
+        ttt: Number of draft steps that are unrolled in training (training-time test).
+        taps: Target layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
     """
 
     method: str = Eagle3Net.kind

@@ -47,8 +47,8 @@ class FalconNet(FeatureNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         block: number k of positions per block, and of positions predicted ahead. With 1 the net is EAGLE's layer and an
             LSTM over single positions.
@@ -60,8 +60,8 @@ class FalconNet(FeatureNet):
     Raises:
         ValueError: a block has no position, or more than `LONGEST` positions.
 
-    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection
-    parallel to the LSTM is ours.
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection, which
+    is parallel to the LSTM here, is not in the paper.
     """
 
     kind: ClassVar[str] = "falcon"

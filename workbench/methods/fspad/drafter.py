@@ -29,8 +29,8 @@ class FSPADNet(FeatureNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         wide: width of the gated space, in multiples of D.
         apart: whether the LM head reads the predicted feature plus a learned projection of it, instead of the predicted

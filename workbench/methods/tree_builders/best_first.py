@@ -37,7 +37,7 @@ class BestFirst(TreeBuilder):
     which is exact at every temperature, even though the selection of nodes depends on their tokens.
 
     Attributes:
-        width: number of nodes expanded per level, and of children proposed by each.
+        width: number of nodes expanded per level, and number of children proposed for each of them.
         nodes: number of verified nodes.
         ranked: whether the drafter processes a level's nodes in descending order of score, instead of in the order in
             which they were proposed. The order determines which random number each node of the next level gets.
@@ -82,7 +82,7 @@ class BestFirst(TreeBuilder):
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
-    """Return the nodes with the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
+    """Return the indices of the nodes with the highest scores, ascending (EAGLE-2, Li et al. 2024, §4.2).
 
     A child's score is at most its parent's, and the child is added later. So a stable sort selects no child without its
     parent.

@@ -41,8 +41,8 @@ class HeadAndOne(TreeBuilder):
     never the sampled one. If q has fewer than n tokens of positive probability, the node gets one child per such token.
 
     Attributes:
-        branching: number of children per node, including the sampled one, level by level. If there are too many nodes,
-            the last ones are omitted.
+        branching: number of children per node, including the sampled one, level by level. If the tree exceeds the
+            budget, its last nodes are omitted.
 
     Source: Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft
     sampling. When decoding is greedy the distributions are point masses and the tree is a chain.

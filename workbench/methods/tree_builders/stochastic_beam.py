@@ -34,9 +34,9 @@ class StochasticBeam(TreeBuilder):
     """Add Gumbel noise to the log-probability of every path, and keep the `width` largest sums per level.
 
     φ is a path's log-probability and G its perturbed value. A child's G is its φ + Gumbel noise, conditioned so that
-    the maximum over its siblings equals the parent's G. The level keeps the largest G over all parents. Siblings in
-    descending order of G are then a sample without replacement. The number of a node's children in the tree depends on
-    the values G alone, never on tokens, so recursive rejection is exact.
+    the maximum over its siblings equals the parent's G. A level keeps the children with the largest G of all parents.
+    Siblings in descending order of G are then a sample without replacement. The number of a node's children in the tree
+    depends on the values G alone, never on tokens, so recursive rejection is exact.
 
     Attributes:
         width: number of paths kept per level.

@@ -145,7 +145,7 @@ class EntropyAdaptive(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> EntropyState:
-        """Return the initial state: the target generates the first token, and the model may switch after it."""
+        """Return the initial state: the target generates the first token, the small model may follow after it."""
         make_ready(models.target.device)
         return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
 

@@ -32,7 +32,7 @@ HALVINGS = 30
 class KSeq(EmissionVerifier):
     """Accept the first of k siblings x that passes min(1, p(x) / (ρ·q(x))); if none passes, draw y from the residual.
 
-        β(ρ) = Σ min(q, p / ρ);  ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, by bisection
+        β(ρ) = Σ min(q, p / ρ);  ρ = ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, found numerically
         residual: p − min(q, p / ρ)·(1 − (1 − β)ᵏ) / β, normalised
 
     p and q are the target's and the drafter's distribution, and ρ is the discount. The k siblings are drawn
