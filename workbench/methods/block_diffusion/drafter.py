@@ -10,8 +10,8 @@ block's own:
     predicts                                               x(t+1)   x(t+2)   …
 
 One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
-confidence get their most likely token, and the others are predicted again with these tokens as input. A position keeps
-the distribution from the pass before it was filled in.
+confidence get their most likely token, and all other positions are predicted again with these tokens as input. The
+distribution of a position is that of the last pass in which the position was masked.
 
 The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
 alone, and no draw influences the distribution of another token of the draft. The verifier gets exactly the distribution

@@ -128,7 +128,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of Chimera for one text, with the fusion layer's KV cache of the target's hidden states."""
+    """Drafting state of Chimera for one text. The target's hidden states determine the fusion layer's KV cache."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]

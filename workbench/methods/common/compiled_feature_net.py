@@ -61,7 +61,7 @@ INHERITED_METHODS = (
 
 
 class CompiledFeatureNet:
-    """Compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
+    """Compiled layer and LM head of a feature drafter's net. Create it with `CompiledFeatureNet.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: FusedDecoder) -> None:
         levels: Any = load_kernels("draft_levels")

@@ -275,7 +275,7 @@ class FeatureDrafter(DistributionDrafter):
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
-        """Prefill the drafter with the target's features of the committed text and images."""
+        """Return a new drafting state, prefilled with the target's features of the committed text and its images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
         return self.new_state(
             sequence, models, read_features(sequence, models), net, head, compiled_net_of(net, head, models)

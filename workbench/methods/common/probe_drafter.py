@@ -6,11 +6,12 @@ next one:
 
     positions     t        t + 1    t + 2    t + 3    …
     verified      x(t)     draft
-    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
+    after x(t)             s(1)     s(2)     s(3)     …
     after the draft                 s(1)     s(2)     …
 
-Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this module, or the
-tree builder `DynamicSparse`, decides the number of probes after each node.
+After x(t), probe s(j) guesses x(t + 1 + j). The token x(t + 1) needs no guess, because the target's own output at x(t)
+determines it. Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this
+module, or the tree builder `DynamicSparse`, decides the number of probes after each node.
 
 """
 

@@ -80,7 +80,7 @@ class TrainedNet(nn.Module):
 
 
 class LevelNet(TrainedNet):
-    """Base class of nets with one prediction per draft level, whose static tree follows from measured accuracies."""
+    """Base class of nets with one prediction per draft level. The accuracy of each level is measured after training."""
 
     accuracy: tuple[tuple[float, ...], ...] = ()
     """Share of held-out positions at which the r-th most likely token (column, r = 1 … 10) of each of K draft levels

@@ -70,7 +70,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DataDriven(TreeBuilder):
-    """Draft a tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
+    """Draft a tree of the ranks that were accepted most often, filled with tokens drawn without replacement.
 
     The acceptance probability of each rank at each level starts at an assumed value, and is updated by counts during
     the run. The tree of `nodes` nodes with the largest sum of path probabilities is drafted; it is planned again every

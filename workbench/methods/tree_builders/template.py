@@ -81,7 +81,7 @@ class Template(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def paths(self, plan: Plan, rank_probs: Sequence[Sequence[float]] = ()) -> list[Path]:
-        """Return the nodes of the tree as paths of ranks, parents before children, better siblings first.
+        """Return the nodes of the tree as paths of ranks, parents before children, and siblings by rank.
 
         Args:
             plan: depth, and maximum number of nodes.

@@ -31,7 +31,10 @@ EMITTED = Rule(
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """Base of exact rules for sampled drafts. A deterministic draft is accepted if it equals a token drawn from p."""
+    """Base class of exact rules for sampled drafts.
+
+    A deterministic draft is accepted if it equals a token drawn from the target's distribution.
+    """
 
     useful_for: ClassVar[frozenset[Sampling]] = frozenset()
     """Ways of drawing siblings for which methods offer this rule: those for which it is exact and differs from

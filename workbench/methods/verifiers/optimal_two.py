@@ -1,4 +1,4 @@
-"""The best exact rule for two drafts: choose one of them by weights, then test it with min(1, p / r)."""
+"""The exact rule for two drafts with the largest acceptance: choose one of them by weights, then test this one."""
 
 from __future__ import annotations
 
