@@ -32,12 +32,13 @@ SEARCHED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class AdaptiveTrigram(Drafter):
-    """Store weights of tri-grams, update them by the text and the target, and draft the most visited sequences.
+    """Draft by a search over token sequences, in a table of tri-gram weights that the text and the target update.
 
-    Each occurrence of a tri-gram in the text adds `increment` to its weight. If `rate` > 0, the weights after a pair of
-    tokens also move towards the target's distribution at every verified node, accepted or not. A search over token
-    sequences after the newest two tokens chooses the draft. Monte Carlo tree search ("mcts") balances likely and
-    untried tokens; "best-first" takes the largest products of weights.
+    Each occurrence of a tri-gram in the text adds `increment` to the weight of the tri-gram. If `rate` > 0, the
+    target's distribution at every verified node, accepted or not, also changes the weights of the tri-grams that begin
+    with the two tokens before this position: they move towards the distribution. The search begins after the newest two
+    tokens of the text. Monte Carlo tree search ("mcts") balances likely and untried tokens, and its most visited
+    sequences are the draft. "best-first" drafts the sequences with the largest products of weights.
 
     Attributes:
         nodes: maximum number of drafted nodes.
@@ -64,7 +65,7 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warm_param("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because the search has its own random numbers."""
+        """Return the kind of siblings: deterministic, because they are not samples of a draft distribution."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -76,7 +77,7 @@ class AdaptiveTrigram(Drafter):
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
-        """Return a table with the tri-grams of committed tokens. With `warm`, add them to the table of earlier runs."""
+        """Return a table with the committed text's tri-grams; if `warm`, the table of earlier runs with these added."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, sequence.committed, 0)
         return table
@@ -87,7 +88,7 @@ class AdaptiveTrigram(Drafter):
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the token sequences that the search finds after the newest two tokens."""
+        """Search for token sequences after the newest two tokens, and return them as a draft tree."""
         assert sequence.models is not None
         table: Trigrams = sequence.state.drafter
         pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
@@ -110,7 +111,7 @@ class AdaptiveTrigram(Drafter):
         return replace(tree, explanation=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Raise the weights of new tri-grams, and move those after verified nodes towards the target's distribution."""
+        """Update the table: move weights towards the target's distributions, and add the round's new tri-grams."""
         table: Trigrams = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)
         if self.rate:

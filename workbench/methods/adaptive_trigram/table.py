@@ -29,7 +29,8 @@ WIDTH = 12
 HEAVIEST = 3.0
 """Upper bound of a tri-gram's weight."""
 C1, C2 = 32.0, 8.0
-"""Constants of the search, from the released code: amount of exploration, and its growth with the number of visits."""
+"""Constants c₁ and c₂ of the search, from the released code: the amount of exploration at the first visits, and the
+number of visits from which it grows."""
 
 Pair = tuple[int, int]
 
@@ -79,7 +80,7 @@ class Trigrams(InspectableState):
         self._rows.clear()
 
     def successors(self, pair: Pair) -> dict[int, float]:
-        """Return the weight of each successor of a pair; empty if the pair is unknown."""
+        """Return the weight of each token that followed a pair of tokens; an empty dictionary for an unknown pair."""
         return self._rows.get(pair, {})
 
     def write(self, pair: Pair, token: int, step: float) -> None:
@@ -88,19 +89,19 @@ class Trigrams(InspectableState):
         Args:
             pair: first two tokens of the tri-gram.
             token: last token of the tri-gram.
-            step: increase.
+            step: increase of the weight.
         """
         row = self.successors(pair)
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
-        """Move the weights after a pair towards the target's distribution p: w ← (1 − rate) · w + rate · p.
+        """Move the weights w of a pair's successors towards the target's distribution p: w ← (1 − rate) · w + rate · p.
 
         Args:
-            pair: two tokens.
-            tokens: the target's most likely tokens after the pair.
-            probs: probabilities of `tokens`.
-            rate: step size.
+            pair: the two tokens before the position.
+            tokens: the target's most likely tokens at the position; p counts as 0 for all other tokens.
+            probs: the target's probabilities of `tokens`.
+            rate: step size, 0 to 1.
         """
         row = {token: (1 - rate) * weight for token, weight in self.successors(pair).items()}
         for token, prob in zip(tokens, probs, strict=True):
@@ -117,13 +118,14 @@ class Trigrams(InspectableState):
 
 @dataclass(slots=True)
 class SearchNode:
-    """Node of the tree search: a token sequence after the text.
+    """Node of the tree search, which stands for a token sequence after the text.
 
     Attributes:
-        prior: weight of the sequence's last tri-gram, normalised over all successors of the pair before it.
+        prior: weight of the sequence's last tri-gram, divided by the sum of the weights of all tri-grams that begin
+            with the same two tokens.
         weight: weight of the last tri-gram in the table.
         visits: number of search iterations that passed the node.
-        total: sum of the scores of these iterations.
+        total: sum of the scores of the iterations that passed the node.
         below: child node of each next token; None before the node is expanded.
     """
 
@@ -144,7 +146,7 @@ class SearchNode:
 
 
 def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> SearchNode:
-    """Run Monte Carlo tree search over the token sequences after a pair.
+    """Run Monte Carlo tree search over the token sequences after a pair of tokens, and return the root of its tree.
 
     An iteration descends through expanded nodes to the child with the largest PUCT value Q + (c₁ + ln((N + c₂ + 1) /
     c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N the
@@ -189,7 +191,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: SearchNode) -> int:
-    """Return the next token with the largest PUCT value. Unvisited tokens come first, likelier ones earlier."""
+    """Return the next token with the largest PUCT value, or the likeliest unvisited token if there are such tokens."""
     assert at.below is not None
     exploration = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, choice = -math.inf, -1
@@ -212,7 +214,7 @@ def _drawn(row: dict[int, float], number: float) -> int:
 
 @dataclass(slots=True)
 class Sentences:
-    """Draft tree, parents first, with the visits and the weight of each node."""
+    """Draft tree as lists with one entry per node: token, parent, number of visits, and weight in the table."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -221,7 +223,7 @@ class Sentences:
 
 
 def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
-    """Return the tree of the most visited nodes. A node has at most as many visits as its parent.
+    """Return the tree of the most visited nodes. It contains every parent, which has at least as many visits.
 
     Args:
         root: result of `search`.
@@ -249,7 +251,9 @@ def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
 
 
 def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences:
-    """Return the tree with the largest products of normalised weights, the limit of a long Monte Carlo search.
+    """Return the tree of the nodes with the largest products of normalised weights along their paths.
+
+    A long Monte Carlo search converges to this tree.
 
     Args:
         table: table of weights.

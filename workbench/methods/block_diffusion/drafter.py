@@ -10,8 +10,8 @@ block's own:
     predicts                                               x(t+1)   x(t+2)   …
 
 One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
-confidence get their most likely token, and the others are predicted again with these tokens as input. A position keeps
-the distribution from the pass before it was filled in.
+confidence get their most likely token, and all other positions are predicted again with these tokens as input. The
+distribution of a position is that of the last pass in which the position was masked.
 
 The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
 alone, and no draw influences the distribution of another token of the draft. The verifier gets exactly the distribution
@@ -55,10 +55,10 @@ TRAIN_ADVICE = "Train a head for this target: workbench train block-diffusion --
 
 @dataclass(frozen=True, slots=True)
 class TrainingKV:
-    """Keys and values of whole texts in one layer, for training. `append` returns longer ones, but stores nothing.
+    """Keys and values of whole texts in one layer. It replaces a KV cache in training, but stores no new entries.
 
     Attributes:
-        keys_values: keys and values of n positions.
+        keys_values: keys (index 0) and values (index 1) of the texts' n positions.
     """
 
     keys_values: Float[Tensor, "two B H n d"]
@@ -74,7 +74,10 @@ TextKV = DraftKVCache | TrainingKV
 
 
 class BlockLayer(DecoderLayer):
-    """Decoder layer that attends to its whole block, and to the text through keys and values computed separately."""
+    """Decoder layer whose positions attend to their whole block and to the text.
+
+    The keys and values of the text are computed separately, from hidden states of the target.
+    """
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
@@ -88,7 +91,7 @@ class BlockLayer(DecoderLayer):
 
         Args:
             text: fused hidden states of the target.
-            positions: positions in the text.
+            positions: positions of the hidden states in the text.
         """
         return torch.stack(self.project_qkv(text, positions)[1:])
 
@@ -101,7 +104,8 @@ class BlockLayer(DecoderLayer):
             x: hidden states of the block's m positions.
             positions: positions in the text, shared [m] or per sequence [B, m].
             text_kv: keys and values of n text positions.
-            mask: bool [B, 1, m, n + m], the entries that each position attends to; None: all.
+            mask: bool [B, 1, m, n + m], true at the entries of the text and of the block (columns) that each position
+                (row) attends to; None: all.
         """
         queries, *new = self.project_qkv(self.before(x), positions)
         keys, values = text_kv.append(torch.stack(new))
@@ -114,10 +118,10 @@ class BlockNet(TrainedNet):
     """Drafter of block diffusion: layers that fill in blocks, a mask vector, and the fusion of target hidden states.
 
     Args:
-        width: the target's hidden size D, and the drafter's.
-        heads: attention heads.
-        ffn: width of the gated MLP.
-        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        width: hidden size D of the target and of the drafter.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
+        taps: numbers of the T target layers whose outputs are fused, counted from 1, ascending.
         block: positions of a block, including the one of the known token.
         layers: number of the drafter's layers.
         cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
@@ -171,11 +175,11 @@ class BlockNet(TrainedNet):
     def project_text_kv(
         self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
-        """Return keys and values of a text for each layer.
+        """Return, for each layer of the drafter, keys and values of a text.
 
         Args:
             hidden_states: concatenated hidden states of the T captured layers of the target, at n positions.
-            positions: positions in the text.
+            positions: positions of the hidden states in the text.
         """
         text = self.norm_text(self.widen(self.narrow(hidden_states)))
         return [layer.project_text_kv(text, positions) for layer in self.decoder_layers]
@@ -187,20 +191,20 @@ class BlockNet(TrainedNet):
         text_kv: abc.Sequence[TextKV],
         mask: Bool[Tensor, "B 1 m used"] | None = None,
     ) -> Float[Tensor, "B m D"]:
-        """Return the inputs of the LM head at m positions of blocks.
+        """Return the inputs of the LM head at m positions, which belong to one block or to several.
 
         Args:
-            x: embeddings at known positions, the mask vector at all others.
+            x: embeddings at known positions, the mask vector at all other positions.
             positions: positions in the text, per sequence [B, m] or shared [m].
             text_kv: keys and values of the text for each layer.
-            mask: entries of the text and of the blocks that each position attends to; None: all.
+            mask: true at the entries of the text and of the blocks that each position attends to; None: all.
         """
         for layer, cache in zip(self.decoder_layers, text_kv, strict=True):
             x = layer(x, positions, cache, mask)
         return self.after(x)
 
     def block_inputs(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
-        """Return the input of a block: embeddings at known positions, the mask vector at all others."""
+        """Return the inputs of a block's m positions: embeddings of the known tokens, elsewhere the mask vector."""
         return torch.where(is_known.unsqueeze(-1), embeds, self.mask.to(embeds.dtype))
 
     def forward_blocks(
@@ -218,8 +222,8 @@ class BlockNet(TrainedNet):
             hidden_states: concatenated hidden states of the T captured layers of the target.
             embeds: embeddings of the text's tokens.
             anchors: first position of each block.
-            is_known: mask of positions whose input is the text's token. It is true at the first position of every
-                block.
+            is_known: mask of the block positions whose input is the text's token. It must be true at the first position
+                of every block.
         """
         (b, n), (a, m) = embeds.shape[:2], is_known.shape[1:]
         places = (anchors.unsqueeze(-1) + torch.arange(m, device=anchors.device)).flatten(1)
@@ -253,11 +257,13 @@ class BlockNet(TrainedNet):
 
 
 def n_unmasked(step: int, steps: int, masks: int) -> int:
-    """Return the number of masked positions that are filled in after a step: spread evenly, rounded up.
+    """Return the total number of masked positions that are filled in by the end of a denoising step.
+
+    The positions are distributed evenly over the steps; the total is rounded up.
 
     Args:
-        step: step, counted from 1.
-        steps: number of steps.
+        step: number of the step, from 1.
+        steps: number of steps per block.
         masks: number of masked positions in a block.
 
     Example:
@@ -269,17 +275,17 @@ def n_unmasked(step: int, steps: int, masks: int) -> int:
 
 @dataclass(slots=True)
 class BlockState:
-    """Drafting state of block diffusion for one text. Predictions do not depend on drafted tokens before them.
+    """Drafting state of block diffusion for one text. The prediction at a level does not depend on drafted tokens.
 
     Attributes:
         net: the drafter.
         models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head over the drafter's vocabulary.
-        kv_caches: KV cache of the text, per layer.
-        position: position at which the next block begins; all earlier positions are in `kv_caches` or
-            `new_hidden_states`.
-        new_hidden_states: hidden states of the target, [1, m, T · D] each, whose keys and values are not in `kv_caches`
-            yet.
+        kv_caches: KV cache of the text, for each layer of the drafter.
+        position: position at which the next block begins. All earlier positions have entries in `kv_caches`, or hidden
+            states in `new_hidden_states`.
+        new_hidden_states: for each round, hidden states of the target, [1, m, T · D], from which keys and values have
+            not been computed yet.
     """
 
     net: BlockNet
@@ -295,7 +301,7 @@ class BlockState:
         self.position += len(hidden_states)
 
     def catch_up(self) -> None:
-        """Compute the keys and values of the hidden states in `new_hidden_states`, and append them to the KV cache."""
+        """Compute keys and values from `new_hidden_states`, append them to the KV caches, and clear the list."""
         if self.new_hidden_states:
             streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []
             places = torch.arange(self.position - streams.shape[1], self.position, device=streams.device)
@@ -304,12 +310,13 @@ class BlockState:
                 entries.commit()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
-        """Return logits at the m masked positions of a block, each from the pass before the position was filled in.
+        """Draft a block in one or several passes, and return the logits at its m masked positions.
+
+        The logits of a position are those of the last pass in which the position was masked.
 
         Args:
             token: newest token of the text.
-            steps: number of passes. Each fills in the positions with the highest confidence; the last one fills in all
-                others.
+            steps: number of passes. Each pass but the last fills in the positions with the highest confidence.
         """
         net, target, masks = self.net, self.models.target, self.net.block - 1
         start = target.clock.mark()
@@ -337,10 +344,10 @@ class BlockState:
         return logits
 
     def level_logits(self, logits: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return logits over the target's V tokens at one masked position.
+        """Return the logits at one masked position of a block, over the target's V tokens.
 
         Args:
-            logits: logits of a block over the W tokens of the drafter's vocabulary.
+            logits: logits at all masked positions of the block, over the W tokens of the drafter's vocabulary.
             level: index of the masked position, from 0.
         """
         return self.head.scatter_logits(logits[:, level])
@@ -348,7 +355,7 @@ class BlockState:
 
 @dataclass(frozen=True)
 class BlockDiffusion(DistributionDrafter):
-    """Draft a block of the trained length in one or a few passes; the plan's depth decides how many positions are used.
+    """Draft a block of the trained length in one or a few passes, and use as many positions as the plan has levels.
 
     A tree is built as in Medusa: all nodes of a level have the same distribution for their children. In a prompt with
     images the drafter reads only the text after the images.
@@ -377,7 +384,10 @@ class BlockDiffusion(DistributionDrafter):
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> BlockState:
-        """Compute the KV cache of all committed positions but the last; positions of images are left out."""
+        """Return a drafting state with the KV cache entries of all committed positions but the last.
+
+        Positions of images are left out.
+        """
         net, target, slot = _net(models), models.target, sequence.cache_slot
         end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
@@ -419,7 +429,7 @@ class BlockDiffusion(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None, that is, no attribution: this drafter reads no images."""
+        """Return None, because a drafter that reads no images has no attribution maps."""
 
 
 def _net(models: Models) -> BlockNet:

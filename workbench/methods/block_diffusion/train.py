@@ -1,7 +1,7 @@
 """Training of block diffusion drafters: on the target's distributions, in blocks that begin at positions of answers.
 
-Each time an answer is used, new positions are sampled in it. After each of them follows a block of masked tokens. In
-some blocks a part of the tokens stays visible, as in drafting in several steps.
+Each time an answer is used, new positions are sampled in it. At each sampled position begins a block of masked tokens.
+In some blocks a part of the tokens stays visible, as when drafting takes several steps.
 """
 
 # pyright: basic
@@ -33,8 +33,8 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 DECAY = 4.0
-"""Number of positions after which a token's loss weighs 1/e of the first token's, in blocks of 8: if an early token is
-wrong, the later ones are useless."""
+"""Number of positions after which a token's loss weighs 1/e of the first token's loss, in blocks of 8. The weights fall
+because all tokens after a wrong one are useless."""
 ANCHORS = 16
 """Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""
 EVAL_ANCHORS = 48
@@ -48,8 +48,8 @@ class Options(LayerOptions):
 
     Attributes:
         block: Block size in positions, including the known token.
-        layers: Number of layers.
-        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+        layers: Number of the drafter's layers.
+        taps: Target layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
         cond: Rank of the fusion.
     """
 
@@ -65,14 +65,14 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train layers, fusion and mask in blocks of `block` positions.
+    """Train the drafter's layers, fusion and mask vector on blocks that begin at sampled positions of answers.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at sampled positions, and the
     decay of the weights within a block; partly visible blocks are from block diffusion (Arriola et al. 2025,
     arXiv:2503.09573, §3).
 
     Raises:
-        ParameterError: the training data has no hidden states of a layer that is to be fused.
+        ParameterError: the training data lacks the hidden states of a layer that the drafter is to fuse.
     """
     options, teacher = setup.options, setup.teacher
     taps, table = check_capture_layers(setup), setup.lm_head_rows
@@ -107,13 +107,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def sample_anchors(
     answer: Bool[Tensor, "B n"], generator: torch.Generator | None
 ) -> tuple[Int[Tensor, "B A"], Bool[Tensor, "B A"]]:
-    """Sample the positions where blocks begin, and return which of them exist.
-
-    Blocks begin at positions whose feature predicts a token of the answer.
+    """Sample for each of B texts the A positions at which blocks begin.
 
     Args:
-        answer: mask of these positions.
+        answer: mask of the positions that may be sampled: those whose feature predicts a token of the answer.
         generator: random generator; None: always the same positions, for measuring.
+
+    Returns:
+        The positions, and a mask of the valid ones. A text with fewer than A allowed positions has invalid entries.
     """
     limit = EVAL_ANCHORS if generator is None else ANCHORS
     noise = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
@@ -122,7 +123,13 @@ def sample_anchors(
 
 
 def sample_visible(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
-    """Return the visible tokens of blocks: the first, and in some blocks a random share of the others."""
+    """Return a mask of the visible tokens of blocks: the first token, and in some blocks a random share of the others.
+
+    Args:
+        shape: number of texts B and of blocks per text A.
+        block: number m of positions per block.
+        generator: random generator; None: only the first tokens are visible.
+    """
     is_known = torch.zeros(*shape, block, dtype=torch.bool)
     if generator is not None:
         share = torch.rand(*shape, 1, generator=generator)
@@ -133,5 +140,10 @@ def sample_visible(shape: Any, block: int, generator: torch.Generator | None) ->
 
 
 def predicting_positions(flat_index: Int[Tensor, "B n"], positions: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
-    """Return the indices of the positions that predict the tokens at these positions: one position earlier each."""
+    """Return, for each token position, the index of the position before it, whose feature predicts the token.
+
+    Args:
+        flat_index: index of each position among the features of the batch.
+        positions: positions of the tokens in their texts.
+    """
     return flat_index.gather(1, (positions - 1).clamp_max(flat_index.shape[1] - 1))

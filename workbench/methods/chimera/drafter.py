@@ -32,7 +32,7 @@ TOKENS = 3
 
 
 class FusionLayer(DecoderLayer):
-    """Decoder layer whose keys and values for later positions are computed from its outputs, not from its inputs."""
+    """Decoder layer in which later positions attend to keys and values computed from the layer's earlier outputs."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(width, heads, context)
@@ -45,16 +45,20 @@ class FusionLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"],
         kv_cache: DraftKVCache,
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs. Store keys and values computed from the outputs instead of from the inputs.
+        """Return the layer's outputs, and append keys and values that are computed from them to the KV cache.
 
-        The arguments are those of `AttentionNet.attend`.
+        Args:
+            x: inputs of the layer.
+            positions: positions of the inputs in the text.
+            mask: true at the KV cache entries (columns) that each input (row) attends to.
+            kv_cache: KV cache of earlier positions.
         """
         state = self.after(self.apply_mlp(self.attend(x, positions, mask, kv_cache)))
         kv_cache.replace(self.project_kv(state, positions))
         return state
 
     def project_kv(self, states: Float[Tensor, "B n C"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of hidden states, for the given positions."""
+        """Return the keys (index 0) and values (index 1) of hidden states of width C at the given positions."""
         return torch.stack(self.project_qkv(self.before(states), positions)[1:])
 
 
@@ -91,7 +95,7 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def encode_trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """Encode three consecutive tokens, given their projected embeddings, the newest last."""
+        """Return the encoding c of three consecutive tokens, given their concatenated projections, the newest last."""
         return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
     def forward(
@@ -116,7 +120,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare the net for drafting: disable gradients, and pack the fusion layer's weights."""
+        """Prepare the net for drafting: disable gradients, and pack the fusion layer's weights for few positions."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self
@@ -124,7 +128,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of Chimera for one text, with the fusion layer's KV cache of the target's hidden states."""
+    """Drafting state of Chimera for one text. The target's hidden states determine the fusion layer's KV cache."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
@@ -135,7 +139,7 @@ class ChimeraState(PrefixState):
 
 
 class ChimeraGrowth(PartialTree):
-    """Tree in which each node's hidden state is computed from the last three tokens of its path.
+    """Draft tree in which each node's hidden state is approximated from the last three tokens of its path.
 
     Args:
         row: the sequence.
@@ -164,12 +168,12 @@ class ChimeraGrowth(PartialTree):
         return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
-        """Return the distributions after w nodes.
+        """Return the distributions after the w nodes of one level. For the root w is 1.
 
-        All nodes attend to the text and the root's state; `attention_mask` is the mask among tree nodes.
+        Each node attends to the text, to the root and to the nodes of its own path.
 
         Args:
-            tails: projected embeddings of the last three tokens of each path.
+            tails: concatenated projected embeddings of the last three tokens of each node's path.
         """
         clock, entries = self.sequence.models.target.clock, self.state.kv_caches[0]
         start, self._tails = clock.mark(), tails  # tails of the nodes expanded last

@@ -36,7 +36,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train encoder, fusion layer and heads on the target's distributions; the heads' losses are summed unweighted.
+    """Train encoder, fusion layer and heads on the target's distributions. The loss is the sum over all heads.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """
@@ -46,7 +46,16 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def guesses(
     net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield per level the predicted and the true features. The arguments are those of `hydra.train.guesses`."""
+    """Yield, for each draft level, the predicted and the true features at positions of answers.
+
+    Args:
+        net: the heads.
+        embedding: the target's embedding, [V, D].
+        ids: padded dialogues, int64 [B, n].
+        features: the target's features, [B, n, D].
+        answer: mask of the positions whose feature predicts a token of an answer, bool [B, n].
+        sample: indices into the positions with at least one token to predict; None: all of these positions.
+    """
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
@@ -60,15 +69,15 @@ def guesses(
 def compute_draft_states(
     net: ChimeraHeads, token_inputs: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
 ) -> Iterator[Float[Tensor, "B n C"]]:
-    """Yield the fusion layer's states of each draft level, for drafts after every position of the texts at once.
+    """Yield, level by level, the fusion layer's states of drafts that begin at every position of the texts.
 
-    In level k, column s stands for position s + 1 + k. Like a real draft there, it attends to the true states up to s,
-    to its own column in each earlier level, and to itself. Without that diagonal in the mask, a draft could not attend
-    to its own earlier tokens.
+    The drafts after all n positions are computed together. Entry s of level k = 0, 1, … belongs to the draft that
+    begins after position s, and is at position s + 1 + k. It attends to the target's states up to s, to the entries of
+    the same draft in all earlier levels, and to itself.
 
     Args:
         net: the heads.
-        token_inputs: the heads' input for each token.
+        token_inputs: projected embedding of each token.
         features: the target's features.
     """
     layer, n = net.layer, features.shape[1]
@@ -89,7 +98,7 @@ def compute_draft_states(
 
 
 def _shift_inputs(token_inputs: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
-    """Return the inputs `steps` positions later; positions before the first token get the first one's."""
+    """Return at each position s the input of position s + `steps`; the first token's input if s + `steps` < 0."""
     return (
         shift_left(token_inputs, steps)
         if steps >= 0

@@ -29,10 +29,10 @@ from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, PrefixHeads
 
 
 class AttentionDecoder(nn.Module):
-    """Gated addition of a token to a state s: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with one cosine per head.
+    """Gate that adds a token to a state s: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with one cosine per head.
 
-    e is the token's projected embedding; q, k and v are linear layers. This is an attention over one token, in which
-    the cosine acts as a gate.
+    e is the token's projected embedding; q, k and v are linear layers. The formula is attention over a single token,
+    with the cosine in place of the attention weight.
 
     Args:
         width: width D of a state.
@@ -49,11 +49,11 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """Return the states with the gated token values added.
+        """Return the states A(s, e) after the addition of one token to each.
 
         Args:
-            states: states of the parents.
-            token_embeds: projected embeddings of the tokens.
+            states: states s before the tokens.
+            token_embeds: projected embeddings e of the tokens.
         """
         query, key, value = (
             x.unflatten(-1, (self.heads, -1))
@@ -69,7 +69,7 @@ class AugmentingBlock(nn.Module):
     Args:
         width: width D of the states.
         cond: width C of the layers.
-        heads: attention heads.
+        heads: number of attention heads.
         ffn: width of the MLPs.
         layers: number of layers.
         context: maximum sequence length, in positions.
@@ -95,7 +95,7 @@ class AugmentingBlock(nn.Module):
 
         Args:
             states: states of a text, at the positions after those in `kv_caches`.
-            positions: positions in the text.
+            positions: positions of the inputs in the text.
             kv_caches: KV cache of each layer; None: there are no earlier positions.
         """
         x = self.enter(states)
@@ -105,11 +105,11 @@ class AugmentingBlock(nn.Module):
 
 
 class CloverHeads(PrefixHeads):
-    """Augmenting block, gates, and one step that drafts all levels. The LM head is the target's.
+    """Trained net of Clover: an augmenting block, gates, and a step that is repeated for every draft level.
 
-    The logits of level 1 are W norm(r + O P r), where W is the LM head and r the state. From level 2 on they are W
-    norm(r + O' (P' r + E e)), where e is the projected embedding of the token added last. O P, O' P' and O' E have rank
-    C.
+    The logits of level 1 are W norm(r + O P r), where W is the target's LM head and r the state. From level 2 on they
+    are W norm(r + O' (P' r + E e)), where e is the projected embedding of the token added last. O, P, O', P' and E are
+    learned matrices; their products O P, O' P' and O' E have rank C.
 
     Args:
         width: the target's hidden size D.
@@ -118,8 +118,8 @@ class CloverHeads(PrefixHeads):
         prefix_heads: heads of the gates and of the augmenting block.
         ffn: width of the block's MLPs.
         augmenting: number of layers of the block: 1 in Clover, 2 in Clover-2.
-        mixes: whether the newest token is added before the block and level 1 has no gate, as in Clover-2. Otherwise it
-            is added after the block, as all later tokens are.
+        mixes: whether the newest token is added to the states before the block, as in Clover-2. Otherwise it is added
+            after the block, by the gate that also adds all drafted tokens.
         context: maximum sequence length, in positions.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
@@ -153,9 +153,9 @@ class CloverHeads(PrefixHeads):
 
         Args:
             features: the target's last hidden states.
-            token_embeds: projected embedding of the token after each position, if `mixes`.
+            token_embeds: projected embedding of the token after each position; not used unless the net has `mixes`.
             positions: positions in the text; by default 0 … n − 1.
-            kv_caches: keys and values of earlier positions, for each of the block's layers.
+            kv_caches: KV caches of earlier positions, one per layer of the block; None: there are no such positions.
         """
         if positions is None:
             positions = torch.arange(features.shape[1], device=features.device)
@@ -180,11 +180,11 @@ class CloverHeads(PrefixHeads):
     def step(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return the state and the LM head input of the next level.
+        """Return the state and the LM head input of the next level, after one more drafted token.
 
         Args:
-            state: state of a level.
-            token_embeds: projected embeddings of the tokens drafted at that level.
+            state: state of the level at which the token was drafted.
+            token_embeds: projected embedding of the drafted token.
         """
         state = self.gate(state, token_embeds)
         return state, self.after(state + self.later_out(self.later(state) + self.later_told(token_embeds)))
@@ -200,7 +200,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare the net for drafting: disable gradients, and pack the weights of the block's layers."""
+        """Prepare the net for drafting: disable gradients, and pack the block's weights for inputs of few positions."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()
@@ -209,7 +209,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Drafting state of Clover for one text: Hydra++'s state, with an augmenting block that also reads tokens."""
+    """Drafting state of Clover for one text, with the KV caches of the augmenting block's layers."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
@@ -223,7 +223,7 @@ class CloverState(PrefixState):
 
 
 class CloverGrowth(PartialTree):
-    """Tree whose nodes each have a recurrent state: the parent's state with the node's token added.
+    """Draft tree in which each node has a recurrent state: its parent's state, to which its token was added.
 
     Args:
         row: the sequence.
@@ -250,12 +250,12 @@ class CloverGrowth(PartialTree):
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
     ) -> HydraDistributions:
-        """Record the time since `start` as drafting, and return the distributions after the w nodes of this step.
+        """Return the distributions after the w nodes of one level, and record the time since `start` as drafting time.
 
         Args:
-            states: states of the nodes.
+            states: recurrent states of the nodes, stored for their children.
             guesses: LM head inputs of the nodes.
-            start: start of the step.
+            start: time at which the computation of the level began.
         """
         self.sequence.models.meter.add(start, self.sequence.models.target.clock.mark())
         self._states = states  # states of the nodes expanded last

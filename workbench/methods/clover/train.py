@@ -41,7 +41,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train block, gates and step; the loss of level k weighs 0.7^(k − 1).
+    """Train the augmenting block, the gates and the recurrent step. The loss of level k has the weight 0.7^(k − 1).
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
     """
@@ -51,7 +51,16 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def guesses(
     net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield per level the predicted and the true features. The arguments are those of `hydra.train.guesses`."""
+    """Yield, for each draft level, the predicted and the true features at positions of answers.
+
+    Args:
+        net: the heads.
+        embedding: the target's embedding, [V, D].
+        ids: padded dialogues, int64 [B, n].
+        features: the target's features, [B, n, D].
+        answer: mask of the positions whose feature predicts a token of an answer, bool [B, n].
+        sample: indices into the positions with at least one token to predict; None: all of these positions.
+    """
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)

@@ -22,8 +22,8 @@ class DraftKVCache:
     """KV cache of a drafter's layer for one text: committed entries, then speculative entries of drafted tokens.
 
     Committed entries, the first `n_stable`, were computed from hidden states of the target. Speculative entries were
-    computed from the drafter's own predictions while it built a tree; they are dropped after every verification, even
-    those of accepted nodes.
+    computed from the drafter's own predictions while it built a tree. All speculative entries are dropped after every
+    verification: for accepted nodes, new entries are computed from the target's hidden states.
     """
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
@@ -31,17 +31,20 @@ class DraftKVCache:
         self.n_stable = self.n_used = 0
 
     def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
-        """Append keys and values of n positions. Return all keys and all values, [1, H, used, d] each."""
+        """Append keys and values of n positions.
+
+        Return the keys and the values of all entries in use, old and new, [1, H, n_used, d] each.
+        """
         buffer, start = self.reserve(new.shape[3])
         buffer[:, :, :, start : self.n_used] = new
         keys, values = buffer[:, :, :, : self.n_used].unbind(0)
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
-        """Reserve n more entries, which the caller writes.
+        """Reserve n more entries, whose keys and values the caller writes into the buffer.
 
         Returns:
-            The whole buffer with capacity C, and the index of the first new entry.
+            The buffer of keys (index 0) and values (index 1) for C entries, and the index of the first new entry.
         """
         start, self.n_used = self.n_used, self.n_used + n
         while self.n_used > self._buffer.shape[3]:
@@ -49,7 +52,7 @@ class DraftKVCache:
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
-        """Overwrite keys and values of the newest n entries."""
+        """Overwrite the keys and values of the newest n entries with `new`."""
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
@@ -71,7 +74,7 @@ class DraftKVCache:
 
 
 class Norm(nn.RMSNorm):
-    """RMS norm whose weight follows the dtype of its input, as in mixed-precision training."""
+    """RMS norm that converts its weight to the dtype of its input, as mixed-precision training requires."""
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         return torch.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
@@ -82,7 +85,7 @@ class AttentionNet(TrainedNet):
 
     Args:
         width: D, width of the residual stream.
-        heads: attention heads.
+        heads: number of attention heads.
         context: maximum sequence length, in positions.
         eps: epsilon of the norms.
         rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
@@ -132,9 +135,9 @@ class AttentionNet(TrainedNet):
         """Return the residual stream after attention.
 
         Args:
-            x: residual stream.
-            positions: positions in the text.
-            mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
+            x: residual stream before the attention.
+            positions: positions of the inputs in the text.
+            mask: true at the KV cache entries (columns) that each input (row) attends to; None: causal attention.
             kv_cache: keys and values of earlier positions; the keys and values of the inputs are appended.
             qkv_input: input of the query, key and value projections; None: the normalised residual stream.
         """
@@ -172,7 +175,7 @@ class AttentionNet(TrainedNet):
         return rotated[0], rotated[1], heads[2]
 
     def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
-        """Multiply `x` by the weight of the linear layer `name`, and add `add` if given."""
+        """Return the output of the linear layer `name` for input `x`, plus the tensor `add` if it is given."""
         matrix = self._matrices.get(name)
         if matrix is None:
             y = getattr(self, name)(x)
@@ -181,20 +184,23 @@ class AttentionNet(TrainedNet):
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def prepare_for_drafting(self: _Net) -> _Net:
-        """Prepare the net for drafting: disable gradients, and on a CPU pack weights for inputs of few positions."""
+        """Prepare the net for drafting.
+
+        Disable gradients. On a CPU, also copy the weights of a small net into a layout that is fast for few positions.
+        """
         super().prepare_for_drafting()
         if is_small_on_cpu(self):
             self._matrices = {name: Matrix.from_linears(getattr(self, name)) for name in self.packed_layers}
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Undo the packing of weights, because packed weights have no gradients."""
+        """Return to the original weights, because the packed copies for drafting support no gradients."""
         self._matrices = {}
         return self
 
 
 class DecoderLayer(AttentionNet):
-    """Attention followed by a gated MLP. Subclasses define inputs and outputs."""
+    """Decoder layer: attention followed by a gated MLP. Subclasses define the layer's inputs and outputs."""
 
     packed_layers: ClassVar[tuple[str, ...]] = (*AttentionNet.packed_layers, "gate_up", "down")
 
@@ -211,7 +217,9 @@ class DecoderLayer(AttentionNet):
 
 
 def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = None) -> Float[Tensor, "context twice"]:
-    """Return cosines and signed sines for RoPE: x · cos + (x rolled by half a head) · sin applies it to a head x.
+    """Return the cosines and signed sines of RoPE for each position, [context, 2 · head_size].
+
+    The vector x of a head is rotated to x · cos + (x rolled by head_size / 2) · sin.
 
     Args:
         context: maximum sequence length, in positions.
@@ -229,7 +237,7 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
 
 
 def _scaled(settings: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
-    """Return the RoPE frequencies of a scaling type ("linear", "yarn", …), and the factor of cosines and sines."""
+    """Return the RoPE frequencies of a scaling type ("linear", "yarn", …), and a factor on all cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

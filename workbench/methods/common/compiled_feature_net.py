@@ -1,11 +1,11 @@
-"""Compiled version of a feature drafter's layer, so that drafting takes about as long as reading its weights.
+"""Compiled version of a feature drafter's layer, which takes about as long as reading the layer's weights.
 
 The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer, whose input
 is not an embedding but a feature fused with an embedding (see `feature_net`). In EAGLE-3 the embedding is not fused
 into the residual stream; its projection is added to queries, keys and values, as a bias per token. `FusedDecoder` can
 therefore run the layer: a dozen small operations per level become one, and bfloat16 weights are read at memory
-bandwidth. Drafts may differ by rounding from drafts of the net's own code. This changes only how many are accepted,
-because the target verifies them either way.
+bandwidth. Because of rounding, a draft may differ from the draft of the uncompiled net. This changes only the number
+of accepted tokens, because the target verifies every draft.
 
 """
 
@@ -36,12 +36,12 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class LevelOutput(NamedTuple):
-    """Outputs of the layer and the LM head for k pairs of a token and a feature.
+    """Outputs of the drafter's layer and of the LM head for k pairs of a token and a feature.
 
     Attributes:
-        states: [k, D], the layer's output states.
-        logits: bfloat16 [k, K], over the draft vocabulary.
-        summary: softmax summary of at most `TOP` most likely tokens per pair.
+        states: output states of the layer, [k, D].
+        logits: logits over the K tokens of the draft vocabulary, bfloat16 [k, K].
+        summary: softmax summary of each pair's logits, with the most likely tokens.
     """
 
     states: Tensor
@@ -61,7 +61,7 @@ INHERITED_METHODS = (
 
 
 class CompiledFeatureNet:
-    """Compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
+    """Compiled layer and LM head of a feature drafter's net. Create it with `CompiledFeatureNet.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: FusedDecoder) -> None:
         levels: Any = load_kernels("draft_levels")
@@ -116,7 +116,7 @@ class CompiledFeatureNet:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Return whether compiled passes support n inputs."""
+        """Return whether one compiled call supports n pairs of a token and a feature."""
         return self._fused.supports((1, n))
 
     def run_level(
@@ -134,8 +134,8 @@ class CompiledFeatureNet:
             tokens: token ids.
             features: hidden states of the target for committed text, or the drafter's own states within a draft.
             pair_positions: positions of the pairs in the text.
-            tree_mask: mask of the newest s + n cache entries that each pair attends to. All older entries are visible.
-                None: causal attention.
+            tree_mask: true at the entries (columns) that each pair (row) attends to, among the newest s entries of the
+                KV cache and the n new ones. Every pair attends to all older entries. None: causal attention.
             kv_cache: KV cache; the pairs' keys and values are appended.
             last_only: whether to return outputs of the last pair only.
         """
@@ -159,10 +159,10 @@ class CompiledFeatureNet:
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the residual stream, and two tuples of arguments of `feature_inputs.join`.
+        """Return the array for the residual stream, and the arguments of two calls of `feature_inputs.join`.
 
-        The first tuple computes the residual stream, the second the bias of queries, keys and values. A tuple that
-        computes nothing has empty inputs.
+        The first call writes the residual stream, the second the bias of queries, keys and values. If one of them is
+        not needed, the arguments of its call are empty arrays.
         """
         of_token, of_feature = self._norms
         nothing = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
@@ -186,11 +186,11 @@ class CompiledFeatureNet:
         """Return the arguments of the compiled function `feature_inputs.join`; the second to last is its output array.
 
         Args:
-            table: bits of the embedding matrix; None: no embeddings enter.
+            table: bits of the embedding matrix; None: the output does not depend on embeddings.
             tokens: token ids.
-            features: hidden states; None: none enter.
-            norms: weights of the norms of embeddings and features.
-            weight: bits of the matrix that multiplies them.
+            features: hidden states; None: the output does not depend on them.
+            norms: weights of the norms of embeddings and of features.
+            weight: bits of the matrix that multiplies the normalised embeddings and features.
         """
         n = len(tokens)
         embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
@@ -200,18 +200,21 @@ class CompiledFeatureNet:
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
-    """Return bfloat16 numbers as int16 arrays of their bits, the format of compiled functions."""
+    """Return the bits of bfloat16 numbers as an int16 array, the format that compiled functions read."""
     return numbers.detach().contiguous().view(torch.int16).numpy()
 
 
 @lru_cache(maxsize=32)
 def _in_order(n: int) -> Bool[Tensor, "n n"]:
-    """Return a causal mask over n pairs. It is cached, so callers must not write to it."""
+    """Return the causal mask over n positions. The tensor is cached, so callers must not write to it."""
     return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
-    """Return the compiled version of a net for its target; None if either cannot be compiled. It is created once."""
+    """Return the compiled version of a net, or None if the net or its target cannot be compiled.
+
+    The net is compiled at the first call; later calls return the same object.
+    """
     key = ("compiled", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = compile_net(net, head, models.target)

@@ -17,12 +17,12 @@ QUERIES = 2
 
 
 def n_kept(n: int, ratio: int) -> int:
-    """Return the number of inputs that remain of n tokens at a compression ratio, rounded up."""
+    """Return the number of drafter inputs to which n vision tokens are compressed: n / ratio, rounded up."""
     return -(-n // ratio)
 
 
 def subset(n: int, m: int, seed: int = 0) -> list[int]:
-    """Return a random subset of the indices 0 … n − 1 with m elements, ascending. Equal seeds give equal subsets."""
+    """Return m different indices from 0 … n − 1, drawn at random, ascending. Equal seeds give equal indices."""
     order = sorted(range(n), key=seeded_uniforms(seed, n).tolist().__getitem__)
     return sorted(order[:m])
 
@@ -52,7 +52,7 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
-    """Return squares of `side` × `side` tokens that tile a grid, as token indices.
+    """Return squares of `side` × `side` tokens that tile a grid, as lists of token indices.
 
     Squares at the lower and right edge may be smaller.
     """
@@ -64,7 +64,7 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
 
 
 def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
-    """Compress an image to some of its tokens, with their values and positions.
+    """Compress an image to a subset of its vision tokens, which retain their values and positions.
 
     Args:
         x: vision tokens.
@@ -75,7 +75,7 @@ def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-    """Compress an image to the mean of each window.
+    """Compress an image to one input per window: the mean of the window's vision tokens.
 
     Args:
         x: vision tokens, N = rows · cols.
@@ -102,7 +102,9 @@ class Convolution(nn.Module):
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
 
     def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-        """Halve both sides of the grid until the ratio is reached. Odd sides repeat their last row or column.
+        """Compress an image: halve both sides of its grid until the ratio is reached.
+
+        Before an odd side is halved, its last row or column is repeated.
 
         Args:
             x: vision tokens, N = rows · cols.
@@ -119,9 +121,9 @@ class Convolution(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned queries that attend to all tokens of an image.
+    """Learned queries that attend to all tokens of an image, with one compressed input per query.
 
-    Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2, where two queries do best.
+    Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2; two queries gave the best results there.
     """
 
     def __init__(self, width: int, inner: int = 64) -> None:
@@ -131,9 +133,9 @@ class Resampler(nn.Module):
         self.keys, self.values = nn.Linear(width, inner, bias=False), nn.Linear(width, width, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
-        """Compress an image to one input per query, a weighted sum of its tokens.
+        """Compress an image to one input per query: a weighted sum of projections of the image's tokens.
 
-        The returned weights are for the first prompt of the batch.
+        The attribute `weights` of the result has the weights for the first prompt of the batch.
         """
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
@@ -142,12 +144,12 @@ class Resampler(nn.Module):
 
 
 def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
-    """Compress an image to no inputs: the drafter reads the text alone."""
+    """Return a compressed image without inputs, so that the drafter reads the text alone."""
     return CompressedImage(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept_indices=[])
 
 
 def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
-    """Return the index of the middle token of each window, which is the position of the pooled input."""
+    """Return the index of the middle token of each window, int64 [M]; the window's pooled input has this position."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in groups], device=x.device)
 
 

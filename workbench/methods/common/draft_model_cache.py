@@ -19,9 +19,10 @@ from workbench.models.loading import Models
 
 
 def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
-    """Retain a drafted chain's KV cache entries up to the last accepted token, and drop the others.
+    """Retain the draft model's KV cache entries up to the last accepted token of a chain, and drop all later entries.
 
-    The scratch part contains first the entries of catch-up tokens, then the entries of drafts.
+    The scratch part of the slot contains first the entries of committed tokens that were not cached before the draft,
+    then the entries of the drafted tokens.
 
     Args:
         sequence: sequence after the round.
@@ -93,9 +94,10 @@ def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bo
 
 
 def _text_of(sequence: Sequence, models: Models) -> list[int]:
-    """Return the tokens of the prompt without images.
+    """Return the tokens of the prompt without its images.
 
-    The last token stays the same, because the first round reads it again.
+    If their last token is not the last token of the whole prompt, that token is appended, because the first round
+    reads it again.
     """
     tokens = text_only(
         models,

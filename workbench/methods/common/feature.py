@@ -43,11 +43,11 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted at the newest pair of committed tokens, [1, D]; k features if the drafter predicts k at
-            once, [k, D]; None before the first pair.
-        features: features of accepted positions, [m, D] each, that the drafter has not read yet.
-        tokens: tokens that follow these positions.
-        compiled_net: compiled version of the net's layer and the LM head, if available.
+        guess: feature predicted at the newest pair of committed tokens, [1, D]; [k, D] if the drafter predicts k
+            features at once; None before the first pair.
+        features: the target's features at accepted positions that the drafter has not read yet, [m, D] per round.
+        tokens: for each feature in `features`, the token at the next position.
+        compiled_net: compiled version of the net's layer and the LM head; None if it is not available.
     """
 
     net: FeatureNet
@@ -62,11 +62,11 @@ class FeatureState:
     _last_output: LevelOutput | None = None
 
     def prefill(self, inputs: PromptInputs, position: int) -> None:
-        """Read the inputs of a prompt.
+        """Run the layer on a prompt, commit its KV cache entries, and store the last predicted feature in `guess`.
 
         Args:
-            inputs: pairs and compressed images.
-            position: position after the last pair.
+            inputs: pairs of the text, and compressed images.
+            position: position of the first pair after the prompt.
         """
         if inputs.inputs.shape[1]:
             self.guess = self.run_committed(inputs.inputs, inputs.positions)
@@ -75,19 +75,22 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read the inputs of committed tokens, commit their KV cache entries, and return the last prediction.
+        """Run the layer on the inputs of committed tokens, and commit their KV cache entries.
 
         Args:
-            x: inputs.
-            positions: positions in the text.
-            since: see `_run`.
+            x: inputs of the layer.
+            positions: positions of the inputs in the text.
+            since: time from which the forward pass is measured, if it began before this call.
+
+        Returns:
+            The feature that is predicted at the last input, or k features if the drafter predicts k at once.
         """
         state = self._run(x, positions, since=since)[:, -1]
         self.kv_cache.commit()
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read the accepted tokens and features, commit their KV cache entries, and return the newest prediction."""
+        """Run the layer on the accepted pairs that it has not read yet, and return `guess`, the newest prediction."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -103,7 +106,10 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the accepted tokens and features that the drafter has not read yet, and clear their lists; or None."""
+        """Return the layer's inputs for the accepted pairs that it has not read yet, and clear `features` and `tokens`.
+
+        Return None if there are no such pairs.
+        """
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -118,14 +124,14 @@ class FeatureState:
         positions: Int[Tensor, " w"],
         tree_mask: Tensor | None,
     ) -> Float[Tensor, "w D"]:
-        """Return the layer's states at w drafted tokens. Their KV cache entries are speculative.
+        """Return the layer's states at w drafted tokens, and append speculative entries to the KV cache.
 
         Args:
-            features: predicted features.
-            tokens: drafted tokens that follow them.
+            features: predicted feature before each drafted token.
+            tokens: drafted tokens.
             positions: positions of the pairs, counted from the newest committed pair.
-            tree_mask: bool [w, s + w], the speculative entries that each pair attends to, the new ones last. None: a
-                chain, with causal attention.
+            tree_mask: bool [w, s + w], true at the speculative entries (columns) that each pair (row) attends to: s
+                older ones, then the w new ones. None: the pairs are a chain with causal attention.
         """
         since, positions = self.models.target.clock.mark(), positions + (self.position - 1)
         if self.compiled_net is not None and self.compiled_net.takes(tokens.shape[0]):
@@ -141,7 +147,10 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """Run the compiled net on n pairs, and return its states. Its logits are cached until the next call."""
+        """Run the compiled net on n pairs, and return the layer's states.
+
+        The logits that the same call computes are cached until the next call.
+        """
         assert self.compiled_net is not None
         self._last_output = self.compiled_net.run_level(
             tokens, features, positions, tree_mask, self.kv_cache, last_only
@@ -159,13 +168,13 @@ class FeatureState:
         tree_mask: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """Run the layer on inputs [1, n, E], and return its states [1, n, D].
+        """Run the layer on inputs [1, n, E], and return the layer's states [1, n, D].
 
         Args:
-            x: inputs.
-            positions: positions in the text [n].
+            x: inputs of the layer.
+            positions: positions of the inputs in the text, int64 [n].
             tree_mask: see `speculate`.
-            since: start of the input fusion, whose time counts as part of the forward pass.
+            since: start of the computation of `x`, whose time counts as part of the forward pass.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
@@ -193,7 +202,7 @@ class FeatureState:
         return self.head.top_tokens(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
-        """Return the compiled net's last output if `features` are its states, else None."""
+        """Return the last output of the compiled net if `features` are the states in that output, else None."""
         level = self._last_output
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
@@ -202,7 +211,7 @@ class FeatureState:
 
 @dataclass(frozen=True)
 class FeatureDistributions(NodeDistributions):
-    """Distributions after predicted features, computed by the drafter's LM head."""
+    """Distributions of the next tokens after w predicted features, computed by the drafter's LM head."""
 
     state: FeatureState
     features: Float[Tensor, "w D"]
@@ -218,7 +227,7 @@ class FeatureDistributions(NodeDistributions):
 
 
 class FeatureGrowth(PartialTree):
-    """Draft tree after the newest committed token. A node's input uses the feature that its parent predicts."""
+    """Draft tree of a feature drafter. A node's input combines its token and the feature predicted at its parent."""
 
     def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
@@ -258,7 +267,7 @@ class FeatureDrafter(DistributionDrafter):
 
     @property
     def image_options(self) -> Any:
-        """Parameters for images, which are passed to `FeatureNet.compress_image`."""
+        """Return the method's parameters for images, which are passed to `FeatureNet.compress_image`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -266,7 +275,7 @@ class FeatureDrafter(DistributionDrafter):
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
-        """Prefill the drafter with the target's features of the committed text and images."""
+        """Return a new drafting state, prefilled with the target's features of the committed text and its images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
         return self.new_state(
             sequence, models, read_features(sequence, models), net, head, compiled_net_of(net, head, models)
@@ -281,7 +290,7 @@ class FeatureDrafter(DistributionDrafter):
         head: SharedHead,
         compiled_net: CompiledFeatureNet | None,
     ) -> FeatureState:
-        """Return the state of a sequence after the net has read its features.
+        """Return a new drafting state of a sequence, after the net has read the features of the committed text.
 
         Args:
             sequence: the sequence.
@@ -335,7 +344,8 @@ class FeatureDrafter(DistributionDrafter):
 def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """Return the target's features at all committed positions but the last.
 
-    Features of a prompt with images were stored during its prefill; all others are computed here if necessary.
+    Features of a prompt with images were stored during its prefill. All other features are computed here if they were
+    not stored.
     """
     target, pictured, end = models.target, sequence.cache_slot.image_prefill, len(sequence.committed) - 1
     features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
@@ -348,7 +358,7 @@ def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_
 def collect_prompt_features(
     sequence: Sequence, models: Models, features: Float[Tensor, "n_minus_1 D"]
 ) -> PromptFeatures:
-    """Return the target's embeddings and features of the committed text, with the positions of its images."""
+    """Return the target's embeddings and features of the committed text, and the positions of the images in it."""
     pictured = sequence.cache_slot.image_prefill
     n_prompt = 0 if pictured is None else len(pictured.embeds)
     embeds = models.target.embed(torch.tensor(sequence.committed[n_prompt:], device=features.device, dtype=torch.long))
@@ -361,12 +371,14 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the drafter's image inputs for the trace. Patches are numbered consecutively over all images.
+    """Return the trace's description of the drafter's image inputs: their number, memory and patches of origin.
+
+    Patches are numbered consecutively over all images.
 
     Args:
-        prompt: features of the prompt.
-        inputs: inputs of the drafter's layer.
-        state: drafting state.
+        prompt: the target's embeddings and features of the prompt.
+        inputs: inputs of the drafter's layer for this prompt.
+        state: drafting state, whose KV cache gives the size of an entry in bytes.
     """
     sizes = [end - start for start, end in prompt.spans]
     views, entry_bytes = inputs.images, state.kv_cache.bytes_each

@@ -32,17 +32,23 @@ def explain_feature_drafter(
     tokens: Sequence[int],
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any] | None:
-    """Return the attribution maps of a feature drafter over the target's patches, for `Trace.attribution`, or None.
+    """Return two attribution maps of each token over the image patches, for `Trace.attribution`.
 
-    The result is None if the drafter reads no image. Each token is treated as drafted right after the true text before
-    it, with the image as the drafter read it then. *Attention* is the mean over heads of the weights from that position
-    to the image's entries; an entry computed from several patches distributes its weight over these patches. *Gradient*
-    is |Σ (∂ log q(token) / ∂x) · (x − x̄)|, where the sum includes the embedding x and the feature x at a patch, and x̄
-    is their mean over the patches of that image. It is the first-order change of log q if the patch looked like the
-    image's mean. (Gradient × input is not used, because these drafters normalise their inputs: a patch's length
-    cancels, and ∂/∂x · x would be the remainder of the norms' ε, 1e-13 and rounding.) Both maps cover the image
-    positions only. Information about the image in the target's features of the *text* also reaches the drafter, and is
-    not counted.
+    The result is None if the drafter reads no image. A map shows how much each patch contributes to the drafter's
+    prediction of an emitted token. Each token is treated as the first token of a draft: the drafter reads the emitted
+    text before it, with the image as it was at that time.
+
+    *Attention* is the attention weight from the newest position to the KV cache entries of the image, averaged over
+    heads. If an entry was computed from several patches, its weight is distributed over these patches.
+
+    *Gradient* is |Σ (∂ log q(token) / ∂x) · (x − x̄)|. The sum has two terms per patch: x is first the patch's
+    embedding, then its feature. x̄ is the mean of x over all patches of the image. The result estimates, to first
+    order, the change of log q if the patch were replaced by the image's mean. The usual product of gradient and input,
+    (∂ log q / ∂x) · x, is not used: these drafters normalise x, so log q does not depend on the length of x, and the
+    product is 0 except for rounding.
+
+    Both maps cover image positions only. The target's features of the *text* also contain information about the image;
+    the maps do not include it.
 
     Args:
         net: the drafter.
@@ -96,7 +102,7 @@ def explain_feature_drafter(
 
 
 def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
-    """Return the vector at each patch minus the mean over the patches of its image; 0 at text positions.
+    """Return each patch's vector minus the mean vector of all patches of the same image; 0 at text positions.
 
     Args:
         x: embeddings or features.
@@ -111,13 +117,16 @@ def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Flo
 def _on_patches(
     weights: Float[Tensor, "T m"], entered: PromptInputs, spans: Sequence[tuple[int, int]], n_prompt: int
 ) -> Float[Tensor, "T n_prompt"]:
-    """Distribute the attention weights of an image's entries over the patches from which they were computed.
+    """Distribute the attention weights of the images' KV cache entries over the patches of which each was computed.
 
     Args:
-        weights: weights of T tokens over the m entries.
-        entered: inputs of the drafter's layer.
-        spans: positions [start, end) of each image.
+        weights: attention weights from T tokens (rows) to all m entries of the drafter's KV cache (columns).
+        entered: inputs of the drafter's layer, one per entry.
+        spans: positions [start, end) of each image in the prompt.
         n_prompt: number of positions of the prompt.
+
+    Returns:
+        Weight of each prompt position for each token; 0 at text positions.
     """
     patch_weights = weights.new_zeros(len(weights), n_prompt)
     for view, (start, end) in zip(entered.images, spans, strict=True):
@@ -127,7 +136,7 @@ def _on_patches(
 
 
 def _patch_shares(image: CompressedImage, size: int) -> Float[Tensor, "M N"]:
-    """Return the share of each of N patches (column) in each of M entries (row) of an image."""
+    """Return the share of each of an image's N patches (columns) in each of its M compressed inputs (rows)."""
     if image.weights is not None:
         return image.weights
     parts = image.blocks or [[i] for i in (range(size) if image.kept_indices is None else image.kept_indices)]

@@ -73,9 +73,9 @@ class CompressedImage:
         inputs: inputs of the drafter's layer.
         positions: position of each input, counted from the image's first token, increasing.
         compressor: name of the compression.
-        visible: in training, mask of the inputs of each prompt that can be attended to; None: all.
-        kept_indices: indices of the remaining tokens, if some were dropped.
-        blocks: indices of the tokens that were merged into each input, if some were merged.
+        visible: in training, mask of the inputs of each prompt to which other inputs may attend; None: all inputs.
+        kept_indices: indices of the remaining vision tokens, if some were dropped.
+        blocks: indices of the vision tokens that were merged into each input, if some were merged.
         weights: weight of each token in each input, if every input is a weighted sum of all tokens.
         gate: weight of each compressor, if a gate chooses among several.
         cost: in training, the expected share of the image's tokens that a gate retains, averaged over prompts.
@@ -94,9 +94,13 @@ class CompressedImage:
 
 @dataclass(slots=True)
 class PromptInputs:
-    """Inputs of the drafter's layer for a prompt: text and compressed images, in order.
+    """Inputs of the drafter's layer for B prompts: the pairs of the text and the compressed images, in order.
 
-    Attributes are as in `CompressedImage`.
+    Attributes:
+        inputs: inputs of the layer.
+        positions: position of each input in the prompt, increasing.
+        visible: in training, mask of the inputs of each prompt to which other inputs may attend; None: all inputs.
+        images: the compressed images, whose inputs are also in `inputs`.
     """
 
     inputs: Float[Tensor, "B m D"]
@@ -110,8 +114,8 @@ class FeatureNet(DecoderLayer):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         norms: which of `NORMS` the layer has; the original EAGLE has none of them.
         fuse_bias: whether the fusion has a bias.
@@ -162,17 +166,17 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding that is paired with each position: here the embedding of the next position."""
+        """Return the embedding that is paired with the feature of each position: here that of the next position."""
         return prompt.embeds[:, 1:]
 
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return an image as the drafter's input: here all of the target's vision tokens.
+        """Return the drafter's inputs for an image: here one input for each of the target's vision tokens.
 
         Args:
-            prompt: the prompt.
-            pairs: fused features and embeddings of all positions, image positions included.
+            prompt: embeddings and features of the prompts.
+            pairs: fused features and embeddings of all positions, including image positions.
             image: index of the image in the prompt.
             options: the method's parameters for images.
         """
@@ -181,7 +185,7 @@ class FeatureNet(DecoderLayer):
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
-        """Sample how a training batch compresses its images, as `options` of `compress_image`; here there is no choice.
+        """Sample the argument `options` of `compress_image` for a training batch. This class always returns None.
 
         Args:
             n_prompts: number of prompts in the batch.
@@ -191,10 +195,10 @@ class FeatureNet(DecoderLayer):
         return None
 
     def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
-        """Return a prompt's inputs of the layer in order: text as pairs, images as `compress_image` returns them.
+        """Return the layer's inputs for prompts, in order: pairs for text, results of `compress_image` for images.
 
         Args:
-            prompt: features of the prompts.
+            prompt: embeddings and features of the prompts.
             options: see `compress_image`.
         """
         pairs = self.make_pairs(self.next_embeddings(prompt), self.combine_hidden_states(prompt.features))
@@ -220,7 +224,7 @@ class FeatureNet(DecoderLayer):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the residual stream, and the input of queries, keys and values."""
+        """Return the residual stream, and the input of the query, key and value projections."""
         return x, self.before(x)
 
     def forward(
@@ -230,12 +234,12 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input: its prediction of the next feature.
+        """Return the layer's state at each input, which is its prediction of the next feature.
 
         Args:
-            x: inputs.
+            x: inputs of the layer.
             positions: positions of the inputs in the text.
-            mask: KV cache entries that each input attends to; None: the entries of all earlier positions, and its own.
+            mask: true at the KV cache entries (columns) that each input (row) attends to; None: causal attention.
             kv_cache: KV cache of earlier positions; the entries of the inputs are appended.
         """
         stream, attention_input = self.attention_inputs(x)
@@ -251,11 +255,11 @@ class FeatureNet(DecoderLayer):
         return state if self.predicts_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return the causal attention weights of each input, averaged over heads.
+        """Return the causal attention weight from each input (row) to each input (column), averaged over heads.
 
         Args:
-            x: inputs.
-            positions: positions in the text.
+            x: inputs of the layer.
+            positions: positions of the inputs in the text.
         """
         queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
@@ -263,7 +267,7 @@ class FeatureNet(DecoderLayer):
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return the k = `ahead` next features that a state predicts; here one."""
+        """Return the next k features that a state predicts; here k = 1, and the feature is the state itself."""
         return state.unsqueeze(-2)
 
     @property
@@ -325,5 +329,5 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat the rows of shared key or value heads for each of the `groups` query heads that share them."""
+    """Repeat the rows of each key or value head `groups` times: once for each query head that shares the head."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

@@ -1,8 +1,8 @@
 """Draft with a part of the target over its KV cache: without some attention layers and MLPs, or with smaller MLPs.
 
-A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. They
-differ from the target's own, because the residual stream differs. Verification processes root and draft with the whole
-target and overwrites these entries.
+A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. These
+keys and values differ from those of the whole target, because the residual stream differs. Verification processes root
+and draft with the whole target and overwrites them.
 
 """
 
@@ -29,23 +29,29 @@ HalfLayers = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class ReducedTarget(PartialTarget):
-    """Target without some half layers, or a weight-sharing copy, with the interface of a model, for `draft_chain`.
+    """Draft model that consists of parts of the target, with the interface that `draft_chain` needs.
 
     Attributes:
         skipped: half layers that do not run.
-        shared_copy: copy to run instead of the target; None: the target itself.
+        shared_copy: weight-sharing copy that runs instead of the target, such as one with smaller MLPs; None: the
+            target itself runs.
     """
 
     skipped: HalfLayers = frozenset()
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Run the reduced target over new tokens. Outputs are in the order of the sequences' slots."""
+        """Run the reduced target over new tokens of several sequences; their outputs are in the order of their slots.
+
+        Args:
+            batch: new tokens of each sequence.
+            layers: run only these layers; None: all.
+        """
         return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
 
 
 class ReducedTargetDrafter(Drafter):
-    """Base of drafters that draft chains with a part of the target, which subclasses define."""
+    """Base class of drafters that draft chains with a part of the target. Subclasses choose this part."""
 
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
@@ -55,7 +61,7 @@ class ReducedTargetDrafter(Drafter):
         raise NotImplementedError
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, in one batch for all sequences with the same part of the target."""
+        """Draft a chain for each sequence. Sequences that use the same part of the target form one batch."""
         groups = dict[ReducedTarget, list[Sequence]]()
         for row in sequences:
             groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
@@ -70,7 +76,7 @@ class ReducedTargetDrafter(Drafter):
 
 
 class LayerSkippingDrafter(ReducedTargetDrafter):
-    """Base of drafters that skip some half layers of the target, which subclasses choose."""
+    """Base class of drafters that skip some half layers of the target. Subclasses choose the half layers."""
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
         """Return the half layers that are skipped in this round."""
@@ -84,7 +90,9 @@ class LayerSkippingDrafter(ReducedTargetDrafter):
 
 
 def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
-    """Return the half layers to skip if `n_run` of `n_layers` layers run, evenly spread, including first and last.
+    """Return the half layers to skip so that `n_run` of `n_layers` layers run, spread evenly from first to last.
+
+    The attention of layer i is half layer 2 i, its MLP is half layer 2 i + 1.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 
@@ -98,7 +106,7 @@ def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
 
 
 def layer_signals(skipped: Collection[int], n_layers: int) -> dict[str, float]:
-    """Return the trace's table of half layers: 1 for each that drafts, 0 for each that is skipped."""
+    """Return signals for the trace: a table with 1 for each half layer that drafts, and 0 for each skipped one."""
     runs = {name: [float(2 * i + h not in skipped) for i in range(n_layers)] for h, name in enumerate(ROWS)}
     return make_table_signals("layers that draft", runs)
 

@@ -23,7 +23,7 @@ PolicyClass = Callable[..., Policy]
 
 
 class Parts(TypedDict):
-    """Keyword arguments of `Method`; the first verifier, policy and tree builder are the defaults."""
+    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults."""
 
     verifier: Verifier
     other_verifiers: tuple[Verifier, ...]

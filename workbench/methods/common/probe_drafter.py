@@ -6,11 +6,12 @@ next one:
 
     positions     t        t + 1    t + 2    t + 3    …
     verified      x(t)     draft
-    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
+    after x(t)             s(1)     s(2)     s(3)     …
     after the draft                 s(1)     s(2)     …
 
-Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this module, or the
-tree builder `DynamicSparse`, decides the number of probes after each node.
+After x(t), probe s(j) guesses x(t + 1 + j). The token x(t + 1) needs no guess, because the target's own output at x(t)
+determines it. Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this
+module, or the tree builder `DynamicSparse`, decides the number of probes after each node.
 
 """
 
@@ -41,16 +42,16 @@ class ProbeNet(LevelNet):
     """Base of trained nets that compute the inputs of probes."""
 
     levels: int
-    """Maximum number of probes after one position, and of draft levels."""
+    """Maximum number of probe steps after one position, which is also the maximum number of draft levels."""
     ensemble: int = 1
-    """Number of probes per step, whose predictions are averaged. A probe attends only to probes of the same ensemble
-    index."""
+    """Number of probes per step. Their predictions are averaged. They have the indices 0, 1, … in the ensemble, and
+    each attends only to probes with the same index."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return logits of j probe steps, averaged over the ensemble of v probes per step.
+        """Return the logits of j probe steps: in each step, the mean of the logits at the v probes of the ensemble.
 
         Args:
-            logits: the target's logits at all probes, in the order of `probe_layout`.
+            logits: the target's logits at all probes, step by step.
         """
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
@@ -62,10 +63,11 @@ class ProbeState:
 
     Attributes:
         net: net that computes the inputs of probes.
-        guesses: logits at the s probes after the position where the last round ended; None: there are none.
-        end: text length in tokens for which `guesses` are valid.
-        probe_counts: number of probes after the root and each node in the current forward pass.
-        probing: probes of the current forward pass.
+        guesses: the target's logits at the s probe steps after the position where the last round ended; None: there
+            were no probes after it.
+        end: length of the text in tokens for which `guesses` are valid.
+        probe_counts: number of probe steps after the root and after each node in the current forward pass.
+        probing: probes of the current forward pass; None: it has none.
     """
 
     net: Any
@@ -79,10 +81,10 @@ class ProbeState:
         return self.guesses if self.end == len(sequence.committed) else None
 
     def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level over the target's V tokens.
+        """Return the logits of one draft level over the target's V tokens.
 
         Args:
-            hidden: guesses, which are logits already.
+            hidden: logits of all s levels, from `guesses`.
             level: index of the level, from 0.
         """
         return hidden[:, level]
@@ -100,22 +102,22 @@ class ProbeDrafter(DistributionDrafter):
     """Display name of the probes, in the plural."""
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes with their inputs.
+        """Return `probes` with the inputs that the trained net computes for them.
 
         Args:
             sequence: the sequence.
             tree: draft of the sequence.
             layout: anchor, step and ensemble index of each probe.
-            probes: positions and attention mask of the probes; the tokens are −1.
+            probes: positions and attention mask of the probes; their token ids are −1, because they have no tokens.
         """
         raise NotImplementedError
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the maximum number of draft levels: one per probe after a position, at least 1."""
+        """Return the maximum number of draft levels: one per probe step after a position, at least 1."""
         return max(1, sequence.state.drafter.net.levels)
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
-        """Start a tree over the guesses. Return None if there are no guesses for the current text."""
+        """Start a tree whose levels are drafted from the guesses of the last round, or return None without guesses."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
@@ -123,7 +125,7 @@ class ProbeDrafter(DistributionDrafter):
         return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a tree with one level per guess."""
+        """Draft a tree with at most one level for each probe step that followed the last accepted position."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(
@@ -131,7 +133,7 @@ class ProbeDrafter(DistributionDrafter):
         )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes after the root and the nodes of the draft; None if the plan has none."""
+        """Return the probes after the root and the nodes of the draft; None if no position has probes."""
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
@@ -167,12 +169,15 @@ class ProbeDrafter(DistributionDrafter):
 
 
 def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
-    """Return the number of probes after the root and each node: the tree builder's plan, or as many as fit.
+    """Return the number of probe steps after the root and after each node of a draft.
+
+    The tree builder may have planned these numbers. Otherwise every position has as many probe steps as fit.
 
     Args:
         sequence: the sequence.
         tree: draft of the sequence.
-        useful: maximum useful number after one position, which is smaller near the end of the text.
+        useful: maximum number of probe steps after one position. It is smaller near the end of the text, where fewer
+            tokens remain to be drafted.
     """
     planned = planned_probe_counts(sequence, tree) if len(tree) else None
     counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
@@ -192,10 +197,11 @@ class ProbeLayout:
 
     Attributes:
         anchor: position that each probe follows: 0 is the root, i + 1 is node i.
-        step: number of earlier probes after the same position with the same index in the ensemble.
-        input_index: index of the probe's input in the net: step · ensemble + index in the ensemble.
-        before: index of the previous probe with the same anchor and index in the ensemble; −1 for the first.
-        mask: attention mask. A probe attends to probes with the same anchor and index in the ensemble, up to itself.
+        step: index of the probe's step among the steps after the same position, from 0.
+        input_index: index of the probe's input in the net: step · (probes per step) + index in the ensemble.
+        before: index of the probe in the previous step with the same anchor and index in the ensemble; −1 in step 0.
+        mask: true at the probes (columns) that each probe (row) attends to: those with the same anchor and index in the
+            ensemble, up to itself.
     """
 
     anchor: Int[Tensor, " P"]
@@ -207,10 +213,10 @@ class ProbeLayout:
 
 @lru_cache(maxsize=256)
 def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
-    """Return the layout of probes for given numbers after each position. It is cached: callers must not modify it.
+    """Return the layout of the probes of a forward pass. It is cached, so callers must not modify it.
 
     Args:
-        counts: number of steps after the root and after each node.
+        counts: number of probe steps after the root and after each node.
         ensemble: number of probes per step.
         device: device of the tensors.
     """

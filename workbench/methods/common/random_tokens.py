@@ -7,12 +7,12 @@ from workbench.engine.request import Sequence
 
 
 def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
-    """Return `n` random tokens of the sequence's text, uniformly over its positions.
+    """Return `n` tokens from random positions of the sequence's text. All positions are equally likely.
 
     Args:
-        sequence: the sequence. The draw depends on its seed and on the length of its text.
+        sequence: the sequence. Its seed and the length of its text determine the random numbers.
         n: number of tokens.
-        level: index of the draw among the draws at the same text length.
+        level: number that distinguishes several draws at the same text length.
     """
     text = sequence.committed
     return [text[int(u * len(text))] for u in sequence.random_stream.uniform(len(text), Purpose.GUESS, n, level)]

@@ -20,7 +20,7 @@ from workbench.models.runner import SCRATCH
 _Net = TypeVar("_Net", bound="TrainedNet")
 _Levels = TypeVar("_Levels", bound="LevelNet")
 RANKS = 10
-"""Number of best tokens of each draft level whose accuracy is measured, and that a tree may contain."""
+"""Number of most likely tokens per draft level whose accuracy is measured, and from which a tree is built."""
 
 
 class TrainedNet(nn.Module):
@@ -29,8 +29,8 @@ class TrainedNet(nn.Module):
     kind: ClassVar[str]
     """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
     no_random_init: ClassVar[tuple[str, ...]] = ()
-    """Substrings of names of weights that training initialises as the constructor does, instead of with small random
-    values."""
+    """Substrings of weight names. Training retains the constructor's initial values of the matrices with such a name,
+    and initialises all other matrices with small random values."""
     width: int
     """The target's hidden size D."""
 
@@ -80,10 +80,11 @@ class TrainedNet(nn.Module):
 
 
 class LevelNet(TrainedNet):
-    """Base class of nets with one prediction per draft level, whose static tree follows from measured accuracies."""
+    """Base class of nets with one prediction per draft level. The accuracy of each level is measured after training."""
 
     accuracy: tuple[tuple[float, ...], ...] = ()
-    """Share of held-out positions, after correct paths, at which each level's r-th best token was correct, [K, 10]."""
+    """Share of held-out positions at which the r-th most likely token (column, r = 1 … 10) of each of K draft levels
+    (row) was correct, after a path of correct tokens."""
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"head_accuracy": self.accuracy}
@@ -96,7 +97,7 @@ class LevelNet(TrainedNet):
 
 
 def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
-    """Return the trained net of a kind, loaded once for its target. The caller checks that it fits the target.
+    """Return the trained net of a kind, which is loaded once. The caller must check that the net fits the target.
 
     Args:
         kind: class of the net.

@@ -1,4 +1,4 @@
-"""Training-time test: compute the draft steps after every position of a text in parallel, for training."""
+"""Training-time test: in training, compute drafts of several steps after every position of a text in parallel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def unroll(
     features: Float[Tensor, "B n F"],
     steps: int,
 ) -> Iterator[Float[Tensor, "B n D"]]:
-    """Yield the states of each draft step after every pair of a text, all at once (training-time test).
+    """Yield, step by step, the layer's states of drafts that begin at every position of a text (training-time test).
 
-    In step i, column s is at position s + i. It attends to the entries to which a draft from s would attend: the text's
-    pairs up to s, and its own column in the steps 1 … i.
+    The drafts after all n positions are computed together. Entry s of step i (i = 0, 1, …) belongs to the draft that
+    begins at position s, and is at position s + i. It attends to the text's pairs up to s, and to the entries of the
+    same draft in the steps 1 … i.
 
     Args:
         net: feature net.
-        next_embeds: function that returns the embeddings of the tokens i + 1 positions ahead, given i.
+        next_embeds: function that returns, given i, for each position the embedding of the token i + 1 positions later.
         features: features of the target, as input of `FeatureNet.combine_hidden_states`.
         steps: number of draft steps.
 

@@ -16,10 +16,11 @@ from workbench.methods.tree_builders.chain import Chain, draft_chain
 
 @dataclass(frozen=True)
 class DraftModel(TreeFromModel):
-    """Run a separate draft model ahead of the target, one token or one level of a tree at a time.
+    """Draft with a separate draft model, one token or one level of a tree per forward pass.
 
     The draft model has its own KV cache, which retains the entries of accepted tokens. The first forward pass of the
-    next round reads the other new tokens: the one that the target added, and the last draft if it was accepted.
+    next round reads the committed tokens that have no entries: the token that the target added, and the last draft if
+    it was accepted.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, §2.1; Chen et al. 2023, arXiv:2302.01318, Algorithm 2.
     """
@@ -28,7 +29,7 @@ class DraftModel(TreeFromModel):
     source: ClassVar[str] = "draft-model"
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains of all sequences in lock-step, and trees one after the other."""
+        """Draft for all sequences: chains together in lock-step, trees sequence by sequence."""
         chains = [
             row
             for row in sequences
@@ -46,7 +47,7 @@ class DraftModel(TreeFromModel):
         return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in sequences]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Retain the KV cache entries of accepted tokens, of a tree or of a chain."""
+        """Retain the draft model's KV cache entries of accepted tokens, whether the draft was a tree or a chain."""
         state: DraftModelState = sequence.state.drafter
         if state.is_tree:
             super().observe(sequence, feedback)

@@ -24,12 +24,12 @@ from workbench.models.runner import Runner
 
 
 class DraftModelState:
-    """A slot of the draft model's KV cache, and the scratch index of each node of the last tree.
+    """Drafting state of one sequence: its slot of the draft model's KV cache, and the entries of the last tree.
 
     Attributes:
         slot: slot of the draft model's KV cache.
-        scratch_of: index in the slot's scratch part of each node that was read. Nodes that were read as one averaged
-            embedding have none.
+        scratch_of: for each node of the last tree that the draft model read, the index of its entry in the scratch part
+            of the slot. Nodes that were read as one averaged embedding have no entry.
         is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
     """
 
@@ -40,9 +40,9 @@ class DraftModelState:
 
 
 class ModelGrowth(PartialTree):
-    """Tree built in one slot of a draft model's KV cache.
+    """Draft tree that a draft model builds, with one forward pass per level in one slot of the model's KV cache.
 
-    The first forward pass reads committed tokens that are not cached.
+    The first forward pass reads the committed tokens that are not in the KV cache yet.
     """
 
     def __init__(self, row: Sequence, source: str) -> None:
@@ -64,13 +64,13 @@ class ModelGrowth(PartialTree):
         return distributions_of(self.sequence, out.logits[0], paths, out.hidden[0])
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
-        """Read the weighted mean of several nodes' embeddings at one position.
+        """Return the distributions after one forward pass that reads the weighted mean of w nodes' embeddings.
 
-        Its cache entries are dropped after the draft.
+        The mean is read at one position, so all nodes share its logits. Its KV cache entry is dropped after the draft.
 
         Args:
             tokens: tokens of the w nodes.
-            weights: weight of each node.
+            weights: weight of each node in the mean.
         """
         self._is_superposed = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
@@ -81,10 +81,10 @@ class ModelGrowth(PartialTree):
         return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Store the scratch indices of the drafted nodes.
+        """Store the indices of the drafted nodes' KV cache entries in the drafting state.
 
         Args:
-            nodes: ascending indices of the drafted nodes; None: all nodes were drafted.
+            nodes: ascending indices of the drafted nodes; None: all nodes are drafted.
         """
         if self._is_superposed:
             self.state.scratch_of = {}
@@ -102,13 +102,13 @@ def distributions_of(
     paths: abc.Sequence[abc.Sequence[int]],
     hidden: Float[Tensor, "w D"] | None = None,
 ) -> FullDistributions:
-    """Return the distributions of a draft model's logits, with the sequence's penalties, temperature and filters.
+    """Convert a draft model's logits to distributions, with the sequence's penalties, temperature and filters.
 
     Args:
         sequence: the sequence.
         logits: logits after w nodes.
         paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
-        hidden: input of the model's LM head after these nodes.
+        hidden: input of the model's LM head after the w nodes.
     """
     assert sequence.models is not None
     logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
@@ -120,10 +120,10 @@ def distributions_of(
 
 @dataclass(frozen=True)
 class TreeFromModel(DistributionDrafter):
-    """Run a separate draft model ahead of the target, all nodes of a level at a time.
+    """Draft a tree with a separate draft model, one forward pass per level.
 
-    Its KV cache retains the entries of accepted nodes. The first forward pass of the next round reads the other new
-    tokens.
+    The draft model's KV cache retains the entries of accepted nodes. The first forward pass of the next round reads the
+    committed tokens that have no entries.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
@@ -143,7 +143,7 @@ class TreeFromModel(DistributionDrafter):
         return ModelGrowth(sequence, self.source)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Retain the KV cache entries of accepted nodes, up to the first node that was not read."""
+        """Retain the KV cache entries of accepted nodes, up to the first accepted node that has no entry."""
         assert sequence.models is not None
         assert sequence.models.drafter is not None
         state: DraftModelState = sequence.state.drafter

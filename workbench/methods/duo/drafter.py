@@ -19,17 +19,18 @@ from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrow_mlps
 
 STEP = 64
-"""Widths of small MLPs are multiples of this number, if the big MLP is wider. Compiled products support no other
-widths."""
+"""Unit of the width of small MLPs. If the big MLP is wider than this, the small one has a multiple of it as width,
+because compiled products support no other widths."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallMLPs:
-    """Draft model of a sequence: the target with reduced MLPs.
+    """Draft model of a sequence: the target with a small MLP in each layer.
 
     Attributes:
-        shared_copy: weight-sharing copy of the target with its small MLPs.
-        retained_shares: share of the text's activations that the MLP of each layer retains; 1 for a full MLP.
+        shared_copy: weight-sharing copy of the target in which the MLPs are small.
+        retained_shares: for each layer, the share of the activations that the columns of its small MLP had; 1 for a
+            layer with its full MLP.
     """
 
     shared_copy: WeightSharingCopy
@@ -41,10 +42,11 @@ class Duo(ReducedTargetDrafter):
     """Draft with the small MLP of every layer, over the target's own KV cache; the attention layers are shared.
 
     The small MLP of a layer consists of the columns of its big MLP that add most to the residual stream: those with the
-    largest mean |a_j| · ‖w_j‖ over the sequence's last tokens, where w_j is column j of the down projection and a_j its
-    input. The columns are chosen once per sequence, from its own text alone, and copied. The copies take `share` of the
-    memory of the target's MLPs while a sequence drafts with them. Sequences with the same columns draft together. The
-    `big` layers that would lose most use their full MLP.
+    largest mean |a_j| · ‖w_j‖ over the sequence's last tokens, where w_j is column j of the down projection and a_j the
+    activation that it multiplies. The columns are chosen once per sequence, from the text of this sequence alone, and
+    copied. The copies take `share` of the memory of the target's MLPs while a sequence drafts with them. Sequences with
+    the same columns draft in one batch. In `big` layers, those in which the small MLP would retain the smallest share
+    of the activations, the full MLP drafts.
 
     Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
     them); in the paper both are trained, with random routes.
@@ -56,7 +58,7 @@ class Duo(ReducedTargetDrafter):
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:
-        """Choose the columns of the target's MLPs by their activations, in a second pass over the end of the text."""
+        """Measure the activations of the MLPs in a second pass over the end of the text, and build the small MLPs."""
         target, slot = models.target, sequence.cache_slot
         begin = slot.image_prefill_length
         start = max(min(begin, len(sequence.committed) - 1), len(sequence.committed) - self.read)
@@ -88,7 +90,7 @@ def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"
 
     Args:
         activity: mean activity of each of I columns.
-        share: share k / I of columns to return; k is rounded up to a multiple of `STEP` if I is larger than `STEP`.
+        share: share k / I of the columns to return. If I > 64, k is rounded up to a multiple of 64.
 
     Example:
         >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()

@@ -1,8 +1,8 @@
 """DEL: choose in every round the exit layer that drafts, by how well each layer predicts the text so far.
 
-The *shadow token* of layer E at a position is the most likely token if final norm and LM head are applied after that
-layer. Verification runs all layers at all accepted positions, so their hidden states show how often the shadow token of
-each exit layer is right.
+The *shadow token* of layer E at a position is the most likely next token if the final norm and the LM head are applied
+to the hidden state after layer E. Verification computes the hidden states of all layers at all accepted positions; they
+show how often the shadow token of each exit layer is the token that was emitted.
 
 """
 
@@ -26,21 +26,24 @@ from workbench.models.runner import Runner
 from workbench.models.side_passes import exit_logits
 
 PRIOR = 0.5
-"""Prior acceptance rate of a layer, with the weight of one trial."""
+"""Acceptance rate that is assumed for each exit layer before the first round, with the weight of one shadow token."""
 
 
 @dataclass(slots=True)
 class ExitStatistics:
-    """Statistics of each exit layer for one sequence.
+    """Statistics of one sequence about the shadow tokens of each exit layer.
+
+    The shadow token of an exit layer at a position is the token that would be drafted there from this layer. All counts
+    and sums are decayed: in every round, those of earlier rounds are multiplied by a factor.
 
     Attributes:
         layers: m candidate exit layers, counted from 1, ascending.
         n_layers: number of layers of the target.
         head_cost: cost of the LM head relative to the cost of a layer.
-        hits: decayed number of shadow tokens that were right, by exit layer.
-        trials: decayed number of shadow tokens, by exit layer.
-        confidence_sums: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1),
-            followed by their counts.
+        hits: number of shadow tokens that were right, by exit layer.
+        trials: number of shadow tokens, by exit layer.
+        confidence_sums: for each exit layer (column), the sum of the probabilities of its wrong shadow tokens (row 0),
+            of its right ones (row 1), and the numbers of wrong (row 2) and right shadow tokens (row 3).
         exit: the last draft and the hidden states of its exit layer.
     """
 
@@ -58,17 +61,18 @@ class ExitStatistics:
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
-        """Return expected tokens / cost in layers of a round, for each exit layer and 0 … `depth` drafts."""
+        """Return the expected tokens per computed layer, for each exit layer (row) and 0 … `depth` drafts (column)."""
         return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.n_layers, self.head_cost)
 
     def best(self, depth: int) -> int:
-        """Return the best exit layer for drafts of this length, as its index in `layers`."""
+        """Return the index in `layers` of the best exit layer for drafts of `depth` tokens."""
         return int(self.rates(depth)[:, depth].argmax())
 
     def threshold(self, at: int) -> float:
-        """Return the confidence threshold of an exit layer; 0 if no token was right or none was wrong.
+        """Return the probability below which a draft from an exit layer should stop.
 
-        It is the midpoint between the mean probabilities of the layer's right and of its wrong tokens.
+        It is the midpoint between the mean probability of the layer's right shadow tokens and that of its wrong ones; 0
+        if no shadow token was right or none was wrong.
 
         Args:
             at: index of the exit layer in `layers`.
@@ -77,12 +81,12 @@ class ExitStatistics:
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
-        """Add a round to the statistics. A layer's shadow token is its most likely token at a position.
+        """Add a round to the statistics.
 
         Args:
-            right: whether each shadow token was right, bool [m, positions].
-            confidences: probability of each shadow token, float [m, positions].
-            forgetting: factor on the counts of earlier rounds.
+            right: whether the shadow token of each exit layer (row) at each accepted position (column) was right, bool.
+            confidences: probability of each shadow token, in the same shape.
+            forgetting: factor on the counts and sums of earlier rounds.
         """
         self.hits = forgetting * self.hits + right.sum(1)
         self.trials = forgetting * self.trials + right.shape[1]
@@ -93,17 +97,17 @@ class ExitStatistics:
 def tokens_per_layer(
     acceptance: Float[np.ndarray, " m"], layers: np.ndarray, depth: int, n_layers: int, head_cost: float = 0.0
 ) -> Float[np.ndarray, "m depth_plus_1"]:
-    """Return TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head) for each exit layer E and d = 0 … `depth`.
+    """Return the expected tokens per computed layer, for each exit layer (row) and draft length d = 0 … `depth`.
 
-    TPL is the expected number of tokens per computed layer, E the number of layers that draft, and L the number of the
-    target's layers.
+    TPL(E, d) = (1 + α + … + α^d) / (d · (E + h) + L + h), where E is the number of layers that draft, L the number of
+    the target's layers, and h the cost of the LM head in layers.
 
     Args:
-        acceptance: acceptance rate α of each exit layer.
-        layers: E of each exit layer.
-        depth: maximum number of drafts.
-        n_layers: L.
-        head_cost: cost of the LM head, in layers.
+        acceptance: acceptance rate α of each of m exit layers.
+        layers: number E of layers up to each exit layer.
+        depth: maximum draft length in tokens.
+        n_layers: number L of the target's layers.
+        head_cost: cost h of the LM head, in layers.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598; the paper does not count the LM head.
 
@@ -118,11 +122,12 @@ def tokens_per_layer(
 
 @dataclass(frozen=True)
 class DynamicExit(EarlyExitDrafter):
-    """Draft with the first E layers; E is the exit layer with the most tokens per layer for the planned draft length.
+    """Draft with the target's first E layers, where E gives the most expected tokens per computed layer.
 
-    The policy chooses the draft length; the policy `TokensPerLayer` chooses both together. After each round the
-    target's LM head is applied to the hidden states of all exit layers at the accepted positions, to count which exits
-    predicted the next token. Positions after a rejection are ignored, because their tokens were never emitted.
+    The policy chooses the draft length, and the drafter the best E for it; the policy `TokensPerLayer` chooses the best
+    pair of E and length. After each round the target's LM head is applied to the hidden states of all exit layers at
+    the accepted positions, to count which exit layers predicted the emitted token. Positions after a rejection are
+    ignored, because no token of the draft was emitted there.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -142,7 +147,7 @@ class DynamicExit(EarlyExitDrafter):
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
     def init_state(self, sequence: Sequence, models: Models) -> ExitStatistics:
-        """Return empty statistics of the candidate exit layers."""
+        """Return statistics of the candidate exit layers before the first round."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
@@ -153,14 +158,14 @@ class DynamicExit(EarlyExitDrafter):
         return sequence.state.drafter.exit
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the number of layers up to the best exit for the planned draft length."""
+        """Return the number E of layers that draft in this round: the best exit for the planned draft length."""
         ledger: ExitStatistics = sequence.state.drafter
         exit_ = ledger.layers[ledger.best(sequence.state.plan.depth)]
         sequence.report.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Compute each exit layer's most likely tokens at the accepted positions, and count those that were emitted."""
+        """Compute each exit layer's shadow tokens at the accepted positions, and count those that were emitted."""
         ledger: ExitStatistics = sequence.state.drafter
         places = feedback.path_indices
         streams = torch.cat([feedback.layer_states[layer - 1][places] for layer in ledger.layers])
@@ -173,6 +178,6 @@ class DynamicExit(EarlyExitDrafter):
 
 
 def head_in_layers(target: Runner) -> float:
-    """Return the cost of the LM head relative to the cost of a layer, by their numbers of weights."""
+    """Return the cost of the LM head relative to the cost of a layer: the ratio of their numbers of weights."""
     layer = sum(p.numel() for p in decoder_layers(target.model)[1][0].parameters())
     return target.lm_head.get_parameter("weight").numel() / max(1, layer)

@@ -22,9 +22,9 @@ from workbench.methods.policies.fixed import DEPTH
 class TokensPerLayer(Policy):
     """Choose exit layer and draft length (0 or more) for the most expected tokens per computed layer.
 
-    The draft ends early if the exit's largest probability is below a threshold. The threshold lies between the averages
-    of this probability over correct tokens and over wrong tokens. If the drafter has no exits, the policy plans K
-    tokens.
+    The draft ends early if the largest probability at the exit layer is below a threshold. The threshold is the
+    midpoint between the mean of this probability where the exit layer was right and its mean where it was wrong. If the
+    drafter has no exit layers, the policy plans drafts of `depth` tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -33,11 +33,11 @@ class TokensPerLayer(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[float]:
-        """Return the initial threshold 0, in a list so that it can change."""
+        """Return a list with the threshold 0, which each plan replaces."""
         return [0.0]
 
     def plan(self, sequence: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the draft length of the best pair of exit layer and length."""
+        """Return a plan with the draft length of the best pair of exit layer and draft length."""
         ledger = sequence.state.drafter
         if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0
@@ -54,5 +54,5 @@ class TokensPerLayer(Policy):
         return Plan(depth, can_stop_early=state[0] > 0)
 
     def should_continue(self, sequence: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the exit's largest probability reaches the threshold."""
+        """Return whether the largest probability at the exit layer reaches the threshold."""
         return step.p.amax() >= state[0]

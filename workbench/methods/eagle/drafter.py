@@ -11,7 +11,7 @@ from workbench.methods.common.feature_net import FeatureNet
 
 @dataclass(frozen=True)
 class Eagle(FeatureDrafter):
-    """Draft with one decoder layer on the target's features and the tokens after them, as a tree chosen by score.
+    """Draft a tree with one decoder layer that reads the target's features and the tokens after them.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1 (the layer); EAGLE-2, arXiv:2406.16858, §4 (the tree).
     """

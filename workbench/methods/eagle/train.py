@@ -1,4 +1,4 @@
-"""Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
+"""Training of EAGLE's layer, and of feature heads without a module of their own, on features and distributions."""
 
 # pyright: basic
 from __future__ import annotations
@@ -25,9 +25,9 @@ class FeatureHeadOptions(LayerOptions, HeadOptions):
     """Options for training layers that predict features.
 
     Attributes:
-        own: Share of the features that are replaced by the drafter's own predictions, its input from the second draft
-            level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one network pass at random
-            positions instead of one pass per level.
+        own: Share of the input features that are replaced by the drafter's own predictions, because these are its input
+            from the second draft level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one
+            network pass and random positions instead of one pass per level.
     """
 
     own: float = 0.0
@@ -38,9 +38,10 @@ class Options(FeatureHeadOptions):
     """Options for training EAGLE's layer.
 
     Attributes:
-        average: Share of the weights of `begin` in the final weights; the rest is this run's. Averaging two runs on
-            different texts keeps the accuracy of both; the second run alone loses some on the first texts. Source:
-            Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+        average: Weight a of the initial weights, those of `begin`, in the result: a · (initial weights) + (1 − a) ·
+            (trained weights). If both were trained on different texts, the average keeps the accuracy on both; the
+            trained weights alone lose accuracy on the earlier texts. Source: Wortsman et al. 2022, Model soups,
+            arXiv:2203.05482.
     """
 
     method: str = FeatureNet.kind
@@ -50,11 +51,11 @@ class Options(FeatureHeadOptions):
 
 
 class TargetParts(nn.Module):
-    """Parts of a target that feature drafters share in training: its embedding, final norm, and part of its LM head.
+    """Parts of a target that drafters use in training: embedding, final norm, and LM head over the draft vocabulary.
 
     Args:
-        teacher: the target's parts, including its LM head and embedding.
-        draft_vocabulary: tokens of the reduced vocabulary.
+        teacher: parts of the target, including the whole LM head.
+        draft_vocabulary: target ids of the tokens of the draft vocabulary.
     """
 
     def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:
@@ -65,20 +66,20 @@ class TargetParts(nn.Module):
         self.norm = teacher.last_norm
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding, under the name of Transformers' models."""
+        """Return the embedding. Models of Transformers have a method of the same name."""
         return self.embed
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the LM head, under the name of Transformers' models, reduced to the draft vocabulary."""
+        """Return the LM head over the draft vocabulary. Models of Transformers have a method of the same name."""
         return self.lm_head
 
     def get_decoder(self) -> nn.Module:
-        """Return the object whose `norm` is the initial value of the drafter's own norm."""
+        """Return the object that has the target's final norm as attribute `norm`, as in models of Transformers."""
         return self
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train EAGLE's layer.
+    """Train EAGLE's layer on the target's features and distributions.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """

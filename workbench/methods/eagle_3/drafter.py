@@ -45,9 +45,9 @@ class Eagle3Net(FeatureNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
-        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
+        taps: numbers of the T target layers whose outputs are fused, counted from 1, ascending.
         draft_vocab_size: vocabulary size W of the drafter's own LM head; 0: the target's LM head is used.
         context: maximum sequence length, in positions.
 
@@ -77,7 +77,8 @@ class Eagle3Net(FeatureNet):
         if draft_vocab_size:
             self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
             self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
-            """Target id minus draft id of each draft token, int64 [W]; as in the released weights."""
+            """For each draft token, its id in the target's vocabulary minus its draft id, int64 [W]. The released
+            weights have the same table."""
 
     @property
     def has_lm_head(self) -> bool:
@@ -86,7 +87,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def draft_token_ids(self) -> Int[Tensor, " W"]:
-        """Return the target's ids of the draft vocabulary, ascending."""
+        """Return the ids in the target's vocabulary of the W draft tokens, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
@@ -94,9 +95,11 @@ class Eagle3Net(FeatureNet):
         return self._times("fuse", features)
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Concatenate the normalised embeddings of the next tokens and the states.
+        """Return the layer's inputs [normalised embedding of the next token ; state], E = 2 D.
 
-        The residual stream continues from the states.
+        Args:
+            next_embeds: embeddings of the next tokens.
+            features: states, which are the target's fused hidden states or the layer's own last states.
         """
         return torch.cat([self.norm_embed(next_embeds), features], -1)
 
@@ -116,7 +119,10 @@ class Eagle3Net(FeatureNet):
 
 
 def default_capture_layers(layers: int) -> tuple[int, ...]:
-    """Return a low, a middle and a high layer of L: 2, L/2 and L − 3, as released; distinct layers also for small L.
+    """Return a low, a middle and a high layer of a target with L layers, counted from 1.
+
+    These are layers 2, L/2 and L − 3, as in the released code. If those are not distinct and ascending, because L is
+    small, other layers are chosen.
 
     Raises:
         ValueError: the target has fewer than three layers.
@@ -183,7 +189,10 @@ class Eagle3(FeatureDrafter):
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
-        """Read the hidden states of all committed positions but the last; positions of images are left out."""
+        """Prefill the drafter with the target's hidden states of all committed positions but the last.
+
+        Positions of images are left out.
+        """
         net, target, slot = _net(models), models.target, sequence.cache_slot
         end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
@@ -203,7 +212,7 @@ class Eagle3(FeatureDrafter):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Start a tree as other feature drafters do. Record how many of the last tokens its draft vocabulary lacks."""
+        """Start a draft tree, and record how many of the last round's tokens are not in the draft vocabulary."""
         state: FeatureState = sequence.state.drafter
         if (vocabulary := state.head.vocabulary) is not None:
             sequence.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
@@ -224,7 +233,7 @@ class Eagle3(FeatureDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Return None, that is, no attribution: this drafter reads no images."""
+        """Return None, because a drafter that reads no images has no attribution maps."""
 
 
 def _net(models: Models) -> Eagle3Net:
@@ -265,10 +274,10 @@ def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
 def concat_hidden_states(
     hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
 ) -> Float[Tensor, "*b TD"]:
-    """Return concatenated outputs of several layers.
+    """Return the concatenated outputs of T layers.
 
     Args:
-        hidden_states: outputs by layer, counted from 0.
-        layers: T layers, counted from 1.
+        hidden_states: outputs by index of the layer, from 0.
+        layers: numbers of the T layers, counted from 1.
     """
     return torch.cat([hidden_states[layer - 1] for layer in layers], -1)

@@ -31,10 +31,10 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 VOCAB_DIVISOR = 4
-"""Default size of the head's own LM head: the target's vocabulary divided by this number. The released head has
-32,000 of 128,256 tokens."""
+"""Divisor of the target's vocabulary size, which gives the default size of the drafter's own LM head. The released
+drafter's LM head has 32,000 of 128,256 tokens."""
 LOSS_DECAY = 0.8
-"""Weight of each step's loss relative to the step before."""
+"""Weight of the loss of a draft step relative to the loss of the step before."""
 COPIED_WEIGHTS = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
 """Names of the weights that are copied unchanged from an EAGLE layer."""
 
@@ -46,10 +46,10 @@ class Options(LayerOptions):
     Attributes:
         head_learns: Give the layer an LM head of its own, as in the paper, initialised with the target's rows for the
             draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
-        draft_vocab_size: Draft vocabulary; 0: `vocabulary`, or a quarter of the target's vocabulary if the layer has an
-            LM head of its own.
-        ttt: Draft steps unrolled in training (training-time test).
-        taps: Layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
+        draft_vocab_size: Size of the draft vocabulary in tokens; 0: the option `vocabulary`, or a quarter of the
+            target's vocabulary if the layer has an LM head of its own.
+        ttt: Number of draft steps that are unrolled in training (training-time test).
+        taps: Target layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
     """
 
     method: str = Eagle3Net.kind
@@ -59,7 +59,7 @@ class Options(LayerOptions):
     ttt: int = 3
     taps: tuple[int, ...] = ()
     starts_from_eagle: ClassVar[bool] = True
-    """Training may start from a finished EAGLE layer, whose weights have similar functions."""
+    """Whether training may start from a finished EAGLE layer: yes, because its weights have similar functions."""
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
         return choose_capture_layers(self, layers)
@@ -71,17 +71,18 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head, if it has one, in drafts of `ttt` steps; step i has the weight 0.8ⁱ.
+    """Train the layer, its fusion and its LM head, if it has one, on drafts of `ttt` steps.
 
-    It may start from a finished EAGLE layer. The paper's does not, and is trained on half a million dialogues. With few
-    dialogues the start matters: such a layer predicted 39% of SmolLM2's held-out tokens after 39,000 tokens; an
-    untrained layer predicted 25% after 330,000.
+    The loss of step i = 0, 1, … has the weight 0.8ⁱ. Training may start from a finished EAGLE layer. The paper starts
+    from random weights, and trains on half a million dialogues. With few dialogues the start matters: a layer that
+    started from EAGLE's predicted 39 % of SmolLM2's held-out tokens after training on 39,000 tokens; a layer that
+    started from random weights predicted 25 % after 330,000 tokens.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
 
     Raises:
-        ParameterError: the training data lacks the hidden states of a fused layer, or the finished layer to start from
-            has a different shape.
+        ParameterError: the training data lacks the hidden states of a fused layer, or the EAGLE layer from which the
+            training starts has a different shape.
     """
     options, teacher, taps = setup.options, setup.teacher, check_capture_layers(setup)
     net = build_seeded(options.seed, lambda: build_net(options, setup, taps))
@@ -105,10 +106,10 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Eagle3Net:
-    """Return a net whose LM head, if it has one, is initialised with the target's rows of its tokens.
+    """Return an untrained net. If it has an LM head, this starts as the target's LM head over the draft vocabulary.
 
     Raises:
-        ParameterError: the layer to start from has parts that this net lacks.
+        ParameterError: the EAGLE layer from which the training starts has parts that this net lacks.
     """
     table, layer = setup.lm_head_rows, setup.start_layer
     heads, ffn = options.heads, options.ffn
@@ -133,16 +134,16 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
 def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, scales: Float[Tensor, " TD"]) -> None:
     """Initialise the net from a finished EAGLE layer, as closely as the different inputs allow.
 
-    EAGLE's residual stream is x = A e + B f, of the token's embedding e and the target's feature f, each normalised;
-    queries, keys and values are computed from normalised x. Here they are computed from e and the stream. The stream is
-    initialised to B f, as closely as it can be predicted from the fused layers. The term A e is missing from the stream
-    itself, and is left to training.
+    EAGLE's residual stream is x = A e + B f, where e is the token's embedding and f the target's feature, both
+    normalised. Its queries, keys and values are computed from x, normalised. EAGLE-3's residual stream g has no term
+    for e; its queries, keys and values are computed from e and g. The fusion is initialised so that g approximates B f,
+    and the query, key and value weights so that A e and g replace x. The missing term A e of g is left to training.
 
     Args:
-        setup: training setup, whose readings provide the sizes of streams and features.
+        setup: training setup, with the texts on which the approximation is computed.
         net: the net to initialise.
-        layer: the finished layer.
-        scales: sizes of the fused input numbers, see `normalise_inputs`.
+        layer: the finished EAGLE layer.
+        scales: scale of each number of the fused hidden states, see `normalise_inputs`.
     """
     layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)
@@ -162,5 +163,5 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
 
 
 def rms(x: Float[Tensor, "n D"]) -> Float[Tensor, ""]:
-    """Return the mean of the rows' root mean squares."""
+    """Return the root mean square of each row, averaged over the rows."""
     return x.square().mean(-1).sqrt().mean()

@@ -29,8 +29,8 @@ class ExitStates:
 
     Attributes:
         tree: the draft; None before the first round.
-        layer: number of layers that drafted it.
-        states: hidden states at the root and at each of N nodes, by captured layer.
+        layer: number of the target's layers that computed the draft.
+        states: for each captured layer, its hidden states at the root and at each of the draft's N nodes.
     """
 
     tree: DraftTree | None = None
@@ -40,16 +40,27 @@ class ExitStates:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTarget(PartialTarget):
-    """The target's first `layer` layers with the interface of a model, for `draft_chain`. It stores hidden states."""
+    """Draft model that consists of the target's first layers, with the interface that `draft_chain` needs.
+
+    Attributes:
+        layer: number of layers.
+        capture_layers: indices of the layers whose hidden states are stored.
+        states: for each sequence's slot of the KV cache, the stored hidden states of each forward pass, by layer.
+    """
 
     layer: int
     capture_layers: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Run the layers, the final norm and the LM head over new tokens.
+        """Run the layers, the final norm and the LM head over new tokens of several sequences.
 
-        Outputs are in the order of the sequences' slots.
+        Args:
+            batch: new tokens of each sequence.
+            layers: unused; always the first layers run.
+
+        Returns:
+            Logits and hidden states, with the sequences in the order of their slots.
         """
         return self.run_layers(batch, head=True)
 
@@ -68,13 +79,13 @@ class TruncatedTarget(PartialTarget):
 
 
 class EarlyExitDrafter(Drafter):
-    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache. The other layers verify.
+    """Base class of drafters that draft with the target's first E layers, its final norm and its LM head.
 
-    Drafting writes keys and values of the first E layers after the committed part, and stores the exit states, the
-    hidden states after layer E − 1. The first E layers also read the last drafted token; verification then runs the
-    layers from E on over all exit states at once. So there is no second model and no second KV cache to synchronise,
-    and no layer reads a token twice. Subclasses define E; `sequence.state.drafter` is the `ExitStates` object, or
-    contains it.
+    Drafting writes keys and values of layers 0 … E − 1 into the target's KV cache, after the committed part. It also
+    stores the exit states, which are the hidden states after layer E − 1. The first E layers also read the last drafted
+    token; verification then runs the layers from E on over all exit states at once. So there is no second model and no
+    second KV cache to synchronise, and no layer reads a token twice. Subclasses define E. `sequence.state.drafter` is
+    the `ExitStates` object, or contains it.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are reused).
     """
@@ -93,10 +104,10 @@ class EarlyExitDrafter(Drafter):
     def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> TruncatedTarget:
-        """Return the truncated target for sequences with the same exit layer.
+        """Return the target's first `exit_layer` layers as a draft model for several sequences.
 
         Args:
-            sequences: the sequences.
+            sequences: sequences that draft with the same exit layer.
             exit_layer: number of layers that draft.
             capture_layers: indices of the layers whose hidden states are stored.
         """
@@ -105,7 +116,7 @@ class EarlyExitDrafter(Drafter):
         )
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, in one batch for all sequences with the same exit layer."""
+        """Draft a chain for each sequence. Sequences with the same exit layer form one batch."""
         trees: dict[int, DraftTree] = {}
         exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in sequences}
         for exit_layer in sorted(set(exits.values())):

@@ -41,13 +41,14 @@ MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
 class FalconNet(FeatureNet):
     """EAGLE's layer over blocks of positions that attend to each other, with an LSTM over each block.
 
-    Blocks are aligned to the end of the input, so the first may be shorter. The LSTM has no biases:
-    zero inputs leave its state at zero. Its state is reset at the start of each block.
+    Blocks are aligned to the end of the input, so the first block may be shorter. The LSTM's state is reset at the
+    start of each block. The LSTM has no biases, so the zeros with which a shorter block is padded leave the state at
+    zero.
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         block: number k of positions per block, and of positions predicted ahead. With 1 the net is EAGLE's layer and an
             LSTM over single positions.
@@ -59,8 +60,8 @@ class FalconNet(FeatureNet):
     Raises:
         ValueError: a block has no position, or more than `LONGEST` positions.
 
-    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection
-    parallel to the LSTM is ours.
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection, which
+    is parallel to the LSTM here, is not in the paper.
     """
 
     kind: ClassVar[str] = "falcon"
@@ -104,9 +105,13 @@ class FalconNet(FeatureNet):
         return stream, self.before(stream)
 
     def lstm_states(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
-        """Return the LSTM's state at each pair of feature and token, after the pairs of its block up to this one.
+        """Return the LSTM's state at each pair of feature and token. It depends on the earlier pairs of the same block.
 
-        torch's LSTM is not used, because it takes twice as long for so few positions. Gates are in torch's order.
+        torch's LSTM is not used, because it takes twice as long for so few positions. The gates have the order that
+        torch's LSTM uses.
+
+        Args:
+            x: pairs, in blocks aligned to the last pair.
         """
         n = x.shape[1]
         inputs = nn.functional.pad(x, (0, 0, -n % self.block, 0)).reshape(-1, self.block, x.shape[2])
@@ -141,8 +146,8 @@ class FalconNet(FeatureNet):
         Args:
             x: pairs, in blocks aligned to the last pair.
             positions: positions of the pairs in the text.
-            mask: KV cache entries that each pair attends to; None: all entries in `kv_cache`, and new ones by
-                `block_mask`.
+            mask: true at the KV cache entries (columns) that each pair (row) attends to. None: all entries in
+                `kv_cache`, and all new entries up to the end of the pair's own block.
             kv_cache: KV cache of earlier positions; the entries of the pairs are appended.
         """
         if mask is None:
@@ -155,7 +160,7 @@ class FalconNet(FeatureNet):
         return super().forward(x, positions, mask, kv_cache)
 
     def attention(self, x: Float[Tensor, "B n E"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return each pair's attention weights, averaged over heads."""
+        """Return the attention weight from each pair (row) to each pair (column), averaged over heads."""
         queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(~self.block_mask(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
@@ -168,12 +173,11 @@ class FalconNet(FeatureNet):
 
 @dataclass(slots=True)
 class FalconState(FeatureState):
-    """Drafting state of Falcon for one text.
-
-    `guess` has one predicted feature per position of the newest block, [k, D].
+    """Drafting state of Falcon for one text. Falcon predicts k features at once, so `guess` has the shape [k, D].
 
     Attributes:
-        recent: newest k − 1 committed pairs, [1, k − 1, E]; fewer if the text is shorter.
+        recent: newest k − 1 committed pairs, [1, k − 1, E]; fewer if the text is shorter. They are read again if they
+            become part of the next block.
     """
 
     recent: Tensor | None = None
@@ -181,12 +185,15 @@ class FalconState(FeatureState):
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed pairs of feature and token, commit their KV cache entries, and return the last predictions.
+        """Run the layer on committed pairs of feature and token, and commit their KV cache entries.
 
         Args:
             x: pairs.
-            positions: positions in the text.
-            since: see `FeatureState._run`.
+            positions: positions of the pairs in the text.
+            since: time from which the forward pass is measured, if it began before this call.
+
+        Returns:
+            The k features that are predicted at the positions of the last block.
         """
         assert isinstance(self.net, FalconNet)
         states = self._run(x, positions, since=since)[0, -self.net.block :]
@@ -195,10 +202,11 @@ class FalconState(FeatureState):
         return states
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Run the net once over all accepted (feature, token) pairs; return its predictions for the newest block.
+        """Run the net once over all accepted pairs of feature and token, and return the k predicted features.
 
-        The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
-        fill up the first block, and are read again as part of it. Return None while the text is shorter than a block.
+        The features are predicted at the newest block, which ends at the newest pair. If the number of accepted pairs
+        is not a multiple of k, earlier pairs fill up the first block, and are read again as part of it. The result is
+        None while the text is shorter than a block.
         """
         assert isinstance(self.net, FalconNet)
         since, k = self.models.target.clock.mark(), self.net.block
@@ -214,11 +222,11 @@ class FalconState(FeatureState):
 
 
 class BlockGrowth(FeatureGrowth):
-    """Tree built after the newest pair in blocks of k levels.
+    """Draft tree that is built after the newest pair in blocks of k levels.
 
-    The block that contains a node predicts the node's children. At the last level of a block, all tokens of the path in
-    the block are known. They enter the layer as the next block, each with the predicted feature from which it was
-    drawn. Other levels need no computation.
+    One forward pass predicts the distributions of k successive levels, a block. At the last level of a block, all k
+    tokens of a path in this block are known. They enter the layer as the next block, each paired with the predicted
+    feature from which it was drawn. The other levels of a block need no forward pass.
 
     Args:
         row: the sequence.

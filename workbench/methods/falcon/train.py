@@ -1,9 +1,10 @@
 """Training of Falcon's drafter: on features and distributions, with some correct tokens as inputs (glancing).
 
-The later positions of a block cannot attend to its earlier tokens, so one prediction cannot be right for all possible
-earlier tokens. Therefore each text is processed twice. The first pass counts wrong predictions. In the second, some
-blocks get the correct answer as their first input, as context for the rest of the block. Their number is a share of the
-number of wrong predictions. The share decreases during training, since in drafting the answers are not available.
+The tokens of a predicted block are not known when the block is predicted, so the prediction of a later token cannot
+depend on them. Therefore each text is processed twice. The first pass counts wrong predictions. In the second pass,
+some blocks get the correct answer as their first input: the pair of feature and token that this position should
+predict. It is context for the rest of the block. The number of these blocks is a share of the number of wrong
+predictions. The share decreases during training, because the answers are not available in drafting.
 
     input        f(s), e(s + 1)            f(s + 1), e(s + 2)     …
     glancing     f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) has no loss
@@ -30,7 +31,7 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 FINAL_GLANCE_RATIO = 0.10 / 0.45
-"""Glancing share at the end of training, relative to the share at the start, as in the released code."""
+"""Glancing rate at the end of training, relative to the rate at the start, as in the released code."""
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Options(LayerOptions):
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer and its LSTM on texts that are cut into blocks, at different positions in every step.
 
-    Noise is added to the input features, as in EAGLE: from the second block of a draft on, they are predictions.
+    Noise is added to the input features, as in EAGLE, because from the second block of a draft on these are
+    predictions.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
@@ -115,7 +117,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Return uniform noise, up to a share of the features' standard deviation."""
+    """Return uniform noise in the shape of the features, at most ± `share` times their standard deviation."""
     values = torch.rand(features.shape, generator=generator).to(features.device)
     return (2 * values - 1) * share * features.std()
 
@@ -123,15 +125,15 @@ def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
 def sample_glanced(
     wrong: Bool[Tensor, "B n"], starts: Bool[Tensor, "B n"], share: float, generator: torch.Generator
 ) -> Bool[Tensor, "B n"]:
-    """Choose the positions that get the correct token as input: per text, a share of the number of wrong predictions.
+    """Return a mask of the positions, sampled from the starts of blocks, that get the correct answer as input.
 
-    At most the same share of the candidates is chosen; otherwise no candidate would have a loss while all predictions
-    are wrong.
+    Their number per text is `share` times the number of wrong predictions, but at most `share` times the number of
+    candidates. Otherwise, while all predictions are wrong, every candidate would be chosen and none would have a loss.
 
     Args:
-        wrong: positions with wrong predictions.
-        starts: candidates to sample from: starts of blocks.
-        share: λ.
+        wrong: mask of the positions with wrong predictions.
+        starts: mask of the candidates: starts of blocks that have a loss.
+        share: glancing rate λ.
         generator: random generator.
     """
     scores = torch.rand(wrong.shape, generator=generator).to(wrong.device).masked_fill(~starts, -1.0)

@@ -27,13 +27,13 @@ from workbench.methods.tree_builders.template import PUBLISHED, template_of
 class FlashNet(FeatureNet):
     """FLASH's drafter: an image enters as C learned combinations of its features, and k features are predicted ahead.
 
-    The combinations are softmax(A Fᵀ) F, where F are the features of the image's N tokens and A the learned queries.
-    These features have passed through the whole target, hence the paper's "latent-aware"; no embedding is fused with
-    them. State s(t) predicts f̂(t + 1) as in EAGLE. An MLP on the state predicts f̂(t + 2) … f̂(t + k), which do not
+    The combinations are softmax(A Fᵀ) F, where F are the target's features of the image's N tokens and A the C learned
+    queries. No embedding is fused with them. The paper's term "latent-aware" means that F are outputs of the whole
+    target. State s(t) predicts f̂(t + 1) as in EAGLE. An MLP on the state predicts f̂(t + 2) … f̂(t + k), which do not
     depend on the tokens drafted before them. With k = 1 the net is EAGLE with compressed images.
 
-    The paper trains one drafter per C. Here training samples the number of queries, of which the first ones are used,
-    so that one drafter can be measured at every C.
+    The paper trains one drafter for each C. Here each training batch uses only the first queries, and their number is
+    sampled, so that one drafter can be used with every smaller C.
     """
 
     kind = "flash"
@@ -55,7 +55,14 @@ class FlashNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return the weighted sums of the image's features for the first `options` queries, or for all C."""
+        """Compress an image to one input per query: a weighted sum of the target's features of the image.
+
+        Args:
+            prompt: embeddings and features of the prompts.
+            pairs: unused.
+            image: index of the image in the prompt.
+            options: number of queries to use, the first ones; None: all C.
+        """
         start, end = prompt.spans[image]
         features, queries = prompt.features[:, start:end], self.queries[:options]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
@@ -64,7 +71,7 @@ class FlashNet(FeatureNet):
         )
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> int:
-        """Sample the number of queries for a training batch: all, a half, a quarter, and so on."""
+        """Sample the number of queries for a training batch: all C, a half of them, a quarter, and so on."""
         n_queries = len(self.queries)
         return n_queries >> int(rand(1) * n_queries.bit_length())
 
@@ -83,12 +90,12 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward pass. Further forward passes continue at the end of the most likely path.
+    """Draft a block of k levels with one forward pass. The next block continues at the end of the most likely path.
 
     The levels of a block do not depend on each other, so their predictions are combined as in Medusa: a path's score is
     the product of the probabilities of its tokens at their levels. Each block has the shape that the plan's template
-    names: a published one (the paper has one static tree), or the best one by the probabilities of the round. Policies
-    that stop drafting early have no effect.
+    gives. By default it consists of the nodes with the highest scores in this round; the paper has one fixed shape.
+    Policies that stop drafting early have no effect.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
@@ -107,10 +114,7 @@ class Flash(FeatureDrafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft blocks of k levels with one forward pass per block, and return the tree of the best nodes.
-
-        While it is built, the key of a node is the tuple of the ranks of its path's tokens.
-        """
+        """Draft blocks of k levels, one forward pass each, and return the tree of the nodes with the highest scores."""
         state, depth, shape = cast(FeatureState, sequence.state.drafter), plan.depth, template_of(plan)
         guess = state.catch_up()
         if guess is None:

@@ -29,8 +29,8 @@ class FSPADNet(FeatureNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
-        ffn: width of the gated MLP.
+        heads: number of attention heads.
+        ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
         wide: width of the gated space, in multiples of D.
         apart: whether the LM head reads the predicted feature plus a learned projection of it, instead of the predicted
@@ -42,8 +42,9 @@ class FSPADNet(FeatureNet):
     Raises:
         ValueError: `wide` is less than 1.
 
-    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. No code was released, so the details are ours. The state is
-    trained towards the feature, so that it can be fed back; the LM head reads a projection of the state.
+    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. No code was released, so the details are ours. The layer's
+    state is trained to equal the target's feature, because it is the layer's next input; the LM head reads the state
+    plus a learned projection of it.
     """
 
     kind: ClassVar[str] = "fspad"
@@ -66,12 +67,12 @@ class FSPADNet(FeatureNet):
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return each feature, gated by the embedding of the token that follows it."""
+        """Return the layer's input for each pair: the feature, gated by the embedding of the token that follows it."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(next_embeds)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the LM head's input: the predicted feature plus its learned projection."""
+        """Return the LM head's input: the predicted feature, plus a learned projection of it if `apart` is set."""
         return state if self.voice is None else state + self.voice(state)
 
     @property

@@ -16,7 +16,7 @@ class Options(FeatureHeadOptions):
 
     Attributes:
         wide: Width of the gated space, as a multiple of the target's hidden size.
-        apart: Let the LM head read a learned projection of the predicted feature, not the feature itself.
+        apart: Let the LM head read the predicted feature plus a learned projection of it, not the feature alone.
     """
 
     method: str = FSPADNet.kind

@@ -33,16 +33,15 @@ class BestFirst(TreeBuilder):
     """Expand the `width` best nodes of each level, propose `width` children each, keep the best `nodes` of all.
 
     A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes
-    are ranked and the best are verified; a parent's score is never below its child's, so they form a tree. The whole
-    tree is a function of the committed tokens. It is therefore verified by the rule for deterministic drafts, which is
-    exact at every temperature, also if nodes are pruned by their tokens.
+    are ranked by score, and the best are verified. They form a tree, because a child's score is at most its parent's.
+    The whole tree is a function of the committed tokens. It is therefore verified by the rule for deterministic drafts,
+    which is exact at every temperature, even though the selection of nodes depends on their tokens.
 
     Attributes:
-        width: number of nodes expanded per level, and of children proposed by each.
+        width: number of nodes expanded per level, and number of children proposed for each of them.
         nodes: number of verified nodes.
         ranked: whether the drafter processes a level's nodes in descending order of score, instead of in the order in
-            which they were proposed. This determines the order of the next level, and so the random number of each
-            node.
+            which they were proposed. The order determines which random number each node of the next level gets.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4.1 (expand) and §4.2 (rerank).
     """
@@ -55,7 +54,7 @@ class BestFirst(TreeBuilder):
     ranked: bool = True
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Expand level by level, rank all proposed nodes, and return the tree of the best."""
+        """Propose nodes level by level, rank them all by score, and return the tree of the best ones."""
         depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
         candidates = [tree.root.best(max(self.width, TOP))]  # [w, k], at the nodes expanded last; more than are drafted
         logq, tokens = (each[:, : self.width] for each in candidates[-1])
@@ -90,7 +89,7 @@ class BestFirst(TreeBuilder):
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
-    """Return the nodes with the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
+    """Return the indices of the nodes with the highest scores, ascending (EAGLE-2, Li et al. 2024, §4.2).
 
     A child's score is at most its parent's, and the child is added later. So a stable sort selects no child without its
     parent.
@@ -103,7 +102,7 @@ def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kep
 
 
 def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """Return the result of `most_promising`, and the rank of each of these nodes by score, from 0."""
+    """Return the indices of the nodes with the highest scores, ascending, and the rank of each by score, from 0."""
     best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
     return best.values, best.indices
 
@@ -117,12 +116,12 @@ def subtree(
     fanout: int,
     source: str,
 ) -> DraftTree:
-    """Return the deterministic draft tree of the nodes `keep`, which contain their parents.
+    """Return the deterministic draft tree that consists of some of the proposed nodes.
 
     Args:
-        keep: ascending indices of nodes.
-        tokens: tokens of all nodes.
-        parents: index of each node's parent; -1 below the root.
+        keep: ascending indices of the nodes of the tree. The parent of each must be the root or also in `keep`.
+        tokens: tokens of all proposed nodes.
+        parents: index of each proposed node's parent; -1 below the root.
         score: the drafter's probability of each node after its parent.
         depth: depth of the plan.
         fanout: maximum number of children of a node.
@@ -143,8 +142,8 @@ def subtree(
 
 @lru_cache(maxsize=64)
 def _fan(w: int, k: int, device: torch.device) -> Int[Tensor, " wk"]:
-    """Return the parent of each child if w nodes have k children each: 0 … 0 1 … 1.
+    """Return the index of each child's parent if w nodes have k children each: k times 0, k times 1, and so on.
 
-    The tensor is cached; callers must not write to it.
+    The tensor is cached, so callers must not write to it.
     """
     return torch.arange(w, device=device).repeat_interleave(k)

@@ -101,12 +101,12 @@ class ChainModel(Protocol):
 
 
 def warped_probs(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the drafter's distribution q, with the sequence's temperature and filters, which the target has too."""
+    """Return the drafter's distribution q, with the same temperature and filters as the target's distribution."""
     return to_probs(logits, sequence.sampling)
 
 
 def to_float32(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
-    """Convert logits in half precision to float32; return others unchanged."""
+    """Convert float16 and bfloat16 logits to float32, and return logits of any other dtype unchanged."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
@@ -218,7 +218,7 @@ def draft_chain(
 
 
 class _States:
-    """The draft model's hidden states at the drafted tokens of several sequences, for verifiers that read these."""
+    """Hidden states of the draft model at the drafted tokens of several sequences, for verifiers that read them."""
 
     def __init__(self, rows: abc.Sequence[Sequence]) -> None:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
@@ -233,12 +233,12 @@ class _States:
             states.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
-        """Return whether the hidden state at the last of n drafts of sequence i is needed but missing."""
+        """Return whether sequence i, which has n drafts, needs the hidden state at the last of them but lacks it."""
         states = self._found[i]
         return states is not None and len(states) < n
 
     def attach(self, i: int, tree: DraftTree) -> DraftTree:
-        """Return the tree with its hidden states, or unchanged if none are needed."""
+        """Return the tree of sequence i with the stored hidden states, or unchanged if none are stored."""
         states = self._found[i]
         return replace(tree, states=torch.cat(states)) if states else tree
 
@@ -261,12 +261,12 @@ def _chain_tree(
 
     Args:
         tokens: drafted tokens.
-        distributions: distributions that the tokens were drawn from. If `logits` and not `sampled`, the drafter's
-            logits. A greedy chain that does not keep them may pass the tokens' probabilities alone, [K, 1].
-        sampled: whether the tokens were drawn.
+        distributions: the drafter's distributions, one per token. For a greedy chain these are its logits if `logits`
+            is true, and may be only the probabilities of the tokens, [K, 1], if `keep` is false.
+        sampled: whether the tokens were sampled from the distributions; otherwise the chain is greedy.
         source: name of the drafter in the trace.
-        logits: see `distributions`.
-        keep: whether a greedy chain stores its distributions, because a verifier reads them.
+        logits: whether `distributions` of a greedy chain contains logits instead of probabilities.
+        keep: whether the tree of a greedy chain stores its distributions, because a verifier reads them.
         rankings: most likely tokens [1, k] and their probabilities [1, k] at each position, if `distributions` has only
             the probabilities of the drafted tokens.
     """

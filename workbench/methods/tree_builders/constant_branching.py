@@ -26,10 +26,12 @@ BRANCHED = TreeBuilderRule(
 class ConstantBranching(TreeBuilder):
     """Draw each node's children without replacement: the tokens with the largest log q + Gumbel noise, descending.
 
-    q is the drafter's distribution. If it has fewer tokens of positive probability, the node gets that many children.
+    q is the drafter's distribution. If fewer tokens have positive probability than the node should have children, the
+    node gets one child per such token.
 
     Attributes:
-        branching: number of children per node, level by level. If there are too many nodes, the last ones are omitted.
+        branching: number of children per node, level by level. If the tree exceeds the budget, its last nodes are
+            omitted.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the distributions are point
     masses and the tree is a chain.
@@ -41,7 +43,7 @@ class ConstantBranching(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the children of all nodes, level by level."""
+        """Draw children of every node, level by level, and return the draft tree."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)

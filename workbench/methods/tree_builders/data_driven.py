@@ -40,8 +40,9 @@ class Counts:
         accepted: number of accepted drafts by level and rank.
         tested: number of tested drafts by level and rank: positions that were reached and had a draft of this rank.
         rounds: number of rounds so far.
-        current_tree: ((depth, nodes) of the plan, `rounds` when the tree was planned, probabilities by level and rank,
-            paths) of the current tree; None before the first round.
+        current_tree: the current tree as a tuple: (depth, nodes) of the plan for which it was built; value of `rounds`
+            at that time; acceptance probabilities by level and rank; nodes as paths of ranks. None before the first
+            round.
     """
 
     accepted: list[list[float]] = field(default_factory=list[list[float]])
@@ -50,10 +51,12 @@ class Counts:
     current_tree: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
 
     def rank_probs(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
-        """Return the acceptance probability of each rank by level. The last level applies to all deeper ones.
+        """Return the estimated acceptance probability of each rank at each level: one tuple per level.
+
+        The last tuple also applies to all deeper levels.
 
         Args:
-            assumed: prior probability of each rank.
+            assumed: acceptance probability of each rank that is assumed before any counts.
         """
         levels = zip(self.accepted, self.tested, strict=True)
         probs = [
@@ -67,7 +70,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DataDriven(TreeBuilder):
-    """Draft a tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
+    """Draft a tree of the ranks that were accepted most often, filled with tokens drawn without replacement.
 
     The acceptance probability of each rank at each level starts at an assumed value, and is updated by counts during
     the run. The tree of `nodes` nodes with the largest sum of path probabilities is drafted; it is planned again every
@@ -91,7 +94,7 @@ class DataDriven(TreeBuilder):
         return Counts()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the shape of the tree, then fill it with tokens: the likeliest if greedy, otherwise draws."""
+        """Choose the tree's shape, then fill it with tokens: the likeliest ones if greedy, otherwise sampled ones."""
         rank_probs, paths = self.shape(tree, plan)
         grown = TreeExplanation((DRIVEN,), before=rank_probs)
         if tree.sequence.sampling.greedy:
@@ -99,11 +102,11 @@ class DataDriven(TreeBuilder):
         return draw(tree, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
-        """Return the shape of the current tree, and plan it again if necessary.
+        """Return the shape of the current tree. Plan a new one if the budget changed or 16 rounds have passed.
 
         Args:
             growth: partial tree of the sequence.
-            plan: depth and budget.
+            plan: plan of the round, with the maximum depth and number of nodes.
 
         Returns:
             Acceptance probabilities by level and rank, and the nodes as paths of ranks.
@@ -122,7 +125,7 @@ class DataDriven(TreeBuilder):
         return state.current_tree[2:]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Count, at each position that was reached and had drafts, which draft was accepted."""
+        """At each position that the round reached, count the tested drafts and the accepted one, by level and rank."""
         state: Counts = sequence.state.tree_builder
         state.rounds += 1
         children, path = children_of(feedback.parents), feedback.result.path

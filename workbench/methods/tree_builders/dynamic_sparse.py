@@ -43,12 +43,12 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Tree for one number of levels that can be drafted (a state of the Markov chain), with the probes after its nodes.
+    """Tree for one state of the Markov chain, that is, for one number of levels that can be drafted.
 
     Attributes:
-        paths: nodes as paths of ranks; parents before children, likelier ones first.
+        paths: nodes as paths of ranks; parents before children, likelier nodes before less likely ones.
         probe_counts: number of probes after the root and after each node.
-        tokens: expected tokens per round, including the target's own.
+        tokens: expected number of tokens per round, including the target's own token.
         next: probability of each state in the next round.
         size: number of tokens in the target's forward pass: root, nodes and probes.
     """
@@ -65,13 +65,13 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class StateTrees:
-    """Trees for every number of levels that can be drafted, which are the states of a Markov chain over rounds.
+    """Trees for all states of the Markov chain over rounds. In state s, a round can draft s levels.
 
     Attributes:
-        states: tree for s = 0 … m levels.
+        states: tree for each state s = 0 … m.
         share: long-run share of rounds in each state.
-        tokens: long-run tokens per round.
-        seconds: long-run seconds per target pass; 1 per pass if costs are not used.
+        tokens: long-run mean number of tokens per round.
+        seconds: long-run mean seconds per target pass; 1 if costs are not used.
     """
 
     states: tuple[Sparse, ...]
@@ -85,8 +85,8 @@ class Sizing:
     """State of the dynamic-sparse tree builder for one sequence.
 
     Attributes:
-        costs: costs of forward passes on this machine, in this dtype.
-        now: tree that was drafted last; None before the first round.
+        costs: measured costs of forward passes on this machine, in the dtype of the models.
+        now: planned tree of the last draft; None before the first round.
     """
 
     costs: Costs
@@ -95,12 +95,12 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Draft the best tree for each number of levels that can be drafted, and choose the probes after its nodes.
+    """Draft the planned tree for the number of levels that the last round's probes allow, and plan the next probes.
 
     A tree's expected tokens are 1 + Σ over its nodes of Π P[level, rank] along the path, where P is the acceptance
-    probability of a rank at a level. The number of levels in the next round depends on the node where this round ends.
-    The trees maximise the long-run tokens per second, with the cost of target passes measured once on this machine in
-    this dtype and cached.
+    probability of a rank at a level. The next round can draft as many levels as there are probes after the node where
+    this round ends. The trees maximise the long-run tokens per second. For this, the cost of target passes is measured
+    once on this machine in the models' dtype, and cached.
 
     Attributes:
         places: maximum number of nodes and probes per pass.
@@ -121,14 +121,11 @@ class DynamicSparse(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> Sizing:
-        """Return a state with the costs of forward passes.
-
-        The first run of these models on this machine measures the costs.
-        """
+        """Return a state with the costs of forward passes. The first run of the models on a machine measures them."""
         return Sizing(costs_of(models))
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Fill the tree of the state `plan.depth` with the drafter's likeliest tokens."""
+        """Fill the planned tree for `plan.depth` levels with the drafter's likeliest tokens, and return it."""
         row, most = tree.sequence, max(2, plan.limit_nodes(self.places))
         ranks = row.models.target.vocab_size
         rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
@@ -146,7 +143,10 @@ class DynamicSparse(TreeBuilder):
 
 
 def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:
-    """Return the number of probes after the root and each node; None if another tree builder built the last tree."""
+    """Return the planned number of probes after the root and after each node of the draft `tree`.
+
+    Return None if another tree builder built the draft.
+    """
     state = sequence.state.tree_builder
     if (
         not isinstance(state, Sizing)
@@ -164,7 +164,7 @@ def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...]
 def plan_state_trees(
     rank_probs: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
 ) -> StateTrees:
-    """Return the trees for all numbers of levels, with the most tokens per second in the long run.
+    """Return the trees for all numbers of draft levels that together give the most tokens per second in the long run.
 
     Args:
         rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper ones.
@@ -196,13 +196,14 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best tree for one number of levels, and its probes.
+    """Return the best tree for one number of draft levels, with the best number of probes after each node.
 
     Args:
-        order: nodes as paths, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
+        order: candidate nodes as paths of ranks, the likeliest first; every prefix is a tree. Empty: no level can be
+            drafted.
         rank_probs: acceptance probabilities of ranks, by level.
-        state_values: value of each of the S states in the next round, in tokens.
-        pass_costs: cost of a pass over 1 … M tokens, converted to tokens.
+        state_values: relative value of reaching each of the S states in the next round, in tokens.
+        pass_costs: cost of a target pass over 1 … M tokens, as the number of tokens that the method emits in that time.
     """
     most, best, value = len(pass_costs) - 1, None, -np.inf
     reach_probs = [1.0]
@@ -234,7 +235,7 @@ def _best(
 
 
 def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
-    """Return the long-run share of rounds in each of S states, from state 0.
+    """Return the long-run share of rounds in each of S states of a Markov chain that starts in state 0.
 
     Args:
         transitions: probability of each next state (column) after each state (row).
@@ -245,7 +246,7 @@ def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.nd
 
 
 def planning_note(state_trees: StateTrees) -> str:
-    """Return a note for the trace: the tree for each number of levels, and its share of rounds."""
+    """Return a note for the trace: the size of the tree for each number of draft levels, and its share of rounds."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe "
         "positions, in "

@@ -32,11 +32,11 @@ WORTH = TreeBuilderRule(
 class DySpec(TreeBuilder):
     """Draw siblings without replacement, and add each next node at the position that is likeliest to be reached.
 
-    A child is assumed to be accepted, after its earlier siblings were rejected, with its probability in the drafter's
-    distribution q without them. A position is then reached with probability v · (1 − Σ q of its earlier siblings),
-    called its worth; v is the product of q along the path above it. The worth is known before the position's token is
-    drawn, and no position below it or after it among its siblings has a larger worth. So the choice of positions never
-    depends on the token drawn there, and recursive rejection is exact.
+    q is the drafter's distribution after a node. DySpec assumes that a child is accepted with its probability in q
+    without its earlier siblings, given that they were rejected. A position is then reached with the probability v · (1
+    − Σ q of its earlier siblings), called its worth; v is the product of q along the path above the position. The worth
+    is known before the position's token is drawn. It is never smaller than the worth of a position below it, or of a
+    later sibling. So the choice of positions never depends on the token drawn there, and recursive rejection is exact.
 
     The paper takes the positions with the largest worth one after the other from a heap. Here the positions of a level
     are computed together, and those that cannot be among the best are not expanded. The tree is the same, with one
@@ -51,10 +51,11 @@ class DySpec(TreeBuilder):
     Source: Xiong et al. 2024, DySpec, arXiv:2410.11744, §4 (heap), §4.2 (threshold). When decoding is greedy the
     distributions are point masses and the tree is a chain.
 
-    The paper assumes that a draft is accepted with about its probability q. On the bundled pair that does not hold: at
-    temperature 1, drafts with q below 0.05 are 31 % of all drafts, and 34 % of them are accepted where q predicts 1 %;
-    at temperature 0.6 those above 0.95 (mean 0.995) are accepted in 88 % (118 and 112 positions). The heap then widens
-    the tree where it should deepen it, and Sequoia, which counts acceptances, is better at equal size.
+    The paper assumes that a draft is accepted with about its probability q. This does not hold for the bundled target
+    and draft model. At temperature 1, 31 % of the drafts have q below 0.05; by q, 1 % of these should be accepted, but
+    34 % are (118 positions measured). At temperature 0.6, the drafts with q above 0.95 have a mean q of 0.995, but 88 %
+    of them are accepted (112 positions). So the heap makes the tree wide where a deep tree would be better. At equal
+    size Sequoia, which counts acceptances, gives a larger τ.
     """
 
     name: ClassVar[str] = "dyspec"
@@ -118,10 +119,13 @@ class DySpec(TreeBuilder):
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the minimum worth of a position: the worth of the last one in the budget, or the threshold; a scalar.
+        """Return the smallest worth with which a position may still be in the tree, a scalar tensor.
+
+        For form = "heap" it is the worth of the position that ranks last within the budget; for form = "threshold" it
+        is the parameter `worth`, but at most the largest worth.
 
         Args:
-            worth: worth of all positions drawn so far [n].
+            worth: worth of all positions drawn so far, [n].
             most: maximum number of nodes.
         """
         if self.form == "threshold":

@@ -1,4 +1,4 @@
-"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sample of the rest."""
+"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sampled other token."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ONE = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class HeadAndOne(TreeBuilder):
-    """Draft n children per node: n − 1 likeliest tokens of q, and a last one drawn from q without them (q̃).
+    """Draft n children per node: the n − 1 likeliest tokens of q, and one token drawn from q without them (q̃).
 
-    p and q are the target's and the drafter's distribution. All drafts but one are functions of the committed tokens.
-    The rule for such drafts (verifier=greedy-draft) accepts one of them with probability Σ p over the likeliest tokens
-    + Σ min(p, q̃) over all others. Recursive rejection is exact, too: it treats the likeliest tokens as point masses. A
-    node with room for fewer children omits likely tokens, never the sampled one. If q has fewer tokens of positive
-    probability, the node gets that many children.
+    p and q are the target's and the drafter's distribution. All children of a node but the last are functions of the
+    tokens before them. The rule for such drafts (verifier=greedy-draft) accepts one of the children with probability Σ
+    p over the n − 1 likeliest tokens + Σ min(p, q̃) over all other tokens. Recursive rejection is exact, too: it treats
+    the likeliest tokens as point masses. If the budget allows a node fewer than n children, likely tokens are omitted,
+    never the sampled one. If q has fewer than n tokens of positive probability, the node gets one child per such token.
 
     Attributes:
-        branching: number of children per node, including the sampled one, level by level. If there are too many nodes,
-            the last ones are omitted.
+        branching: number of children per node, including the sampled one, level by level. If the tree exceeds the
+            budget, its last nodes are omitted.
 
     Source: Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft
     sampling. When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -54,7 +54,7 @@ class HeadAndOne(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose and draw the children of all nodes, level by level."""
+        """Choose and sample the children of every node, level by level, and return the draft tree."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)
@@ -69,16 +69,16 @@ class HeadAndOne(TreeBuilder):
 def children(
     p: Float[Tensor, "w V"], room: Int[Tensor, " w"], k: int, u: Float[Tensor, " w"]
 ) -> tuple[Int[Tensor, "w k"], Bool[Tensor, "w k"]]:
-    """Return the likeliest tokens of each distribution, descending, and in the last column a sample of the others.
+    """Return the likeliest tokens of each distribution, descending, and in the last column one sampled other token.
 
     Args:
-        p: distributions of w nodes.
-        room: maximum number of children of each node, at most k. It must not depend on the sample.
-        k: maximum of `room`.
-        u: uniform numbers for the draws.
+        p: the drafter's distributions after w nodes.
+        room: maximum number of children of each node, at most k. It must not depend on the sampled token.
+        k: maximum number of children of any node.
+        u: uniform numbers in [0, 1) for the samples.
 
     Returns:
-        Tokens, and a mask of those that are children. Both have k columns, or fewer in a smaller vocabulary.
+        Tokens, and a mask of the tokens that are children. Both have one column per child, at most k.
     """
     best = p.topk(min(k, p.shape[1]) - 1, dim=1)
     head = (torch.arange(best.indices.shape[1], device=p.device) < room.unsqueeze(1) - 1) & (best.values > 0)

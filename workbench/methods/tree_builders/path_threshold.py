@@ -26,10 +26,10 @@ LIKELY = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class PathThreshold(TreeBuilder):
-    """Draft every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Draft every continuation whose path probability, the product of draft probabilities, reaches a threshold.
 
-    The likeliest token of the first level is always drafted. If a level exceeds the budget, its likeliest nodes are
-    used.
+    The likeliest token of the first level is always drafted. If a level has more nodes than the budget allows, only its
+    likeliest nodes are drafted.
 
     Attributes:
         threshold: minimum probability of a node's path from the root.
@@ -45,7 +45,7 @@ class PathThreshold(TreeBuilder):
     children: int = 4
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Add all nodes of a level together, level by level, until none reaches the threshold."""
+        """Add nodes level by level until no path reaches the threshold, and return the draft tree."""
         depth, most = plan.depth, plan.limit_nodes(MOST_NODES)
         distributions = tree.root
         path = torch.zeros(1, device=tree.device)  # log-probability of the path to each node expanded last

@@ -31,11 +31,11 @@ REPLAN_THRESHOLD = 0.03
 """Change of an acceptance probability from which the tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Branching of the trees of constant width with which claims compare, by width."""
+"""Branching of the constant-width trees that the claims compare with Sequoia's tree, by width."""
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""Reason for an inconclusive figure, by the number of nodes in the claim."""
+"""Time of an inconclusive measurement and the reason, by the number of nodes in the claim."""
 
 PLANNED = TreeBuilderRule(
     "sequoia",
@@ -52,7 +52,7 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""Reasons for inconclusive figures on SmolLM2, by the number of nodes in the claim."""
+"""Time of an inconclusive measurement on SmolLM2 and the reason, by the number of nodes in the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ class PlannedTree:
     """Planned shape of a draft tree, and the numbers from which it was planned.
 
     Attributes:
-        inputs: (maximum levels, maximum nodes, acceptance probability of each sibling) used for planning.
+        inputs: inputs of the planning: maximum number of levels, maximum number of nodes, and the acceptance
+            probability of each sibling.
         paths: nodes as paths of ranks; parents before children, earlier siblings first.
-        tokens: expected tokens per round, including the target's own.
+        tokens: expected number of tokens per round, including the target's own token.
         seconds: expected seconds per round; 0 if costs are not known.
     """
 
@@ -77,9 +78,9 @@ class SequoiaState:
     """State of the Sequoia tree builder in one run: costs, acceptance counts and the current tree.
 
     Attributes:
-        costs: costs of forward passes on this machine, in this dtype.
-        level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
-            with a target pass.
+        costs: measured costs of forward passes on this machine, in the dtype of the models.
+        level_s: seconds per draft level if a draft model drafts; 0 for other drafters, because their levels cost little
+            compared with a target pass.
         accepted: number of accepted siblings by rank.
         tested: number of tested siblings by rank: positions that were reached and had a sibling of this rank.
         tree: the current tree; None before the first round.
@@ -92,10 +93,10 @@ class SequoiaState:
     tree: PlannedTree | None = None
 
     def sibling_probs(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
-        """Return the probability P[j] that sibling j is accepted.
+        """Return the estimated probability P[j] that sibling j is the accepted one at a position, for each j.
 
         Args:
-            priors: probabilities assumed before the run.
+            priors: values of P[j] that are assumed before any counts.
         """
         return tuple(
             (self.accepted[j] + PRIOR_TESTS * prior) / (self.tested[j] + PRIOR_TESTS) for j, prior in enumerate(priors)
@@ -108,9 +109,9 @@ class Sequoia(TreeBuilder):
 
     A tree's expected tokens are 1 + Σ over its nodes of Π P[j] along the path. P[j] is the probability that the j-th
     sibling is accepted; it starts from held-out text (heads) or from assumed values, and is measured during the run.
-    The expected seconds are levels · (a pass of the draft model) + a pass of the target over all nodes. Both are
-    measured once on this machine in this dtype and cached. When a probability has changed by 0.03 the tree is planned
-    again; notes and signals of the round show the numbers.
+    The expected time is levels · (a pass of the draft model) + a pass of the target over all nodes. Both passes are
+    measured once on this machine in the models' dtype, and cached. When a probability has changed by 0.03, the tree is
+    planned again. Notes and signals in the trace show the numbers.
 
     The shape is decided before anything is drawn. Siblings are drawn without replacement (greedy: the likeliest), and
     recursive rejection is exact.
@@ -169,15 +170,12 @@ class Sequoia(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
-        """Return a state with the costs of forward passes.
-
-        The first run of these models on this machine measures the costs.
-        """
+        """Return a state with the costs of forward passes. The first run of the models on a machine measures them."""
         costs = costs_of(models)
         return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the shape of the tree, then fill it with tokens: the likeliest if greedy, otherwise samples."""
+        """Choose the tree's shape, then fill it with tokens: the likeliest ones if greedy, otherwise sampled ones."""
         drawing = self.plan_tree(tree, plan)
         grown = TreeExplanation(
             (PLANNED,), before=[tuple((tree.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
@@ -186,9 +184,11 @@ class Sequoia(TreeBuilder):
         return fill_tree(tree, drawing.paths, grown)
 
     def plan_tree(self, growth: PartialTree, plan: Plan) -> PlannedTree:
-        """Return the tree for the current probabilities.
+        """Return the planned tree. Plan a new one if an acceptance probability or the budget has changed.
 
-        It is planned again only if the probabilities or the budget changed.
+        Args:
+            growth: partial tree of the sequence.
+            plan: plan of the round, with the maximum depth and number of nodes.
         """
         row, most = growth.sequence, plan.limit_nodes(self.nodes)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, SequoiaState) else None
@@ -211,7 +211,7 @@ class Sequoia(TreeBuilder):
         return current
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Count, at each position that was reached and had drafts, which draft was accepted."""
+        """At each position that the round reached, count the tested siblings and the accepted one, by rank."""
         state: SequoiaState = sequence.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
@@ -251,10 +251,11 @@ def best_tree(
 
 
 def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
-    """Return T[l, b, m], the most expected tokens of a tree with m nodes, l levels and b children of the root.
+    """Return T[l, b, m]: the largest expected number of tokens of a tree of m nodes, b of them children of the root.
 
-    T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
-    such tree. m counts the root, and s is the number of nodes in the subtree of child b.
+    l is the maximum number of levels below the root, and m includes the root. T is −∞ if there is no such tree.
+    T[l, 0, 1] = 1, and T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max over b′ of T[l − 1, b′, s], where s is
+    the number of nodes in the subtree of child b.
 
     Args:
         sibling_probs: probability that each sibling is accepted, P_1, P_2, …
@@ -277,13 +278,13 @@ def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[float], m: int, level: int) -> list[Path]:
-    """Return the nodes, without the root, of the best tree of m nodes in `level` levels.
+    """Return the best tree of m nodes in at most `level` levels: its nodes without the root, as paths of ranks.
 
     Args:
         table: result of `expected_tokens`.
         sibling_probs: probability that each sibling is accepted.
-        m: number of nodes with the root.
-        level: number of levels.
+        m: number of nodes, including the root.
+        level: maximum number of levels.
     """
     paths, b = list[Path](), int(table[level, :, m].argmax())
     while b:
@@ -296,9 +297,9 @@ def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[floa
 
 
 def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, top_k: int = 0) -> DraftTree:
-    """Draw a tree whose siblings are sampled without replacement.
+    """Return a draft tree of a given shape whose siblings are sampled without replacement.
 
-    Paths that the distributions do not allow are omitted.
+    If a distribution has fewer tokens than the shape has children, the other children and their subtrees are omitted.
 
     Args:
         growth: partial tree to which nodes are added.

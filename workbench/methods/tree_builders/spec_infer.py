@@ -28,11 +28,12 @@ BRANCHED = TreeBuilderRule(
 class SpecInfer(TreeBuilder):
     """Draw the children of each node independently from the drafter's distribution.
 
-    Siblings may be equal. The later one is then always rejected, because the residual at a rejected token is 0.
-    Duplicates stay in the tree, because a rule that is exact for independent draws needs them.
+    Siblings may have the same token. The later one of two such siblings is always rejected, because the residual at a
+    rejected token is 0. It stays in the tree, because a rule that is exact for independent draws needs it.
 
     Attributes:
-        branching: number of children per node, level by level. If there are too many nodes, the last ones are omitted.
+        branching: number of children per node, level by level. If the tree exceeds the budget, its last nodes are
+            omitted.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, §3 (expansion-based trees, by default ⟨1, 1, 3, 1, 1, …⟩).
     When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -44,7 +45,7 @@ class SpecInfer(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the children of all nodes, level by level."""
+        """Draw the children of every node, level by level, and return the draft tree."""
         most, sampling = plan.limit_nodes(MOST_NODES), tree.sequence.sampling
         sampler = TreeSampler(tree, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)

@@ -34,9 +34,9 @@ class StochasticBeam(TreeBuilder):
     """Add Gumbel noise to the log-probability of every path, and keep the `width` largest sums per level.
 
     φ is a path's log-probability and G its perturbed value. A child's G is its φ + Gumbel noise, conditioned so that
-    the maximum over its siblings equals the parent's G. The level keeps the largest G over all parents. Siblings in
-    descending order of G are then a sample without replacement. The number of a node's children in the tree depends on
-    the values G alone, never on tokens, so recursive rejection is exact.
+    the maximum over its siblings equals the parent's G. A level keeps the children with the largest G of all parents.
+    Siblings in descending order of G are then a sample without replacement. The number of a node's children in the tree
+    depends on the values G alone, never on tokens, so recursive rejection is exact.
 
     Attributes:
         width: number of paths kept per level.
@@ -51,9 +51,9 @@ class StochasticBeam(TreeBuilder):
     width: int = param(3, **WIDTH)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw levels of at most `width` nodes.
+        """Draw levels of at most `width` nodes, and return the draft tree.
 
-        If the budget cuts the last level, the nodes of the largest values remain.
+        If the budget allows fewer nodes in the last level, those with the largest perturbed values G are drafted.
         """
         row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
@@ -79,13 +79,15 @@ class StochasticBeam(TreeBuilder):
 def _perturb(
     p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """Return (φ, G) of all children. The largest G of a parent's children equals the parent's G.
+    """Return the path log-probability φ and the perturbed value G of every child of w parents.
+
+    A child's G is φ + Gumbel noise, conditioned so that the largest G among siblings equals their parent's G.
 
     Args:
-        p: distributions after w parents.
+        p: distributions after the parents.
         phi: log-probability of each parent's path.
         value: perturbed value G of each parent.
-        u: uniform numbers, float64.
+        u: uniform numbers in [0, 1), float64.
     """
     child_phi = phi.unsqueeze(1) + p.log()
     g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))

@@ -1,4 +1,4 @@
-"""Superposed decoding: several drafts from one pass per level, which reads the mean embedding of their last tokens."""
+"""Superposed decoding: draft several texts with one pass per level, over the mean embedding of their last tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEMPERATURE = 0.06
 WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
 """Weights w_i of the n-gram counts after the last i = 1, 2, … 5 tokens."""
 UNKNOWN = 200.0
-"""Penalty on a draft's score if none of its candidates followed its last tokens in the text so far."""
+"""Penalty on a draft's score if no candidate token occurred after the draft's last tokens in the text so far."""
 
 SUPERPOSED = TreeBuilderRule(
     "superposed",
@@ -45,8 +45,8 @@ class NGrams:
     """Counts of the tokens that followed each context of 1 … 5 tokens in one sequence's text so far.
 
     Attributes:
-        following: number of times that each token followed, by context.
-        n_read: number of tokens of the text that were counted.
+        following: for each context, the number of times that each token followed it.
+        n_read: number of tokens of the text that were counted so far.
     """
 
     def __init__(self) -> None:
@@ -65,10 +65,13 @@ class NGrams:
         self.n_read = len(text)
 
     def ngram_probs(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Return P_ng of each of `tokens`: Σ over i of w_i · (its count / count of all) after the last i tokens.
+        """Return the n-gram probability P_ng of each candidate token v.
+
+        P_ng(v) = Σ over i of w_i · n_i(v) / Σ_u n_i(u), where n_i(u) is the number of times that token u followed the
+        last i tokens in the text so far, and w_i are the `WEIGHTS`.
 
         Args:
-            before: tokens before the position.
+            before: tokens before the position of the candidates.
             tokens: candidate tokens.
         """
         probs = [0.0] * len(tokens)
@@ -85,26 +88,29 @@ class NGrams:
 class Superposed(TreeBuilder):
     """Draft `width` texts at once: the draft model reads the last tokens of all of them in one position.
 
-    The position's embedding is ẽ = Σ λ_d E[y_d], where E[y_d] is the embedding of the last token of draft d, and λ the
-    softmax of the drafts' scores s_d. A level therefore costs one forward pass over one token, whatever the width. All
-    drafts share its distribution P, and n-grams distinguish them: token v after draft d gains (1 − α) log P(v) + α log
-    P_ng(v | last tokens of d), and the `width` largest sums s_d + gain continue. If some candidates followed the
-    draft's last tokens in the text so far, the other candidates are excluded; if none did, the draft's score falls by
-    200. Drafts that no longer continue stay in the tree as shorter paths.
+    The input at this position is ẽ = Σ λ_d E[y_d], where E[y_d] is the embedding of the last token of draft d, and λ is
+    the softmax of the drafts' scores s_d. A level therefore costs one forward pass over one token, whatever the width.
+    All drafts share the distribution P that this pass predicts, and n-grams distinguish them. The score of draft d with
+    the next token v is s_d + (1 − α) log P(v) + α log P_ng(v | last tokens of d). The `width` continuations with the
+    highest scores are drafted further.
 
-    The tree is a function of the committed tokens, so the rule for deterministic drafts is exact. The keys and values
-    of mixed embeddings are not those of a token, so the draft model processes accepted tokens again in the next round.
+    If some candidate tokens occurred after the last tokens of d in the text so far, all other candidates are excluded.
+    If none did, 200 is subtracted from the score instead of the n-gram term. A draft without a continuation stays in
+    the tree as a shorter path.
+
+    The tree is a function of the committed tokens, so the rule for deterministic drafts is exact. The KV cache entry of
+    a mean embedding does not belong to one token, so the draft model reads accepted tokens again in the next round.
 
     Attributes:
-        width: number k of drafts kept per level.
-        ngrams: weight α of the n-grams. With 0 nothing is counted, and no level synchronises with the device to read
-            its tokens. This is the default, because the paper's 0.54 gains nothing here: on the bundled pair τ with 0
-            is 1.007 (0.914–1.104, 25 prompts) times τ with 0.54.
+        width: number k of drafts per level.
+        ngrams: weight α of the n-grams. With α = 0 no n-grams are counted, and the host does not wait for the tokens of
+            each level. This is the default, because the paper's α = 0.54 has no measured benefit here: on the bundled
+            models, τ with α = 0 is 1.007 times τ with α = 0.54 (95 % interval 0.914 to 1.104, 25 prompts).
 
-    Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. In the paper the drafts are k answers for a user to
-    choose from. Its n-grams come from a corpus, which contains more n-grams than the text so far and excludes fewer
-    drafts, and finished drafts go to a pool. Here a draft that ends the text continues like any other, and the engine
-    cuts it.
+    Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. In the paper the drafts are k answers from which a
+    user chooses. The paper counts n-grams in a corpus, which contains more n-grams than the text so far, so fewer
+    drafts are excluded. It stores finished drafts in a pool; here a draft continues after the end-of-text token, and
+    the engine cuts it there.
     """
 
     name: ClassVar[str] = "superposed"
@@ -133,7 +139,7 @@ class Superposed(TreeBuilder):
         return NGrams()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft level by level: score the candidates, keep the best, and superpose their tokens."""
+        """Draft level by level: score the candidates, select the best, and read the mean of their embeddings."""
         most = plan.limit_nodes(MOST_NODES)
         counts = self._counts(tree.sequence.state.tree_builder, tree.sequence.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
@@ -185,14 +191,14 @@ class Superposed(TreeBuilder):
         committed: Sequence[int],
         texts: Sequence[Sequence[int]],
     ) -> Float[Tensor, "w m"]:
-        """Return the gain of each of m candidates after w drafts, to be added to the draft's score.
+        """Return the term that each of m candidate tokens adds to the score of each of w drafts.
 
         Args:
-            logp: log-probability of each candidate.
-            tokens: candidate tokens.
+            logp: log-probability of each candidate by the drafter.
+            tokens: candidate tokens after each draft.
             counts: n-grams of the text so far.
             committed: committed tokens.
-            texts: tokens of each draft.
+            texts: drafted tokens of each draft.
         """
         contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         ngram_probs = [

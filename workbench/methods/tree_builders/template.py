@@ -82,12 +82,12 @@ class Template(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def paths(self, plan: Plan, rank_probs: Sequence[Sequence[float]] = ()) -> list[Path]:
-        """Return the nodes of the tree as paths of ranks, parents before children, better siblings first.
+        """Return the nodes of the tree as paths of ranks, parents before children, and siblings by rank.
 
         Args:
             plan: depth, and maximum number of nodes.
-            rank_probs: share of cases in which each rank of each level is right. The last level also applies to all
-                deeper ones. Empty: `ASSUMED_RANK_PROBS`.
+            rank_probs: for each level, the probability that the token of each rank is right. The last level also
+                applies to all deeper ones. Empty: assumed probabilities.
         """
         depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":
@@ -114,8 +114,8 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
     """Fill a tree of fixed shape with the drafter's tokens level by level, and return the draft tree.
 
     Args:
-        growth: partial tree, which is closed.
-        paths: nodes as paths of ranks.
+        growth: empty partial tree, from which the draft tree is built.
+        paths: nodes of the shape as paths of ranks.
         grown: explanation of the nodes for the trace.
     """
     candidates = [growth.root.best(max(TOP, max(map(max, paths)) + 1))]
@@ -147,7 +147,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
 
 
 def template_of(plan: Plan) -> Template:
-    """Return the fixed shape that a plan names, or by default the best tree of 12 nodes."""
+    """Return the plan's tree builder if it is a template; otherwise the template of the best tree of 12 nodes."""
     return plan.tree_builder if isinstance(plan.tree_builder, Template) else Template()
 
 
@@ -155,7 +155,7 @@ def template_of(plan: Plan) -> Template:
 def known_paths(
     template: Template, depth: int, nodes: int | None = None, rank_probs: tuple[tuple[float, ...], ...] = ()
 ) -> tuple[Path, ...]:
-    """Return the paths of a template for a plan with this depth and maximum number of nodes, cached for all rounds.
+    """Return the nodes of a template's tree as paths of ranks. The result is cached for later rounds.
 
     Args:
         template: fixed shape.
@@ -171,11 +171,12 @@ class Shape:
     """A fixed tree as tensors, which is filled with tokens level by level.
 
     Attributes:
-        levels: three int64 tensors per level: for each of its w nodes, the index of its parent among the expanded nodes
-            of the level above [w], and its rank there [w]; the indices of the nodes that have children.
-        ranks: number of likeliest tokens that each level needs.
-        order: index of each path's node when nodes are counted level by level, int64 [N].
-        parents: parent of each node, in the order of the paths, int64 [N].
+        levels: three int64 tensors for each level of w nodes. The first two give, for each node, the index of its
+            parent among the expanded nodes of the level above [w], and its rank among that parent's tokens [w]. The
+            third has the indices of the nodes that have children.
+        ranks: for each level, the number of likeliest tokens that the drafter must provide per node.
+        order: for each path, the index of its node if nodes are numbered level by level, int64 [N].
+        parents: index of each node's parent, in the order of the paths; −1 below the root, int64 [N].
         fanout: maximum number of children of a node.
     """
 
@@ -188,11 +189,11 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def build_shape(paths: tuple[Path, ...], n_ranks: int, device: torch.device) -> Shape:
-    """Convert paths to tensors.
+    """Return the tensor form of a fixed tree that is given as paths of ranks.
 
     Args:
         paths: nodes as paths of ranks. Paths that contain a rank of `n_ranks` or more are omitted.
-        n_ranks: number of ranks that the vocabulary allows.
+        n_ranks: number of ranks that the draft vocabulary allows.
         device: device of the tensors.
     """
     paths = tuple(path for path in paths if max(path) < n_ranks)

@@ -31,7 +31,10 @@ class TreeSampler:
         self._is_deterministic: list[Bool[Tensor, " w"]] = []
 
     def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
-        """Return the distributions after the nodes expanded last; if greedy, point masses at the likeliest token."""
+        """Return the distributions as probabilities, and store them in the tree that is being built.
+
+        If decoding is greedy, each distribution is a point mass at its likeliest token.
+        """
         p = distributions.full_probs()
         if self.growth.sequence.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
@@ -39,9 +42,10 @@ class TreeSampler:
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
-        """Yield (level, its entry in `fan`, distributions of the nodes expanded last); the caller adds the level.
+        """Yield for each level its index, the number of children per node, and the distributions of the w parents.
 
-        The levels end with `fan`, with `most` nodes, or when the sequence's policy stops drafting.
+        The caller must add the nodes of a level before the next iteration. The iteration ends after the last level of
+        `fan`, when the tree has `most` nodes, or when the sequence's policy stops drafting.
 
         Args:
             fan: number of children per node, level by level.
@@ -60,14 +64,14 @@ class TreeSampler:
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
     ) -> None:
-        """Add a level of nodes that were drawn from the last distributions.
+        """Add a level of nodes that were drawn from the distributions stored last.
 
         Args:
             tokens: tokens of the w nodes; siblings in the order in which they were drawn.
-            below: index of the distribution from which each node was drawn, among the last ones.
-            is_deterministic: mask of deterministic nodes. The tree then marks each node, and its sampled nodes count as
-                drawn from the distribution without their earlier siblings. None: all nodes were drawn, as `sampling`
-                says.
+            below: for each node, the index of its distribution among those stored last.
+            is_deterministic: mask of the nodes that were chosen deterministically. Each other node counts as drawn from
+                its distribution without its earlier siblings. None: all nodes were drawn in the way that the argument
+                `sampling` of the constructor gives.
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
         if is_deterministic is not None:
@@ -85,11 +89,11 @@ class TreeSampler:
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Draw k tokens without replacement from each distribution.
 
-        Return their log-probabilities with noise, descending, and their ids.
+        Return the tokens' log-probabilities plus Gumbel noise, descending, and the token ids in the same order.
 
         Args:
             distributions: distributions after the w nodes expanded last.
-            k: number of draws. A distribution over fewer tokens gives fewer.
+            k: number of draws, at most the number of tokens.
             level: index of the level, from 0.
             top_k: number of likeliest tokens to draw from; 0: draw from all tokens.
         """
@@ -103,7 +107,10 @@ class TreeSampler:
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
-        """Return log p + Gumbel noise, float64, −∞ where p is 0. Its descending order is a draw without replacement."""
+        """Return log p + Gumbel noise, float64; −∞ where p is 0.
+
+        The tokens in descending order of the result are drawn from p without replacement.
+        """
         row = self.growth.sequence
         u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
@@ -114,8 +121,8 @@ class TreeSampler:
 
         Args:
             fanout: maximum number of children of a node.
-            grown: explanation of the nodes for the trace. If some nodes are deterministic, its second rule is for the
-                sampled ones.
+            grown: explanation of the nodes for the trace. If some nodes are deterministic, its first rule explains
+                these, and its second rule the sampled nodes.
             nodes: ascending indices of the nodes to draft, including their parents; by default all nodes.
         """
         growth = self.growth

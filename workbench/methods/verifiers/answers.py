@@ -29,10 +29,10 @@ def at_matched_accuracy(
 
     Args:
         verifier: name of the verifier.
-        settings: settings of the verifier's parameters, the strictest first. The measurement uses the laxest that keeps
-            the accuracy.
-        setting: the paper's models, data and sampling.
-        source: paper, section or table, address.
+        settings: settings of the verifier's parameters, the strictest first. The measurement uses the laxest setting
+            with the accuracy of the exact rule.
+        setting: the paper's models, data and sampling, for display.
+        source: the paper, its section or table, and its address.
         low: the paper's ratio of τ with the verifier to τ with the exact rule. None: the paper only states that it is
             above 1.
         high: upper end of the paper's range of this ratio.

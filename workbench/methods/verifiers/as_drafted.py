@@ -1,4 +1,4 @@
-"""Verifier that accepts drafts of high draft probability unverified. It is approximate, and shows the deviation."""
+"""Approximate verifier that accepts drafts of high draft probability unverified, and computes the deviation."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ STILL_READ = (
 class AsDrafted(Verifier):
     """Accept draft token x unverified if its draft probability q(x) > β; otherwise the exact rule decides.
 
-    If a part of the target drafts, this is the approximate decoder of that method's paper. β = 0 accepts all drafts; β
-    = 1 is exact. The target still processes each round's draft: it generates the last token of the round, the KV cache
-    is the target's own, and its probabilities p of the draft tokens give the deviation. The deviation of a round,
-    summed over the tested positions, is
+    β = 0 accepts all drafts; β = 1 is exact. Some papers draft with a part of the target and accept all drafts; with
+    such a drafter this rule reproduces their approximate decoder. The target still processes each round's draft: it
+    generates the last token of the round, computes the KV cache, and its distributions p give the deviation. Each
+    tested position adds to the deviation of a round
 
-        Σ (q(x) − p(x))₊ over all tokens x with q(x) > β,
+        Σ (q(x) − p(x))₊ over all tokens x with q(x) > β.
 
-    the total variation between the distribution of the emitted token and the target's. At temperature 0 it is the
-    number of accepted drafts that are not the target's token. This holds for chains with their drafter's distributions;
-    any other draft is verified exactly.
+    This is the total variation distance between the distribution of the emitted token and the target's distribution. At
+    temperature 0 the deviation is the number of accepted drafts that are not the target's likeliest token. All this
+    holds for chains that have their drafter's distributions; any other draft is verified exactly.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, and Alizadeh et al. 2024, Duo-LLM,
     arXiv:2410.10846 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208 (β).
@@ -88,7 +88,7 @@ class AsDrafted(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums over wide distributions, so that no round waits for the compiler. There is no state."""
+        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:

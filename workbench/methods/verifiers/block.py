@@ -39,11 +39,11 @@ class Block(Exact):
         hᵢ = Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ / (Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ + 1 − wᵢ);  h of the last draft is its w
         τ = the largest i with uᵢ ≤ hᵢ, else 0;  then y ~ (w_τ·p − q)₊, or y ~ p after the last draft
 
-    xᵢ is draft token i, pᵢ and qᵢ are the target's and the drafter's distribution at its position, uᵢ is uniform in [0,
-    1], τ the number of accepted drafts, and y the token after them. On average no fewer drafts are accepted than by
-    token-by-token verification. This implementation starts at the root: it accepts a draft with the probability that τ
-    reaches it, given that τ reached the draft before. The distribution of τ is the same. Trees have no such joint
-    ratio; the rule of `Lossless` verifies them.
+    xᵢ is draft token i; pᵢ and qᵢ are the target's and the drafter's distribution at the position of xᵢ; uᵢ is uniform
+    in [0, 1]; τ is the number of accepted drafts, and y the token after them. On average at least as many drafts are
+    accepted as by token-by-token verification. This implementation starts at the root: it accepts draft i with the
+    probability of τ ≥ i given τ ≥ i − 1. The distribution of τ is the same. The joint ratio exists for chains only;
+    trees are verified by recursive rejection.
 
     Source: Sun et al. 2025, Block verification accelerates speculative decoding, arXiv:2403.10444, Algorithm 2.
     """
@@ -63,13 +63,13 @@ class Block(Exact):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums over wide distributions, so that no round waits for the compiler. There is no state."""
+        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
         make_ready(models.target.device)
 
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Test all prefixes of a chain at once, with sums in float64. Verify a tree by recursive rejection."""
+        """Test all prefixes of a chain at once, with sums in float64. A tree is verified by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
             return recursive_rejection(tree, p, u_stop, late)
         assert tree.q is not None

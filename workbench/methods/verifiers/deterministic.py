@@ -15,10 +15,11 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Deterministic(Exact):
-    """Draw y ~ p and accept the draft with token y, if there is one: acceptance is Σ p over the siblings.
+    """Draw y ~ p and accept the draft with token y, if there is one. Some sibling is accepted with probability Σ p.
 
-    p is the target's distribution. The drafter's distribution q is not used, so no drafting rule can bias the output.
-    Sampled drafts are accepted less often than by the usual rule: with one draft Σ p·q instead of Σ min(p, q).
+    p is the target's distribution; the sum is over the tokens of the siblings. The drafter's distribution q is not
+    used, so no drafting rule can bias the output. Sampled drafts are accepted less often than by speculative sampling:
+    one draft with probability Σ p·q instead of Σ min(p, q).
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4 (siblings accepted with the residual of p); Miao et al. 2024,
     SpecInfer, arXiv:2305.09781, §4.3, calls it naive sampling.

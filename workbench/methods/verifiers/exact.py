@@ -31,14 +31,20 @@ EMITTED = Rule(
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """Base of exact rules for sampled drafts. A deterministic draft is accepted if it equals a token drawn from p."""
+    """Base class of exact rules for sampled drafts.
+
+    A deterministic draft is accepted if it equals a token drawn from the target's distribution.
+    """
 
     useful_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which methods offer this rule: it is exact for them, and differs from recursive
-    rejection."""
+    """Ways of drawing siblings for which methods offer this rule: those for which it is exact and differs from
+    recursive rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Verify a tree: greedily at temperature 0, by recursive rejection if deterministic, otherwise by `decide`."""
+        """Verify a draft tree by greedy match at temperature 0, otherwise by the rule for its kind of drafts.
+
+        The method `decide` verifies sampled drafts, and recursive rejection verifies deterministic ones.
+        """
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
@@ -48,25 +54,27 @@ class Exact(Verifier):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Apply the rule to sampled drafts.
+        """Return the acceptance of each sampled draft, and the token to emit after each position, by this rule.
 
         Args:
-            tree: draft tree of N ≥ 1 nodes, with the distributions `tree.q` that they were drawn from.
-            p: the target's distributions at the root and at each node.
-            u_stop: uniform numbers for the token that is emitted after the accepted path.
-            late: whether that token may be sampled lazily.
+            tree: draft tree of N ≥ 1 nodes, with the distributions `tree.q` from which they were drawn.
+            p: the target's distributions after the root and after each node.
+            u_stop: uniform numbers in [0, 1) for the token that is emitted after the accepted path, one per position.
+            late: whether this token may be sampled later, only at the position where the path ends.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EmissionVerifier(Exact):
-    """Base of rules that are defined by the distribution of the token that a position emits, given its drafts."""
+    """Base class of rules that define the distribution of the token emitted at a position, given its drafts."""
 
     explanation: ClassVar[Rule] = EMITTED
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the probability that each child is accepted, and the distribution of the emitted token if none is.
+        """Return the acceptance probability of each child, and the residual distribution at each position.
+
+        The emitted token follows the residual distribution if no child is accepted.
 
         Args:
             tree: draft tree.
@@ -77,22 +85,21 @@ class EmissionVerifier(Exact):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Compute `acceptance` with compiled code.
+        """Return a summary of the results of `acceptance`, computed by compiled code; None if no such code exists.
 
-        `workbench.kernels.rejection.supports_distributions` must accept the distributions, and every position must have
-        children.
+        `workbench.kernels.rejection.supports_distributions` must be true for the distributions, and every position must
+        have children.
 
         Returns:
-            Acceptance probabilities, the residual distribution at the children's tokens, and its sum over all other
-            tokens.
-            None: there is no compiled version.
+            Three tensors: acceptance probability of each child; residual probability of each child's token; sum of the
+            residual probabilities of all other tokens.
         """
         return None
 
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Compute the emitted token's distribution, draw from it, and accept the draft that equals the draw."""
+        """Compute the distribution of the emitted token, draw a token from it, and accept the draft that equals it."""
         assert tree.q is not None
         is_compiled = supports_distributions(p, tree.q)
 
@@ -114,5 +121,5 @@ class EmissionVerifier(Exact):
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:
-    """Return `EMITTED` with the name, title, description and source of one verifier."""
+    """Return the trace's explanation of one verifier: the rule `EMITTED` with this name, title, text and source."""
     return replace(EMITTED, name=name, title=title, says=f"{text} {EMITTED.says}", source=source)

@@ -1,4 +1,4 @@
-"""Choice of the exact verifiers that a method offers, from how its siblings are drawn and where each rule is exact."""
+"""Choice of the exact verifiers that a method offers: those that are exact for the way in which it draws siblings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT_VERIFIERS: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo
 
 
 def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
-    """Return the verifiers that are exact for all these kinds of siblings, and differ from `Lossless` for at least one.
+    """Return the verifiers that are exact for all these kinds of siblings and differ from `Lossless` for one of them.
 
     Example:
         >>> [verifier.name for verifier in verifiers_for_kinds(Sampling.CHAIN)]
@@ -28,22 +28,22 @@ def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
 
 
 def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
-    """Return the verifiers besides `Lossless` for a method with these tree builders. Each suits at least one of them.
+    """Return the verifiers besides `Lossless` that are exact for at least one of these tree builders.
 
-    If the chosen tree builder does not suit the chosen verifier, the method does not promise the target's distribution.
-    `ConfiguredMethod.unsound_reason` returns the reason.
+    A user may combine a verifier with a tree builder for which it is not exact. The output then need not follow the
+    target's distribution, and `ConfiguredMethod.unsound_reason` returns the reason.
     """
     return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.useful_for for grower in tree_builders))
 
 
 def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:
-    """Return why verifiers are not exact for drafts whose siblings are drawn in these ways, by the verifier's name.
+    """Return, by the verifier's name, the reason why a verifier is not exact for the siblings of a drafter.
 
-    A verifier that is exact for them is left out.
+    Verifiers that are exact for the siblings are not in the result.
 
     Args:
-        drafter: name of the drafter, for the text.
-        kinds: ways in which siblings may be drawn.
+        drafter: name of the drafter, for the texts of the reasons.
+        kinds: ways in which the drafter's siblings may be drawn.
     """
     reasons = {v.name: why_unsound(drafter, kinds, v.name, v.exact_for) for v in EXACT_VERIFIERS}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

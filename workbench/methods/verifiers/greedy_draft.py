@@ -1,4 +1,4 @@
-"""Hu et al.'s rule for greedy drafts: of a position's drafts only the last was sampled, and it alone is tested."""
+"""Hu et al.'s rule for greedy drafts: only the last draft of a position was sampled, and only this one is tested."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv
 
 @dataclass(frozen=True)
 class GreedyDraft(EmissionVerifier):
-    """Test only the last of n drafts, which was drawn from q without the others (q̃), with min(1, p / q̃).
+    """Of the n drafts at a position, test only the last, x, and accept it with probability min(1, p(x) / q̃(x)).
 
     p and q are the target's and the drafter's distribution. The first n − 1 drafts are the drafter's likeliest tokens,
-    chosen deterministically. If the test fails, y is drawn from (p − q̃)₊, normalised. q̃ is 0 at the chosen tokens, so
-    y is often one of them; that draft is then accepted. Acceptance is Σ p over the chosen tokens + Σ min(p, q̃) over
-    all others, the maximum for such drafts. The rule is also exact if the other drafts were sampled, because it
-    conditions on them.
+    chosen deterministically; the last was drawn from q without them, normalised (q̃). If its test fails, a token y is
+    drawn from (p − q̃)₊, normalised. q̃ is 0 at the n − 1 chosen tokens, so y is often one of them; that draft is then
+    accepted. Some draft is accepted with probability Σ p over the chosen tokens + Σ min(p, q̃) over all other tokens.
+    This is the maximum for such drafts. The rule is also exact if the first n − 1 drafts were sampled, because q̃ is
+    computed from their actual values.
 
     Source: Hu et al. 2025, arXiv:2502.18779.
     """
@@ -56,7 +57,7 @@ class GreedyDraft(EmissionVerifier):
     )  # fmt: skip
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Test the last child of each position, the one that was sampled."""
+        """Return the acceptance probability of each child, 0 except for the last one, and the residual distribution."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.has_child & ~last).to(fans.q.dtype)
         rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
@@ -69,13 +70,13 @@ class GreedyDraft(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Test the last child of each position against q without the earlier children, with compiled code."""
+        """Return a summary of the results of `acceptance`, computed by compiled code."""
         test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
         return accept_probs, test.at_tokens, test.other_mass.unsqueeze(1)
 
 
 def _last(fans: SiblingGroups) -> Bool[Tensor, "R F"]:
-    """Return a mask of the last child of each position."""
+    """Return a mask that is true at the last child of each of R positions."""
     n = fans.has_child.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

@@ -32,5 +32,5 @@ class Independent(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Apply recursive rejection, treating siblings as independent draws."""
+        """Apply recursive rejection, with siblings treated as independent draws from q."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)

@@ -38,7 +38,7 @@ GOOD = Rule(
 
 
 def _unjudged_rule(rule: Rule) -> Rule:
-    """Return the variant of an exact rule that explains drafts that the judge does not accept."""
+    """Return a copy of an exact rule with texts for drafts that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",
@@ -53,18 +53,18 @@ UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL
 
 
 class JudgeHead(TrainedNet):
-    """Linear judge on the last hidden states at a token: log-odds that the token changes no answer.
+    """Linear judge: computes from last hidden states at a token the log-odds that the token changes no answer.
 
-    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads the hidden states of
-    both models.
+    One linear unit reads the target's hidden state alone. If `draft_width` is given, a second unit reads the hidden
+    states of the target and of the draft model.
 
     Args:
         width: the target's hidden size.
         draft_width: the draft model's hidden size; 0: the judge reads the target's hidden state alone.
-        context: unused; all nets have this argument.
+        context: unused; the constructors of all nets have this argument.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (target alone); Garipov et al. 2025, AutoJudge,
-    arXiv:2504.20039 (both).
+    arXiv:2504.20039 (both models).
     """
 
     kind: ClassVar[str] = "judge"
@@ -78,9 +78,9 @@ class JudgeHead(TrainedNet):
             self.both_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
-        """Return log-odds that the token at each position changes no answer.
+        """Return the log-odds that the token at each position changes no answer.
 
-        They are float32 or wider, because half precision would be too coarse for the threshold.
+        The result is float32 or float64, because half precision is too coarse for the comparison with a threshold.
 
         Args:
             x: the target's last hidden states, D = `width`.
@@ -148,11 +148,11 @@ class Judge(Verifier):
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
     def init_state(self, sequence: Sequence, models: Models) -> JudgeHead:
-        """Return the judge head, which all sequences share."""
+        """Return the trained judge head. It is loaded once, and all sequences share it."""
         return load_trained(JudgeHead, models, "judge", "Train the head again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Accept nodes that the judge accepts with probability 1, and all others with the exact rule's probability."""
+        """Accept a node with probability 1 if the judge accepts it, otherwise with the exact rule's probability."""
         tree = v.tree
         exact = verify_lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):

@@ -1,4 +1,4 @@
-"""SpecTr's K-SEQ: test independent siblings with one discounted ratio; the discount compensates their number."""
+"""SpecTr's K-SEQ: test independent siblings with p / q, divided by a discount that depends on their number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALVINGS = 30
 class KSeq(EmissionVerifier):
     """Accept the first of k siblings x that passes min(1, p(x) / (ρ·q(x))); if none passes, draw y from the residual.
 
-        β(ρ) = Σ min(q, p / ρ);  ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, by bisection
+        β(ρ) = Σ min(q, p / ρ);  ρ = ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, found numerically
         residual: p − min(q, p / ρ)·(1 − (1 − β)ᵏ) / β, normalised
 
     p and q are the target's and the drafter's distribution, and ρ is the discount. The k siblings are drawn
@@ -61,13 +61,13 @@ class KSeq(EmissionVerifier):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for ρ, which takes seconds, so that no round waits for the compiler. There is no state."""
+        """Compile the search for ρ, so that no round waits for the compiler. This verifier has no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Compute the probability that each child is the accepted one, for all positions at once."""
+        """Return the probability that each child is accepted, and the residual distribution at each position."""
         p, q = fans.p, fans.q
         k = fans.has_child.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = (
@@ -89,7 +89,10 @@ class KSeq(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Compute `acceptance` with compiled code, which keeps a position's distributions in the CPU caches."""
+        """Return a summary of the results of `acceptance`, computed by compiled code.
+
+        The code keeps the distributions of a position in the CPU caches.
+        """
         rho, share, other_mass, total = _compiled_discounts(fans)
         p, q, tiny = fans.target.gather(fans.token), fans.drafter.gather(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
@@ -100,11 +103,11 @@ class KSeq(EmissionVerifier):
 
 
 def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]:
-    """Compute four numbers per position with compiled code, float32 on the host.
+    """Compute the discount ρ and three numbers that define the residual at each position, with compiled code.
 
     Returns:
-        ρ; the factor (1 − (1 − β)ᵏ) / β on min(q, p / ρ) in the residual; the residual's sum over tokens other than the
-        children's; its sum over all tokens.
+        Four float32 tensors on the host: the discount ρ; the factor (1 − (1 − β)ᵏ) / β on min(q, p / ρ) in the
+        residual; the sum of the unnormalised residual over all tokens except the children's; its sum over all tokens.
     """
     discounts = load_kernels("discounts")
     assert discounts is not None
@@ -126,26 +129,31 @@ def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]
 
 
 def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-    """Return the probability that each child is the first that passes its test."""
+    """Return the probability that each of F children is the first that passes its test.
+
+    Args:
+        alone: probability that each child passes its test.
+    """
     fails = (1 - alone).cumprod(1)
     return alone * torch.cat([torch.ones_like(alone[:, :1]), fails[:, :-1]], 1)
 
 
 def _least(dtype: torch.dtype) -> float:
-    """Return the precision of ρ* for this dtype, as a share of k − 1."""
+    """Return the error to which ρ* is computed in this dtype, relative to k − 1, the length of the search interval."""
     return max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(dtype).eps)
 
 
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
     """Return ρ*, the smallest discount for which k tests accept no token with more than its probability p.
 
-    With rising ρ, ρ·β(ρ) grows from Σ min(p, q) and 1 − (1 − β)ᵏ falls, so the upper end of the bracket is always
-    feasible. The root is searched by the ITP method (interpolate, truncate, project; Oliveira and Takahashi 2020,
-    doi:10.1145/3423597), which needs a third of the passes over the distributions that bisection needs.
+    β(ρ) = Σ min(q, p / ρ) is the probability that one test passes, and ρ* is the root of ρ·β(ρ) = 1 − (1 − β(ρ))ᵏ in
+    [1, k]. With rising ρ the left side grows and the right side falls. The result is the upper end of the final search
+    interval, so no token is accepted too often. The search uses the ITP method (interpolate, truncate, project;
+    Oliveira and Takahashi 2020, doi:10.1145/3423597), which reads the distributions a third as often as bisection.
 
     Args:
         p: the target's distributions at R positions.
-        q: the drafter's distributions there.
+        q: the drafter's distributions at the same positions.
         k: number of siblings at each position.
     """
 

@@ -15,7 +15,7 @@ from workbench.methods.verifiers.independent import Independent
 
 @dataclass(frozen=True)
 class Lossless(Verifier):
-    """Emit the same tokens as the target when greedy, and the same distribution when sampling.
+    """Emit the target's own tokens when decoding is greedy, and follow the target's distribution when sampling.
 
     The form of the rule depends on how siblings were drawn (`DraftTree.sampling`); see
     `workbench.core.rejection.recursive_rejection`.

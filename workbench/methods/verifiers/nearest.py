@@ -43,17 +43,17 @@ NEAREST_GREEDY = Rule(
 )
 NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the sample lacks the lifted drafts
 MOST = 64
-"""Number of neighbours computed per search, so that a later request for more of them needs no new search."""
+"""Number of neighbours that a search computes per token, so that a later request for more needs no new search."""
 ROWS = 4096
 """Number of embeddings converted to float32 at a time."""
 _SHARED = "nearest: neighbours"
 
 
 class Neighbours:
-    """Nearest tokens of each token by the cosine of their embeddings, computed at the first request and cached.
+    """Search for the nearest tokens of a token, by the cosine of their embeddings, with a cache of the results.
 
-    The cache takes 256 bytes per requested token, and no copy of the embeddings. On devices where the host must
-    synchronise to read a result, nothing is cached, and every request searches again.
+    The cache takes 256 bytes per requested token; the embeddings are not copied. On a GPU, where reading the cache
+    would force the host to wait for the device, nothing is cached, and every request searches again.
 
     Args:
         weight: embeddings [V, D] of any norm and dtype. They are not copied.
@@ -68,11 +68,11 @@ class Neighbours:
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
     def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        """Return the k nearest tokens of each of `tokens`, the nearest first, without the token itself; at most V − 1.
+        """Return the k nearest other tokens of each of N tokens, the nearest first; at most V − 1.
 
         Args:
-            tokens: token ids of N tokens.
-            k: number of neighbours, at most `MOST`.
+            tokens: ids of the N tokens.
+            k: number of neighbours per token, at most `MOST`.
         """
         if not on_host(tokens.device):
             return self._look(tokens, k)
@@ -133,7 +133,7 @@ class Nearest(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Neighbours:
-        """Return the table of nearest tokens by the target's input embeddings, which all sequences share."""
+        """Return the search for nearest tokens by the target's input embeddings. All sequences share it."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())
@@ -168,11 +168,11 @@ class Nearest(Verifier):
 
 
 def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
-    """Accept the target's likeliest token, and a draft whose lifted probability exceeds that token's.
+    """Accept the target's likeliest token, and a draft x whose probability p̃ₓ(x) exceeds the likeliest token's.
 
     Args:
         v: inputs of the verifier, with a tree of at least one node.
-        lift: function that adds the probability of the neighbours.
+        lift: function that returns p̃ₓ: it adds the probability of the neighbours of x to the probability of x.
     """
     tree, at = v.tree, v.tree.parents + 1
     exact = greedy_match(tree, v.likeliest())

@@ -1,4 +1,4 @@
-"""The best exact rule for two drafts: choose one of them by weights, then test it with min(1, p / r)."""
+"""The exact rule for two drafts with the largest acceptance: choose one of them by weights, then test this one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from workbench.models.loading import Models
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
-"""Bound on the absolute logarithm of a weight. A ratio of e⁸⁰ between two weights is practically certain."""
+"""Bound on the absolute logarithm of a weight. At a ratio of e⁸⁰ the larger weight practically always decides."""
 GROUPS = 16
-"""Number of groups, by p / q, of the tokens without a weight of their own: one for p / q of 2 or more, where a chosen
-token is always accepted, 14 for the half octaves below 2, and one for all smaller ratios.
+"""Number of groups of the tokens that share a weight, by p / q: one group for p / q ≥ 2, where a chosen token is always
+accepted; 14 groups for half octaves of p / q below 2; one group for all smaller ratios.
 """
 FEW = 32
-"""Vocabulary size from which compiled code searches for the weights."""
+"""Smallest vocabulary size for which compiled code searches for the weights."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,7 @@ class OptimalTwo(EmissionVerifier):
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for weights, which takes seconds, so that no round waits for the compiler.
-
-        There is no state.
-        """
+        """Compile the search for weights, so that no round waits for the compiler. This verifier has no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _search_weights_compiled(p, q, without=False, free=1, steps=0)
@@ -101,7 +98,10 @@ class OptimalTwo(EmissionVerifier):
             self._compiled(DraftTree.chain([0]), dummy_sibling_groups(probs), ends=True)
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Compute the acceptance of each position's first two children together, then of the other siblings in turn."""
+        """Return the acceptance probability of each child, and the residual distribution at each position.
+
+        The first two children of a position are tested as a pair, all further children one after the other.
+        """
         if supports_distributions(fans.target.distributions, fans.drafter.distributions):
             accept_probs, _, _, rest = self._compiled(tree, fans, ends=True)
             return accept_probs, rest
@@ -136,18 +136,18 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Compute `acceptance` with compiled code, without wide intermediate tensors."""
+        """Return a summary of the results of `acceptance`, computed by code without intermediate tensors of width V."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """Return the result of `compiled_acceptance` and the residual distributions.
+        """Return the three tensors of `compiled_acceptance`, and the residual distributions at n positions.
 
         Args:
             tree: draft tree.
             fans: groups of siblings at R positions.
-            ends: whether to compute the residual distributions; n = R if true, else 0.
+            ends: whether to compute the residual distributions: n = R if true, otherwise n = 0.
         """
         pairs = load_kernels("pairs")
         assert pairs is not None
@@ -172,18 +172,18 @@ class OptimalTwo(EmissionVerifier):
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Find the weights of the largest acceptance at R positions, and the distribution of the chosen draft.
+    """Find the weights with the largest acceptance probability at each of R positions.
 
     Args:
         p: the target's distributions.
         q: the drafter's distributions.
         without: whether the two drafts were drawn without replacement, so that they differ.
         free: number m of tokens with individual weights.
-        steps: number of optimisation steps; the weights with the largest acceptance are returned.
+        steps: number of optimisation steps. The best weights of all steps are returned.
 
     Returns:
-        Tokens with individual weights; log-weights of these m tokens and of the G groups; distributions r of the chosen
-        draft.
+        Ids of the m tokens with individual weights; logarithms of the weights of these tokens and of the G groups;
+        distribution r of the chosen draft at each position.
     """
     search = (
         _search_weights_compiled
@@ -195,10 +195,14 @@ def weights(
 
 
 def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """Return the group, by p / q in half octaves, of each token without an individual weight: 0 … `GROUPS` − 1.
+    """Return the weight group of tokens from their ratio p / q, in half octaves: 0 … `GROUPS` − 1.
 
-    Tokens with similar p / q need similar weights. The group is computed from the bits of both floats, whose difference
-    approximates the difference of the logarithms (linear between powers of two).
+    Tokens with similar p / q need similar weights. The group is computed from the bit patterns of p and q as integers,
+    whose difference approximates the difference of the logarithms.
+
+    Args:
+        p: the target's probabilities of the tokens.
+        q: the drafter's probabilities of the tokens.
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
     p, q = (probs if kind is torch.int32 else probs.double() for probs in (p, q))
@@ -209,12 +213,14 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the result of `weights`, with weights instead of their logarithms.
+    """Return the same as `weights`, but weights instead of their logarithms.
 
-    A token of weight w and draft probability q is chosen with probability r = q · (w · A_q / (1 − q) + w · A_g), plus
-    one half of the probability of pairs in the same group. A_q = Σ q′ / (w + w′) and A_g = Σ q′ / (1 − q′) / (w + w′)
-    are sums over all other groups; a token with an individual weight is a group of its own. For independent drafts the
-    factors 1 / (1 − q) are left out, and both drafts may be equal.
+    Two drafts without replacement: a token of weight w and draft probability q is chosen with the probability r = q ·
+    (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another one of
+    its group. A_q = Σ q′ / (w + w′) and A_g = Σ q′ / ((1 − q′) · (w + w′)) are sums over the tokens of all other
+    groups, whose probabilities and weights are q′ and w′. A token with an individual weight is a group of its own.
+
+    Two independent drafts: the factors 1 / (1 − q) and 1 / (1 − q′) are 1, and both drafts may be equal.
     """
     at = largest(torch.maximum(p, q), free)[1]  # [R, m]
     k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
@@ -242,12 +248,14 @@ def _search_weights(
 
 
 def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
-    """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) over all other groups.
+    """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) for each of M groups at R positions.
+
+    The sums are over all other groups, whose values are q′, g′ and w′.
 
     Args:
-        w: weights of the M groups [R, M].
-        q: probabilities of the groups [R, M].
-        g: sums of q / (1 − q) over the groups [R, M].
+        w: weight of each group, [R, M].
+        q: draft probability of each group, [R, M].
+        g: sum of q / (1 − q) over the tokens of each group, [R, M].
     """
     shares = (w.unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, M, M]
     shares.diagonal(dim1=1, dim2=2).zero_()
@@ -258,7 +266,7 @@ def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"
 def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the result of `_search_weights` from compiled code, in a tenth of the time, if available."""
+    """Return the same as `_search_weights`, if possible from compiled code, which takes a tenth of the time."""
     if (pairs := load_kernels("pairs")) is None:
         return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

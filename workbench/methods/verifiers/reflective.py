@@ -51,19 +51,19 @@ _SHARED = "reflective: the question"
 
 @dataclass(frozen=True)
 class Reflective(Verifier):
-    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; p̂ also replaces rejected tokens.
+    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are also replaced from p̂.
 
     The draft d₁ … d_K is followed by the question, the last m committed tokens and the draft again, as probe positions:
-    positions that the same pass computes and that are never accepted. l are the target's logits for each draft token at
-    its first reading, which no probe changes. l′ are the logits for the same token at the second reading, after the
-    whole draft and the question. α is the weight of the second reading, T the temperature. The token after the last
-    draft uses l. α = 0 adds no probes and is the exact rule.
+    positions that the same pass computes and that are never accepted. l are the target's logits for a draft token at
+    its first reading; they do not depend on the probes. l′ are the logits for the same token at the second reading,
+    after the whole draft and the question. α is the weight of the second reading, T the temperature. The token after
+    the last draft is drawn with l alone. With α = 0 there are no probes, and the rule is exact.
 
-    A pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The deviation shown for a round
-    is the total variation between p̂ and p, summed over the positions that it tests. p̂ depends on the draft. For
-    sampled drafts this is therefore the deviation given the draft, and no bound on the distance between the overall
-    output distribution and p. The second reading favours tokens that were read before: with higher α more drafts are
-    accepted, right or wrong.
+    For a draft of N tokens, a pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The
+    deviation of a round is the total variation distance between p̂ and p, summed over the tested positions. Because p̂
+    depends on the draft, this is, for sampled drafts, the deviation given the draft. It is no bound on the distance
+    between the overall output distribution and p. The second reading favours tokens that the target has read before:
+    with higher α more drafts are accepted, both right and wrong ones.
 
     At temperature 0 the logits are interpolated in the same way: a draft is accepted if it is the likeliest token of (1
     − α)·l + α·l′; otherwise this token replaces it. The deviation is the number of tested positions where this token is
@@ -89,7 +89,7 @@ class Reflective(Verifier):
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:
-        """Return the token ids of the question, a tensor that all sequences share."""
+        """Return the token ids of the question as a tensor, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
@@ -103,9 +103,9 @@ class Reflective(Verifier):
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection against p̂, or greedy match at temperature 0.
+        """Apply recursive rejection with p̂ in place of p, or greedy match at temperature 0.
 
-        Without probes, apply the exact rule.
+        If the pass had no probes, apply the exact rule.
         """
         tree = v.tree
         if v.probe_output is None:
@@ -128,7 +128,7 @@ class Reflective(Verifier):
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
-        """Apply greedy match with the likeliest tokens of the interpolated logits, where a position has drafts."""
+        """Apply greedy match with the likeliest token of the interpolated logits at every position with drafts."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
@@ -151,7 +151,7 @@ class Reflective(Verifier):
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return (1 − α)·l + α·l′ and l′ at the root and at each node, before penalties."""
+        """Return the interpolated logits (1 − α)·l + α·l′, and l′, after the root and each node, before penalties."""
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second
@@ -160,11 +160,10 @@ class Reflective(Verifier):
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
-    """Return probe positions for a question about the draft and the draft again.
+    """Return probe positions for the second reading of a draft: the tokens of `lead`, then the draft's tokens.
 
-    Their positions continue after the deepest node.
-
-    The last N + 1 probes correspond to the root and the N nodes of the tree; the root's is the last token of `lead`.
+    The probes' positions in the text follow the position of the deepest node. The last N + 1 probes correspond to the
+    root and the N nodes of the tree; the last token of `lead` corresponds to the root.
 
     Args:
         tree: draft tree of at least one node.

@@ -9,13 +9,13 @@ from workbench.core.tree import DraftTree
 
 
 def has_target_token_sibling(tree: DraftTree, is_target_token: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return which nodes are not the target's likeliest token but have a sibling that is.
+    """Return a mask of the nodes that are not the target's likeliest token but have a sibling that is.
 
     A relaxed greedy rule rejects these nodes, so that no round is shorter than under the exact rule.
 
     Args:
         tree: draft tree of N nodes.
-        is_target_token: 1 where a node is the target's likeliest token, else 0.
+        is_target_token: 1 at each node that is the target's likeliest token at its position, 0 at all other nodes.
     """
     at = tree.parents + 1
     has_target_sibling = is_target_token.new_zeros(len(tree) + 1).index_add_(0, at, is_target_token)[at] > 0

@@ -1,6 +1,6 @@
-"""Sums over two wide distributions at once. Where possible they are compiled and do not materialise the summands.
+"""Sums of functions of two distributions over the whole vocabulary, if possible computed by compiled code.
 
-Materialising the summands costs more than reading both distributions: see `workbench.core.sibling_groups`.
+Compiled code does not store the summands in memory, which would take longer than reading both distributions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workbench.kernels.rejection import supports_distributions
 
 
 def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return Σ (by·p − q)₊ over the V tokens of each distribution.
+    """Return Σ (by·p − q)₊ over the V tokens, for each of R pairs of distributions.
 
     Args:
-        p: distributions.
-        q: distributions to subtract.
-        by: factor on each distribution in `p`.
+        p: first distribution of each pair.
+        q: second distribution of each pair.
+        by: factor on the first distribution of each pair.
     """
     if (overlaps := _passes(p, q)) is None:
         return (p * by).sub_(q).clamp_(min=0).sum(1, keepdim=True)
@@ -40,7 +40,7 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
 def unverified_excess(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], threshold: float
 ) -> Float[Tensor, " R"]:
-    """Return Σ (q − p)₊ of each pair of distributions, over allowed tokens with q > `threshold`.
+    """Return Σ (q − p)₊ over the allowed tokens with q > `threshold`, for each of R pairs of distributions.
 
     Args:
         p: the target's distributions.
@@ -58,18 +58,16 @@ def unverified_excess(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """Return the deviation of a rule that accepts tokens whose target probability exceeds a threshold.
+    """Return the deviation that each of k nodes adds under a rule that compares target probabilities with a threshold.
 
-    The result equals `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
+    The result equals that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible. It
+    is None if the draft is not a chain.
 
     Args:
-        tree: draft.
-        p: the target's distributions at the root and at each node.
-        least: threshold at each of these positions.
-        node: indices of the k nodes for which the deviation is computed.
-
-    Returns:
-        Deviation that each node adds; None for a tree that is not a chain.
+        tree: draft tree.
+        p: the target's distributions after the root and after each node.
+        least: threshold after the root and after each node.
+        node: indices of the k nodes.
     """
     q, q_index = tree.q, node if tree.child_q_rows is None else tree.child_q_rows[node]
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
@@ -79,7 +77,7 @@ def price_of_keeping(
 
 
 def make_ready(device: torch.device) -> None:
-    """Compile the sums for this device, which takes seconds, so that no round waits for the compiler."""
+    """Compile the sums of this module for a device, which takes seconds, so that no round waits for the compiler."""
     probs = torch.full((1, WIDE), 1 / WIDE, device=device)
     if _passes(probs, probs) is not None:
         ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
@@ -89,16 +87,17 @@ def make_ready(device: torch.device) -> None:
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
-    """Return the module of compiled sums if it supports these distributions, else None."""
+    """Return the module of compiled sums, or None if it does not support the distributions `p` and `q`."""
     return load_kernels("overlaps") if supports_distributions(p, q) else None
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
-    """Return n float32 numbers, which several threads compute.
+    """Run a compiled function in several threads, and return the n numbers that they compute, float32.
 
     Args:
         n: number of results.
-        fill: function of the float64 output [n] and two shared counters; it fills its part of the output.
+        fill: function that each thread calls with the output, float64 [n], and two counters shared by all threads. Each
+            call fills a part of the output.
     """
     out, counters = np.empty(n), np.zeros(2, np.int64)
     run_in_parallel(lambda: fill(out, counters))

@@ -45,11 +45,11 @@ class TypicalAcceptance(Verifier):
     is lower. The rule is approximate: ε and δ determine how far the output deviates from the target's distribution. At
     temperature 0 it is greedy match.
 
-    The deviation of a round is, for a chain, `workbench.core.relaxed.threshold_rule_error`. In a tree the drafts
-    determine the path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For
-    deterministic drafts this sum is exact. For sampled drafts it is an upper bound on average: the output distribution
-    is an average over drafts, and the distance of an average of distributions from p is at most the average of their
-    distances. The exact deviation would depend on the subtrees of tokens that were not drawn.
+    The deviation of a round is, for a chain, the sum of `workbench.core.relaxed.threshold_rule_error`. In a tree the
+    drafts determine the path, and each token x of the path adds 1 − p(x), the target's probability of all other tokens.
+    For deterministic drafts this sum is exact. For sampled drafts it is an upper bound on average: the output
+    distribution is an average over drafts, and the distance of an average of distributions from p is at most the
+    average of their distances. The exact deviation would depend on the subtrees of tokens that were not drawn.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Of paths of equal length the likelier one is taken.
     """
@@ -68,11 +68,11 @@ class TypicalAcceptance(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums over wide distributions, so that no round waits for the compiler. There is no state."""
+        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return acceptance 0 or 1 per node, and target probabilities as scores by which `walk` chooses a path."""
+        """Return acceptance 0 or 1 for each node, and target probabilities as the scores by which `walk` chooses."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree, p = v.tree, v.p
@@ -107,16 +107,16 @@ class TypicalAcceptance(Verifier):
         uniform: abc.Sequence[float] | None,
         score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Return the longest path of accepted nodes.
+        """Follow the longest path of accepted nodes, and return the accepted nodes and the token emitted after them.
 
-        Of equally long paths, take that with the largest product of scores.
+        Among equally long paths, the one with the largest product of scores is taken.
 
         Args:
             parents: parent of each node, -1 below the root.
             accept: 1 for accepted nodes, else 0.
-            bonus: token to emit after the root and after each node.
-            uniform: unused, because nothing is drawn.
-            score: target probability of each node; None: paths of equal length count as equal.
+            bonus: token to emit if the path ends at the root or at each node.
+            uniform: unused, because the rule draws nothing.
+            score: target probability of each node; None: of equally long paths, the first is taken.
         """
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
@@ -136,12 +136,12 @@ class TypicalAcceptance(Verifier):
         return VerificationResult(path, int(bonus[position]), bool(children_of(parents)[position]), results, {})
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Return False: acceptance is a threshold, and nothing is drawn."""
+        """Return False, because the acceptance test compares with a threshold and needs no random numbers."""
         return False
 
 
 def on_best_path(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return which nodes are on the path that `TypicalAcceptance.walk` takes, computed on the device.
+    """Return a mask of the nodes on the path that `TypicalAcceptance.walk` takes, computed on the device.
 
     Args:
         tree: draft tree of at least one node.

@@ -25,24 +25,24 @@ def exact_decision(v: Verification) -> AcceptanceDecision:
 
 
 def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
-    """Return whether a draft is a non-empty chain with its drafter's distributions.
+    """Return whether a draft is a non-empty chain that has its drafter's distributions.
 
-    Any other draft is verified exactly.
+    Verifiers that accept drafts unverified apply the exact rule to any other draft.
 
     Args:
-        tree: the draft.
-        exact: exact decision about it.
+        tree: draft tree.
+        exact: decision of the exact rule about the draft; it must contain a reason.
     """
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
 
 
 def allowed_mask(v: Verification) -> Bool[Tensor, " N"]:
-    """Return a mask of the drafts of a chain that no logits processor forbids."""
+    """Return a mask of the N drafts of a chain: true at drafts that no logits processor forbids."""
     return at_draft_tokens(v.tree, v.logits[:-1]) > -math.inf
 
 
 def at_draft_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-    """Return the value at the drafted token of each of N positions of a chain."""
+    """Return, for each of the N positions of a chain, the entry of `values` at the drafted token."""
     return values.gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
 
 
@@ -53,12 +53,12 @@ def accept_unverified(
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | LazySequence[float],
 ) -> AcceptanceDecision:
-    """Return the exact decision about a chain, changed to accept some nodes whatever their target probability.
+    """Return the exact rule's decision about a chain, changed so that some nodes are accepted unverified.
 
     Args:
-        exact: exact decision with its reason, whose first rule applies to nodes without siblings.
-        accepted: mask of the nodes to accept.
-        rule: rule that explains why these nodes are accepted.
+        exact: decision of the exact rule, with its reason.
+        accepted: mask of the nodes to accept unverified.
+        rule: explanation of these acceptances for the trace.
         inputs: values that the explanation shows for each node, by name.
         paid: deviation that each node adds, see `AcceptanceDecision.distribution_error`.
     """
