@@ -63,7 +63,7 @@ class OnePassRound:
 
     Attributes:
         sequence: the sequence.
-        drafting: None: nothing is drafted.
+        drafting: always None, because nothing is drafted.
         segment: tokens that the target's forward pass reads.
         scratch: number of scratch positions in the KV cache before the forward pass.
         logits: target logits at the segment's tokens, [n, V].

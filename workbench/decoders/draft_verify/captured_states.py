@@ -14,7 +14,7 @@ CHUNK = 512
 
 
 def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, first: int = 0) -> HiddenStates:
-    """Return the target's states at the committed positions from `first` on, without the last one (not yet processed).
+    """Return the target's hidden states at the committed positions from `first` on, except the unprocessed last one.
 
     States captured during prefill are used if they match. Otherwise, as after a change of drafter or images, the target
     processes the tokens again and writes the same keys and values into its KV cache. If the selection does not

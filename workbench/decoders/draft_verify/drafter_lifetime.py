@@ -1,4 +1,4 @@
-"""Life of a drafter's state for a sequence: creation, full context, a change of drafter, release.
+"""Lifetime of a drafter's state for a sequence: creation, full context, a change of drafter, release.
 
 A drafter that learns from the text and the target's outputs has a key for its state (`Drafter.state_key`). When another
 drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. Its state is used again

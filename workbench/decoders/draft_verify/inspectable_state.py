@@ -179,7 +179,7 @@ def check_array(
 def check_token_ids(
     arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0
 ) -> np.ndarray:
-    """Return token ids of a file after checking them: `least` (−1 if empty entries are allowed) to `vocabulary` − 1."""
+    """Return an array of token ids from a file, after checking that they are from `least` to `vocabulary` − 1."""
     return check_array(arrays, name, shape, least, vocabulary, whole=True)
 
 

@@ -133,7 +133,7 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
+        """Return the memory in bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 

@@ -89,7 +89,7 @@ class OnlineTrainer(ABC):
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """Return the change of each weight, by name; as float16 if float32 would exceed the size of a file."""
+        """Return the change of each weight, by name; as float16 if float32 would exceed the maximum size of a file."""
         changes = [(name, change) for name, change, _ in self._changes()]
         fits = 4 * sum(change.numel() for _, change in changes) <= MOST_BYTES - (64 << 10)
         kind = torch.float32 if fits else torch.float16

@@ -120,7 +120,7 @@ def from_bytes(data: bytes) -> StateFile:
 
 
 def _head(data: bytes) -> Mapping[str, str]:
-    """Return the metadata in a safetensors header; its first eight bytes are the length of its JSON."""
+    """Return the metadata in a safetensors header, whose first eight bytes are the length of the JSON after them."""
     n = int.from_bytes(data[:8], "little")
     try:
         if not 2 <= n <= min(HEAD_BYTES, len(data) - 8):

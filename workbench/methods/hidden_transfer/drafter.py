@@ -104,7 +104,7 @@ class HiddenTransfer(ProbeDrafter):
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the pseudo hidden states as probes.
 
-        The trace shows each with the token at the position it was computed from.
+        The trace shows each pseudo hidden state with the token at the position from which it was computed.
         """
         net: Transfers = sequence.state.drafter.net
         tokens = torch.cat([to_device(sequence.committed[-1:], tree.tokens.device), tree.tokens])[layout.anchor]

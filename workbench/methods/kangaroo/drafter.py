@@ -46,7 +46,7 @@ class ExitAdapter(AttentionNet):
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        exit_layer: number E of the layer after which the adapter reads, counted from 1.
+        exit_layer: number E of the layer whose output the adapter reads, counted from 1.
         context: maximum sequence length, in positions.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
@@ -151,7 +151,7 @@ class Kangaroo(Drafter):
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
-        """Read the exit states of all committed positions but the last; positions of images are left out."""
+        """Return a state that has read the exit states of all committed text positions but the last (not of images)."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length

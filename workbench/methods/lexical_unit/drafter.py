@@ -84,7 +84,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Run placeholders after all committed tokens but the last. Their predictions are the first draft."""
+        """Run placeholders after all committed tokens but the last. The predictions there are the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(sequence.committed) - 1
@@ -97,7 +97,7 @@ class LexicalUnit(DistributionDrafter):
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Start a chain over the predictions. Return None if there are no predictions."""
+        """Return a chain without nodes over the predictions at the placeholders; None if there are no predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
@@ -119,9 +119,9 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the predictions after the position where the round ended.
+        """Store the predictions at the placeholders after the position where the round ended.
 
-        After another drafter's round there are none.
+        After another drafter's round there are no such predictions.
         """
         state: Unit = sequence.state.drafter
         state.logits = None

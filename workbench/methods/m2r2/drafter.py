@@ -38,7 +38,7 @@ TRAIN_ADVICE = "Train a head for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
 """Names of the adapters of a layer: (before, after) its attention, and (before, after) its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""Projections of Llama-like layers that read an adapter's output. Those of keys and values are not used."""
+"""Projections of Llama-like layers that read an adapter's output. Keys and values are computed without adapters."""
 OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 """Projections of Llama-like layers whose output an adapter reads."""
 
@@ -234,7 +234,7 @@ class M2R2(EarlyExitDrafter):
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
-            ModelError: the adapters cannot be read, were trained for another target, or need other layers.
+            ModelError: the adapters cannot be read, were trained for another target, or do not fit the target's layers.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)

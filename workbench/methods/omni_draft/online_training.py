@@ -59,7 +59,7 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
-    """Return the number of tokens up to each text index at which a token ends, by this index.
+    """Return a mapping from each text index at which a token ends to the number of tokens up to this index.
 
     Args:
         text: text of the tokens.
@@ -210,7 +210,7 @@ class OnlineTrainingState:
 
     @property
     def is_due(self) -> bool:
-        """Return whether layers are being trained and have training steps left."""
+        """Return whether layers are trained, with fewer training steps so far than the maximum."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def train_stopping_head(self, n_characters: int, rejected: bool) -> None:
@@ -246,7 +246,7 @@ class OnlineTrainingState:
             direct: positions with a shared token.
             spelt: positions with a spelt token.
             shared: tokens of both vocabularies.
-            reads: number of newest tokens.
+            reads: number of newest drafter tokens that the step reads.
             share: weight λ of spelt positions.
             rate: learning rate.
         """

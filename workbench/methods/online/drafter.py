@@ -102,7 +102,7 @@ class Online(Drafter):
         return [tree for row in sequences for tree in row.drafter.draft(row)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:
-        """Draft a chain for one sequence. Return it in a list."""
+        """Draft a chain for one sequence, and return it as the only item of a list."""
         if sequence.state.drafter.trainable.runner is not sequence.models.drafter:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)

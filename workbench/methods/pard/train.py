@@ -100,7 +100,7 @@ def sample_retained(
     Args:
         follows: per step, whether a pair has a token to predict in that step. Pairs without one are dropped first:
             after the end no token is correct; the released code wraps around to the start of the text there.
-        generator: random generator of the dropped pairs; None: no others are dropped.
+        generator: random generator that draws further pairs to drop; None: no further pairs are dropped.
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]
     for step, follow in enumerate(follows[1:], 1):

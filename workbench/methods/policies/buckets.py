@@ -63,7 +63,7 @@ class Pulls:
     rng: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, batch_size: int) -> dict[int, float]:
-        """Return tokens per second by draft length, in batches of this size: mean tokens over median seconds.
+        """Return a batch's tokens per second by draft length: batch size · mean tokens per round / median seconds.
 
         The median ignores outliers of times. Token counts have few distinct values, so their median would be too
         coarse.

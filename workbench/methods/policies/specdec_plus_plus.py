@@ -115,7 +115,7 @@ class SpecDecPlusPlus(Policy):
         return Plan(self.longest, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
-        """Return whether all drafts so far are likely enough to be accepted that drafting continues.
+        """Return whether drafting continues: a rejection is unlikely enough, or the draft is shorter than `shortest`.
 
         Raises:
             ModelError: the drafter provides no hidden states, or the head was trained for another hidden size.

@@ -34,7 +34,7 @@ from workbench.models.loading import Models
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Origins of a node, as shown in the trace."""
 TREE_BUILDER = BestFirst(ranked=False)
-"""Tree builder of the draft model's tree. Others are not supported, because they draw siblings at random."""
+"""Tree builder of the draft model's tree. Tree builders that draw siblings at random are not supported."""
 
 
 class FusedState(DraftModelState):
@@ -67,13 +67,13 @@ def fuse(
 
     Args:
         tokens: tokens of the existing tree; its nodes keep their numbers.
-        parents: parents of its nodes.
+        parents: parent of each node of the existing tree.
         other: tree to merge, parents first.
         most: maximum number of nodes of `other` to add.
 
     Returns:
-        Number in the merged tree of each node of `other`, −1 if there was no room; and the added nodes of `other`, in
-        order.
+        Number in the merged tree of each node of `other`, −1 if there was no room for the node; and the indices of the
+        nodes of `other` that were added, in order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
@@ -130,7 +130,7 @@ class Rasd(TreeFromModel):
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> FusedState:
-        """Open a slot of the draft model's KV cache, and the datastore."""
+        """Return a state with a slot of the draft model's KV cache and with the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().init_state(sequence, models), store)
 

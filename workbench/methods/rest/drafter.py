@@ -77,8 +77,9 @@ class RetrievedTree:
         counts: number of read occurrences whose continuation begins with the path to each node.
         n_read: number of occurrences that were read.
         matched: number of context tokens that matched.
-        hits: number of occurrences of these tokens in the datastore.
-        entry: index in the datastore of an occurrence that continues with the first node; −1: no such occurrence.
+        hits: number of occurrences of the matched tokens in the datastore.
+        entry: index in the datastore of an occurrence that continues with the tree's first node; −1: no such
+            occurrence.
     """
 
     tokens: list[int] = field(default_factory=list[int])

@@ -34,7 +34,7 @@ If the best matchness is then below the threshold, half as many half layers are 
 
 @dataclass(slots=True)
 class Search:
-    """State of a sequence's search for half layers to skip.
+    """State of a sequence's search for half layers to skip. A half layer is an attention block or an MLP.
 
     Attributes:
         size: number of skipped half layers.
@@ -162,12 +162,12 @@ def initial_set(n_layers: int, size: int) -> HalfLayers:
 
 
 def to_bits(halves: HalfLayers, n: int) -> Bool[np.ndarray, " n"]:
-    """Encode a set as bits over the n half layers that may be skipped."""
+    """Encode a set of half layers as bits over the n half layers that may be skipped."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
-    """Decode bits over the half layers that may be skipped to a set."""
+    """Return the set of half layers that bits encode: the inverse of `to_bits`."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 

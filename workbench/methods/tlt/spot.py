@@ -4,7 +4,8 @@
     pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
 
 Of the target, a training step uses only embedding and LM head, which are not trained, because the features were
-computed when the text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
+computed when the text was verified. The feature at position s and the embedding of the token at s + 1 together predict
+the feature at s + 1, as in the training of the initial head.
 
 """
 
@@ -300,7 +301,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of the net in training, its two moments, the drafting net in two layouts, and the texts."""
+        """Return the memory in bytes of trained net, AdamW's moments, drafting net (in two layouts) and texts."""
         trained_bytes, draft_bytes = (
             sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net)
         )

@@ -145,7 +145,7 @@ class TokenRecycling(Drafter):
         return table
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tokens to which the template's ranks lead in the table."""
+        """Draft the tree that follows from the plan's template: each node's rank selects a successor from the table."""
         assert sequence.models is not None
         table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
