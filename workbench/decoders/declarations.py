@@ -126,8 +126,8 @@ class Claim:
         lacks: capabilities that the workbench lacks for a full test of this claim; a figure may be measured
             nevertheless.
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
-        home: bundled target for the measurement unless another is named. Claims about images are only measured
-            there, with a separate scale.
+        home: bundled target for the measurement unless another is named. Claims about images are measured only on this
+            target.
         matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
             retained (`Measurement.answers`).
         by_construction: why the figure follows from a definition or from the structure of the measurement, so that no

@@ -54,8 +54,8 @@ class Method:
             `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        decoder_params: parameters of its own decoder, if it does not use `DraftVerify`: see `decoder_params.py`. This
-            decoder then defines how the other parts are used.
+        decoder_params: parameters of the method's own decoder, if it does not use `DraftVerify`: see
+            `decoder_params.py`. The method's own decoder defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
         differences: differences from the paper, each in one or two sentences with its reason and its possible effect.

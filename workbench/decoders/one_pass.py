@@ -62,7 +62,7 @@ class OnePassRound:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
-        sequence: the sequence.
+        sequence: sequence of the round.
         drafting: always None, because nothing is drafted.
         segment: tokens that the target's forward pass reads.
         scratch: number of scratch positions in the KV cache before the forward pass.

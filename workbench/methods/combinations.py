@@ -35,8 +35,8 @@ class Offer:
         standing: status on the exactness board. If the combinations include the method's default policy and tree
             builder, the status of these defaults. Otherwise the status that all combinations with at most one
             non-default part have in common; if they differ, "broken" if one of them is broken, else "unproven".
-        policies: status on the exactness board of the method with each policy, by the policy's name. Verifier and tree
-            builder are this verifier and the default tree builder.
+        policies: status on the exactness board of the method with each policy, by the policy's name; with this verifier
+            and the default tree builder.
         only: name of the policy ("policy") or tree builder ("grower") if the method has only one of that kind.
         greyed: whether the pages show the combinations in grey, because the verifier is exact only for other kinds of
             drafts. Verifiers that are approximate for all drafts are not greyed.

@@ -3,8 +3,8 @@
 The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
 one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
 drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that remains after
-earlier siblings. Then the second draft may depend on the first: in the example it exists if the first has at most half
-of q.
+earlier siblings. Then the existence of a second draft may depend on the first: in the example there is a second one
+only if the probability q of the first is at most 0.5.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> It
     Args:
         q: the drafter's distribution, [V].
         kind: how the siblings are drawn.
-        depends: whether a second draft exists only if the first has at most half of q.
+        depends: whether there is a second draft only if the probability q of the first is at most 0.5.
     """
     head: list[int] = to_list(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):

@@ -64,10 +64,10 @@ class MethodInfo:
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
         promises: promise with each verifier, by name; empty if the method has only one verifier.
-        unsound: why a pair is not exact, with its deviation, by verifier and tree builder. Contains only pairs that are
-            not exact, and only verifiers that are exact for some drafts.
-        simulating: names of policies that use information that no real policy has. They make an exact method a
-            simulation.
+        unsound: why the output is not exact, with its deviation, by verifier and tree builder. Contains only inexact
+            pairs of a verifier and a tree builder, and only verifiers that are exact for some drafts.
+        simulating: names of policies that use information that no real policy has. Such a policy makes an exact method
+            a simulation.
         teaches: one sentence on what the method demonstrates.
         source: fields of the paper: "title", "authors", "year", "url", "where".
         needs: requirements besides the target.
@@ -78,7 +78,8 @@ class MethodInfo:
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
         group: group in lists, one of `declarations.GROUPS`.
-        head: kind of its trained head if `workbench train KIND --target MODEL` trains it for any target, else empty.
+        head: kind of the method's trained head if `workbench train KIND --target MODEL` trains heads of this kind for
+            any target, else empty.
     """
 
     name: str
@@ -104,8 +105,8 @@ class MethodInfo:
         """Return the facts about a registered method.
 
         Args:
-            method: the method.
-            costs: deviations of unsound pairs, as `deviation.table` returns them; by default `deviations()`.
+            method: method of the registry.
+            costs: deviations of inexact verifiers, as `deviation.table` returns them; by default `deviations()`.
         """
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}

@@ -319,8 +319,8 @@ def record_round(
     """Return the trace record of one round.
 
     Args:
-        sequence: the sequence.
-        verified_tree: verification result.
+        sequence: sequence of the round.
+        verified_tree: the draft with its verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
         results: which of the new tokens, and of earlier tentative tokens, are final now.
         timing: timing of the round.

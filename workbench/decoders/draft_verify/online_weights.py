@@ -82,7 +82,7 @@ class OnlineTrainer(ABC):
         self.n_steps, self.loss = 0, float("nan")
 
     def relative_changes(self) -> dict[str, float]:
-        """Return the change of each weight, as a share of its original norm."""
+        """Return the norm of each weight's change, relative to the norm of the original weight."""
         return {
             name: float((change.square().sum() / origin.to(change).square().sum().clamp_min(_NORMED)).sqrt())
             for name, change, origin in self._changes()

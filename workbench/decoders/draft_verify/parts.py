@@ -256,7 +256,7 @@ class Drafter(Part):
 
     @classmethod
     def batches(cls) -> bool:
-        """Return whether `propose` handles several sequences per call; otherwise it is called once per sequence."""
+        """Return whether `propose` handles several sequences per call; otherwise it is called for each sequence."""
         return cls.propose is not Drafter.propose
 
     def max_levels(self, sequence: Sequence) -> int | None:
@@ -470,7 +470,7 @@ class Policy(Part):
         """Return the draft budget of the next round. The engine limits it to the tokens that remain.
 
         Args:
-            sequence: sequence.
+            sequence: sequence whose next round is planned.
             state: result of `init_state`.
             batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
         """

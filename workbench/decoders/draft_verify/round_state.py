@@ -43,7 +43,7 @@ class RoundState:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
-        sequence: the sequence.
+        sequence: sequence of the round.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
         drafting: timing of the group of sequences with which it was drafted.
         target_input: the sequence's part of the target's forward pass: the draft, and probe positions after it.
@@ -363,7 +363,7 @@ class VerificationInput:
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the segment for layers before `probe_entry_layer`, and the function that builds it for later layers."""
+        """Return the segment for layers before `probe_entry_layer`, and a function that builds it for later layers."""
 
         def whole(stream: Float[Tensor, "n D"]) -> Segment:
             return replace(self.segment(sequence, models), states=self.entry_states(stream))

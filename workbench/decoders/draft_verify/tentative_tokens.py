@@ -65,7 +65,7 @@ def _has_tentative(sequence: Sequence) -> bool:
 
 
 def cut(sequence: Sequence, tokens: abc.Sequence[int], models: Models) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens belong to the text, why it ends (or ""), and the span of each token.
+    """Return how many new tokens belong to the text, why the text ends (or ""), and the span of each token.
 
     A tentative token has no text, and so an empty span, until it is final.
     """

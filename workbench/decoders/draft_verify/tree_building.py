@@ -122,7 +122,7 @@ class PartialTree:
     its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
     Attributes:
-        sequence: the sequence.
+        sequence: sequence that is drafted for.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
         tokens: tokens of each level, [w].

@@ -54,7 +54,7 @@ class DraftAhead(DecoderParams):
 
 @dataclass(frozen=True, slots=True)
 class AheadDraft:
-    """A draft for the next round, made before the verification of this one has ended.
+    """A draft for the next round, made before the verification of the current round has ended.
 
     Attributes:
         text: committed tokens of the sequence, and the tokens after them that the draft assumes to be accepted.

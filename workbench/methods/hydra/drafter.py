@@ -66,8 +66,8 @@ class HydraHeads(SequentialHeads):
     """K heads on the target's last hidden state and on the tokens after it. All share the target's LM head.
 
     Head k computes f + A(k) u + SiLU(W(k) f + B(k) u + b(k)) as input of the LM head. f is the hidden state, and u the
-    k embeddings, each normalised and projected to width `cond` by one matrix that all heads share. Without A and B it
-    is Medusa's head. Each head is initialised as the identity.
+    k embeddings, each normalised and projected to width `cond` by one matrix that all heads share. Without A and B the
+    head is Medusa's. Each head is initialised as the identity.
 
     Args:
         width: the target's hidden size D.
@@ -119,7 +119,7 @@ class HydraDistributions(NodeDistributions):
     Attributes:
         state: drafting state.
         features: the head's output after each node, which is the input of the LM head.
-        sequence: the sequence.
+        sequence: sequence that is drafted for.
     """
 
     state: HydraState

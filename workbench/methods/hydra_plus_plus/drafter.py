@@ -152,7 +152,7 @@ class PrefixState(HydraState):
     Attributes:
         kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.
         newest: the heads' input at the newest feature, [R]; None before the first feature.
-        features: features, [m, D] each, that these layers have not read yet.
+        features: the target's features that these layers have not read yet, in tensors [m, D].
     """
 
     kv_caches: list[DraftKVCache]
@@ -176,7 +176,7 @@ class PrefixState(HydraState):
         """Return the heads' input at new positions, vectors of width R.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence that is drafted for.
             features: the target's features at these positions.
             positions: positions in the text, after those in the KV cache.
         """
@@ -227,7 +227,7 @@ class HydraPlusPlus(Hydra):
         """Return a tree without nodes.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence that is drafted for.
             hidden: the heads' input at the newest feature.
         """
         return HydraGrowth(sequence, hidden)

@@ -1,7 +1,7 @@
 """Kangaroo: draft with the target's first layers and a small adapter after them.
 
 An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention
-layer over the exit states of the text, predicts from it the LM head's input f(s):
+layer over the exit states of the text, predicts the LM head's input f(s):
 
     position        s
     target          x(s) → layers 1 … E → h(s)
@@ -198,7 +198,7 @@ class Kangaroo(Drafter):
 
 
 def load_adapter(models: Models) -> ExitAdapter:
-    """Return the adapter that was trained for the target of `models`. It is loaded once.
+    """Return the adapter that was trained for the target of `models`, which is loaded once.
 
     Raises:
         ModelError: the adapter cannot be read, or was trained for another target.

@@ -69,10 +69,10 @@ class LexicalUnit(DistributionDrafter):
 
     A round may end at the last committed token or at any drafted one. After each of these K + 1 positions, the
     verification forward pass has m = `places` placeholders as probes: extra positions that are never accepted. A
-    placeholder attends to the text up to its position, and to earlier placeholders of the same position. The
-    placeholders after the position where the round ends predict the tokens of the next draft. So drafting needs no
-    forward pass of its own, and a round processes (K + 1) · m tokens in addition to its K drafts. Only placeholders
-    attend to placeholders, and none is committed, so the output follows the target's distribution.
+    placeholder attends to the text up to the position that it follows, and to the earlier placeholders after the same
+    position. The placeholders after the position where the round ends predict the tokens of the next draft. So drafting
+    needs no forward pass of its own, and a round processes (K + 1) · m tokens in addition to its K drafts. Only
+    placeholders attend to placeholders, and none is committed, so the output follows the target's distribution.
 
     Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3. In the paper the target is trained with
     placeholders, and its confident predictions are accepted without verification (`verifier=as-drafted`).

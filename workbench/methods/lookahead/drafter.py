@@ -77,7 +77,7 @@ class Pool:
         """Add all n-grams of a text that end at or after index `begin`.
 
         Args:
-            text: tokens.
+            text: token ids of the text.
             ngram: number of tokens per n-gram.
             begin: index in the text.
         """
@@ -151,7 +151,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Return the number of guesses in the window: all its positions but the one of the last committed token."""
+        """Return the number of guesses in the window. The last committed token, which is also in it, is not counted."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 

@@ -24,7 +24,7 @@ from workbench.models.loading import Models
 
 
 class MedusaHeads(LevelNet):
-    """K stacks of residual blocks on the target's last hidden state, each followed by the target's LM head or its own.
+    """K stacks of residual blocks on the target's last hidden state. Each feeds the target's LM head or one of its own.
 
     A block computes x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
 
@@ -90,7 +90,7 @@ class MedusaHeads(LevelNet):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
-        """Create the net from an external checkpoint, with the accuracies of ranks if the checkpoint contains them.
+        """Create the net from an external checkpoint, with the measured accuracy of each rank if the checkpoint has it.
 
         Args:
             checkpoint: weights and sizes of heads in another program's format.

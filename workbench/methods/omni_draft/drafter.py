@@ -155,7 +155,7 @@ class OmniDraft(Drafter):
             VocabularyMap.get_or_build(models, models.other_vocabulary_drafter)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are the most likely tokens."""
+        """Return the kind of siblings: deterministic, because the drafts are the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -245,7 +245,7 @@ class OmniDraft(Drafter):
         """Continue the committed text, and return the drafter's tokens.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence whose text is continued.
             state: drafting state, whose KV cache is updated.
             depth: number of target tokens that the text should give.
         """

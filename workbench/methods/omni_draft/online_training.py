@@ -1,4 +1,4 @@
-"""Online training of a drafter with a different vocabulary: losses on shared tokens and on spellings of others."""
+"""Online training of a drafter with a different vocabulary, on shared tokens and on tokens that it spells in parts."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Online(Drafter):
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, one sequence after the other, because each has its own trained copy."""
+        """Draft chains, one sequence after the other, because each sequence has its own trained copy of the layers."""
         return [tree for row in sequences for tree in row.drafter.draft(row)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:

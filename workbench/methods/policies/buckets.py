@@ -86,9 +86,9 @@ class Buckets(Policy):
     Lengths that were not used are tried first, the longest first. In batches of more than `MOST` sequences nothing is
     drafted.
 
-    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). In the paper
-    all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because acceptance
-    depends on the text.
+    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of the paper's code). In
+    the paper all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because
+    acceptance depends on the text.
     """
 
     name: ClassVar[str] = "buckets"

@@ -47,7 +47,7 @@ class AcceptanceHead(TrainedNet):
         self.last = nn.Linear(width, 1)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
-        """Return log-odds that a draft token is accepted, given that all tokens before it were.
+        """Return the log-odds that a draft token is accepted, given that all earlier draft tokens were accepted.
 
         Args:
             x: the draft model's last hidden states at the draft tokens.
@@ -70,7 +70,7 @@ LITTLE = (
 
 @dataclass(frozen=True)
 class SpecDecPlusPlus(Policy):
-    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ is the head's probability that draft i is accepted if those before it were.
+    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ: the head's probability that draft i is accepted if all earlier drafts are.
 
     In the paper's cost model the optimal rule has this form. The head reads the draft model's hidden state at the
     newest draft, so that each draft is scored before the next token is drafted (the paper's code scores it one step

@@ -94,9 +94,9 @@ def fuse(
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look up the newest tokens in a datastore, and verify both results as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The others
-    share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records its
-    origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The other
+    branches share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records
+    its origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -122,7 +122,7 @@ class Rasd(TreeFromModel):
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are most likely tokens and retrieved tokens."""
+        """Return the kind of siblings: deterministic, because tokens are the most likely ones or are retrieved."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:

@@ -122,7 +122,7 @@ class Table(InspectableState):
         """Add the target's distribution after a text to the entries of all contexts that end the text.
 
         Args:
-            text: tokens.
+            text: token ids of the text.
             tokens: most likely next tokens, descending.
             probs: probabilities of `tokens`.
         """

@@ -95,7 +95,7 @@ class Text:
         The list ends before the first m without an occurrence.
 
         Args:
-            context: tokens whose last ones are searched.
+            context: committed tokens, of which the last ones are looked up in the text.
             longest: maximum of m.
         """
         text, matches = self.tokens, list[np.ndarray]()

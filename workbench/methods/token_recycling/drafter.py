@@ -100,7 +100,7 @@ def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Store the target's 8 most likely successors of every token at its last verification, and draft by following them.
+    """Store the 8 tokens that the target last found most likely after each token, and draft a tree by following them.
 
     Every verified node updates the table, accepted or not, so rejected candidates may be drafted in later rounds. No
     draft continues after a token that was never verified.
