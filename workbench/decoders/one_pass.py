@@ -199,7 +199,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
     ) -> tuple[list[EmittedToken], str]:
-        """Append final tokens to the text, up to the first at which the text ends.
+        """Append final tokens to the text, up to the first token at which the text ends.
 
         Args:
             sequence: sequence that gets the tokens.

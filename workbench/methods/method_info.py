@@ -256,7 +256,7 @@ def save() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return the facts about all methods as JSON values, computed from the current registry, for the file."""
+    """Return the facts about all methods as JSON values, for the cached file; computed from the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 

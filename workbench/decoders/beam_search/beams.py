@@ -81,7 +81,7 @@ class Search:
             n_beams: number of beams.
             n_ends: number of end-of-text tokens. max(2, 1 + n_ends) · n_beams candidates are examined, so that enough
                 of them can continue.
-            end_reason: function that returns why a candidate with these tokens ends, or "" if it continues.
+            end_reason: function that returns why a candidate with the given tokens ends, or "" if it continues.
             length_penalty: exponent of the length that divides a finished candidate's score.
             stop_rule: one of `STOP_RULES`.
             max_length: maximum number of tokens of a text.

@@ -53,7 +53,7 @@ class BeamSearch(DecoderParams):
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
-    """Beam search of one sequence, and the hidden states of its uncommitted nodes in the KV cache.
+    """Beam search of one sequence, and the LM head's inputs at its uncommitted nodes.
 
     Attributes:
         search: beams and finished hypotheses.

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None if they exceed its context."""
+    """Return the drafter's state for the committed tokens; None if these exceed the drafter's context."""
     sequence.state.no_draft_reason = ""
     try:
         return drafter.init_state(sequence, models)

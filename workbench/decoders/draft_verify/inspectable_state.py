@@ -24,7 +24,7 @@ class StateEntry:
     """One entry of a state, for display.
 
     Attributes:
-        before: tokens that form its key.
+        before: tokens that form the entry's key.
         after: tokens drafted from the entry.
         count: count of the entry: see `StateSummary.count_meaning`.
         words: name of the entry if its key has no tokens.
@@ -74,7 +74,7 @@ class InspectableState(ABC):
         unit: plural noun for its entries.
         n_queries: number of rounds in which the drafter queried the state.
         hits: number of these rounds in which the state provided a draft.
-        n_accepted: number of accepted tokens from its drafts.
+        n_accepted: number of accepted tokens from drafts that the state provided.
         shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes drafted from it; empty: all nodes are.
     """

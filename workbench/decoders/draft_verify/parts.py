@@ -47,7 +47,7 @@ class Plan:
     nodes: int | None = None
 
     def limit_nodes(self, nodes: int) -> int:
-        """Return a number of nodes, or of levels of a chain, limited to the draft budget."""
+        """Return `nodes`, a number of nodes or of levels of a chain, limited to the draft budget."""
         return nodes if self.nodes is None else min(nodes, self.nodes)
 
 
@@ -202,7 +202,7 @@ class Part:
     """Claims of the part's paper. Each names the method with which it is measured; that method also lists it."""
 
     def make_ready(self, models: Models) -> None:
-        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        """Do slow one-time preparation for these models. Called before a run is queued or changed, in any thread."""
 
     def captured_layers(self, models: Models) -> Collection[int]:
         """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
@@ -280,8 +280,8 @@ class Drafter(Part):
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
 
-        In this case the KV cache holds the entries of the layers that have run, after its committed part, and
-        verification continues with the next layer.
+        If states are returned, the KV cache holds the entries of the layers that have run, after its committed part,
+        and verification continues with the next layer.
         """
         return None
 
@@ -383,7 +383,7 @@ class DistributionDrafter(Drafter):
 
 
 class Verifier(Part):
-    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` has the form of rules.
+    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` defines the form of rules.
 
     A verifier that learns has a state for each sequence: `init_state` creates it from the committed tokens, at the
     start and after every change of verifier during a run; `observe` may update it; a rule reads it as
@@ -472,7 +472,8 @@ class Policy(Part):
         Args:
             sequence: sequence whose next round is planned.
             state: result of `init_state`.
-            batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
+            batch: all sequences of the coming verification, this one included; the cost of a draft depends on their
+                number.
         """
         raise NotImplementedError
 

@@ -262,7 +262,7 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 
 
 def propose_again(group: abc.Sequence[RoundState]) -> None:
-    """Draft again from new drafter states: after a failed call, the old states may be inconsistent."""
+    """Create new drafter states and draft again, because after a failed call the old states may be inconsistent."""
     for sequence in [r.sequence for r in group]:
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)

@@ -112,8 +112,8 @@ def load(sequence: Sequence, data: bytes) -> None:
     """Merge the state of a file into the drafter's state.
 
     Raises:
-        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is damaged, or too large. The drafter's
-            state is unchanged.
+        TokenizerMismatchError, ModelError, CapacityError: the file does not fit the run, is damaged, or is too large.
+            The drafter's state is unchanged.
         MethodUnavailableError: the drafter has no state.
     """
     state, file = _state(sequence), from_bytes(data)

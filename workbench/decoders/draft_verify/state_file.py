@@ -31,9 +31,9 @@ class StateFile:
 
     Attributes:
         kind: kind of the state: see `kind_of`.
-        tokenizer: `tokenizer_hash` of its target's tokenizer.
-        target: name of its target.
-        arrays: the state.
+        tokenizer: `tokenizer_hash` of the tokenizer of the target with which the state was saved.
+        target: name of that target.
+        arrays: the state's arrays, by name.
     """
 
     kind: str

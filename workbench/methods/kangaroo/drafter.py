@@ -66,7 +66,7 @@ class ExitAdapter(AttentionNet):
         """Return predicted LM head inputs, given exit states at consecutive positions.
 
         Args:
-            x: exit states.
+            x: exit states: the target's hidden states after layer E.
             positions: positions in the text.
             kv_cache: KV cache of earlier positions; the new entries are appended.
         """
@@ -151,7 +151,7 @@ class Kangaroo(Drafter):
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
-        """Return a state that has read the exit states of all committed text positions but the last (not of images)."""
+        """Return a state whose adapter has read all committed text positions but the last. Images are left out."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length

@@ -84,7 +84,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Run placeholders after all committed tokens but the last. The predictions there are the first draft."""
+        """Return the target's predictions at placeholders after all committed tokens but the last: the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(sequence.committed) - 1

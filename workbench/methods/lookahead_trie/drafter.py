@@ -269,7 +269,7 @@ class LookaheadTrie(Drafter):
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:
-        """Insert all committed tokens into the trie."""
+        """Return a state whose trie contains the branches of all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), sequence.prompt_length, self.warm)
         prompt = sequence.committed[: sequence.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]

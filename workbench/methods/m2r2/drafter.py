@@ -81,7 +81,7 @@ class AdaptedHalfLayer(nn.Module):
 
 
 class Accelerators(TrainedNet):
-    """Four adapters in each of the target's first E layers. The 8 E R D weights depend on the target's width alone.
+    """Four adapters in each of the target's first E layers: 8 E R D weights, R the rank and D the target's width.
 
     Args:
         width: the target's hidden size D.

@@ -55,7 +55,8 @@ class Options(ChatHeadOptions):
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train only the adapters, which are initialised so that they change nothing.
 
-    Losses on directions (`cosine`) compare the fast stream with the target's residual stream after its last layer.
+    Loss terms that compare directions (`cosine`) compare the fast stream with the target's residual stream after its
+    last layer.
 
     Raises:
         ParameterError: the target has no such layer.

@@ -111,8 +111,8 @@ def hybrid(
 ) -> Tensor:
     """Return the loss mean D(p ‖ q) at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
 
-    p is the target's distribution over shared tokens, q the drafter's. p(t) is the target's probability of a token t
-    that the drafter tokens d₁, d₂, … spell.
+    p is the target's distribution over shared tokens, q the drafter's distribution. p(t) is the target's probability of
+    a token t that the drafter tokens d₁, d₂, … spell.
 
     Args:
         logq: the drafter's log-probabilities after each of n input tokens.

@@ -52,7 +52,7 @@ class PARDNet(FeatureNet):
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def mask_inputs(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's inputs at masks, fused with the given features."""
+        """Return the layer's inputs at mask positions: the mask embedding, fused with each of the given features."""
         return self.make_pairs(self.mask.expand_as(features), self.combine_hidden_states(features))
 
     def forward_drafts(

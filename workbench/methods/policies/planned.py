@@ -181,8 +181,8 @@ class Planned(Policy):
     def choose(self, estimates: RoundEstimates) -> int:
         """Return the draft length of the next round.
 
-        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or one that
-        is tried again.
+        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or a length
+        that is tried again to update its estimate.
         """
         n_plain = len(estimates.seconds.get(0, ()))
         if n_plain < 2 and (not n_plain or estimates.is_drafting):

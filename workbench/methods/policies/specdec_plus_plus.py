@@ -26,8 +26,8 @@ TRAIN_ADVICE = "Train an acceptance head for this draft model: workbench train a
 class AcceptanceHead(TrainedNet):
     """Acceptance head: D residual blocks x + SiLU(W x + b) on the draft model's last hidden state, then one output.
 
-    The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also repeats one
-    block D times, so that all share their weights; here each has its own weights unless `tied`.
+    The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also applies one
+    block D times; here each of the D blocks has its own weights unless `tied`.
 
     Args:
         width: the draft model's hidden size.

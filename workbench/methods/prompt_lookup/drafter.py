@@ -135,7 +135,7 @@ class NGram(Drafter):
         return index
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tokens that followed the longest suffix that occurred before."""
+        """Draft the tokens after an earlier occurrence of the longest suffix of the text that has one."""
         assert sequence.models is not None
         index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):

@@ -39,7 +39,7 @@ RETRIEVED = TreeBuilderRule(
 
 
 def store_param() -> Any:
-    """Return the declaration of a drafter's parameter for the datastore."""
+    """Return the declaration of the drafter parameter that chooses the datastore."""
     return param(
         "own",
         choices=("own", "bundled"),
@@ -48,12 +48,12 @@ def store_param() -> Any:
 
 
 def longest_param() -> Any:
-    """Return the declaration of a drafter's parameter for the longest suffix to look up."""
+    """Return the declaration of the drafter parameter that sets the longest suffix to look up."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
 def shortest_param() -> Any:
-    """Return the declaration of a drafter's parameter for the shortest match."""
+    """Return the declaration of the drafter parameter that sets the shortest match to draft from."""
     return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 

@@ -289,7 +289,7 @@ class S2D(DistributionDrafter):
         return growth
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Retain KV cache entries of accepted nodes that directly follow their parents. Other nodes are read again."""
+        """Retain KV cache entries of accepted nodes that follow their parent's entry. Other nodes are read again."""
         state: S2DState = sequence.state.drafter
         n = 0
         for node in feedback.result.path[: len(feedback.emitted)]:

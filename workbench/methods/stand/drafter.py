@@ -257,9 +257,9 @@ class Stand(DistributionDrafter):
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the distributions after the last committed token and after accepted drafts.
+        """Store the target's distributions after the last committed token and after accepted drafts.
 
-        With `everywhere`, also store those after rejected drafts.
+        With `everywhere`, also store the distributions after rejected drafts.
         """
         table: Table = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)

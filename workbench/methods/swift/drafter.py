@@ -85,13 +85,13 @@ class Swift(LayerSkippingDrafter):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:
-        """Return a search whose first set skips evenly spread layers, as many as the ratio demands."""
+        """Return a search whose first set skips evenly spread layers; `ratio` determines their number."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the half layers of the best set so far."""
+        """Return the attention blocks and MLPs that the best set so far skips."""
         state: Search = sequence.state.drafter
         return state.best
 

@@ -103,7 +103,7 @@ class Pool:
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
-        """Add a text, and drop old ones."""
+        """Add a text, and drop old texts as in `trim`."""
         self.texts.append(text)
         self.trim()
 
@@ -127,8 +127,8 @@ class Pool:
             n: maximum number of texts.
             longest: maximum number of positions per window.
 
-        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, because the long answers of the current step,
-        which matter most, are not finished yet when there is time to train).
+        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (texts of the last two steps: the long answers of the current
+        step, which matter most, are not finished yet when there is time to train).
         """
         self.trim()
         candidates = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
