@@ -160,7 +160,7 @@ class PartialTree:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
-        """Return the distributions after nodes of the last level. `chosen`: their indices in it; by default, all nodes."""
+        """Return the distributions after nodes of the last level. `chosen`: indices in this level; by default, all."""
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
