@@ -1,4 +1,4 @@
-"""Base of decoders that do not draft: a round is one forward pass of the target for all their sequences.
+"""Base of decoders that do not draft: a round is one forward pass of the target for all sequences of the decoder.
 
 A subclass defines the input of a sequence's forward pass (`segment`) and the use of its logits (`advance`). This module
 batches the forward passes, isolates errors, and records tokens, times and tentative tokens.

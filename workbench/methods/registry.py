@@ -1,4 +1,4 @@
-"""Registry of all methods. Code that lists, describes, runs or tests methods reads it."""
+"""Registry of all methods. Code that lists, describes, runs or tests methods reads this registry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Beam search on token ids and scores: extend running beams, collect finished ones, decide when to stop.
 
-This module has no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of Hugging
+This module runs no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of Hugging
 Face's `generate(num_beams=…)`, whose results this search reproduces.
 """
 

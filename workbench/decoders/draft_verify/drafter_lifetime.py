@@ -1,9 +1,9 @@
 """Lifetime of a drafter's state for a sequence: creation, full context, a change of drafter, release.
 
 A drafter that learns from the text and the target's outputs has a key for its state (`Drafter.state_key`). When another
-drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. Its state is used again
-when a drafter with the same key is chosen. An inactive drafter is released when the sequence ends or changes to a
-decoder of another kind.
+drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. The inactive drafter's
+state is used again when a drafter with the same key is chosen. An inactive drafter is released when the sequence ends
+or changes to a decoder of another kind.
 """
 
 from __future__ import annotations

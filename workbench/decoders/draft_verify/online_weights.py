@@ -1,4 +1,4 @@
-"""Online training of a drafter's weights: inspect, save, load and reset them."""
+"""Online training of a drafter's weights: inspect, save, load and reset the trained weights."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     """Return a summary of the state, as JSON values.
 
     Returns:
-        "kind": kind of the state (`kind_of`), "" if the drafter has none; "title", "unit", "hits" and "shared": see
-        `InspectableState`; "entries", "bound", "n_bytes" and "most_bytes": see `StateSummary`; "asked": number of
-        rounds in which the drafter queried the state; "kept": number of accepted tokens from its drafts; "saves":
-        whether it can be saved; "counted": meaning of the counts; "top": [{"before", "after", "count"}]; "made": the
-        entry used for the latest draft {"round", "before", "after"}, or None.
+        Object with "kind" (`kind_of` the state, "" if the drafter has no state), "title", "unit", "hits" and "shared"
+        as in `InspectableState`, "entries", "bound", "n_bytes" and "most_bytes" as in `StateSummary`, "asked" (number
+        of rounds in which the drafter queried the state), "kept" (number of accepted tokens from the state's drafts),
+        "saves" (whether the state can be saved), "counted" (meaning of the counts), "top" (list of {"before", "after",
+        "count"}) and "made" (entry used for the latest draft, {"round", "before", "after"}, or None).
     """
     state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
     if state is None:

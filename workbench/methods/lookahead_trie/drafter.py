@@ -240,9 +240,10 @@ _numbers = itertools.count()
 class LookaheadTrie(Drafter):
     """Insert prompt and output into a trie, and draft the subtree of the highest scores below the newest tokens.
 
-    The longest suffix is used whose subtree has at least as many nodes as the plan has levels; without one, the suffix
-    with the largest subtree. By default output counts only break ties between prompt counts; a larger `output_weight`
-    raises their weight. Prompt counts are stored per request, and dropped when the request ends.
+    The draft continues the longest suffix of the text whose subtree has at least as many nodes as the plan has levels;
+    if there is none, the suffix with the largest subtree. By default output counts only break ties between prompt
+    counts; a larger `output_weight` raises their weight. Prompt counts are stored per request, and dropped when the
+    request ends.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """

@@ -1,8 +1,8 @@
 """M2R2: an accelerated residual stream, parallel to the target's own, is close to the final state after a few layers.
 
 Early exit reads the residual stream h after layer E, but h also has to carry information for the later layers. A second
-residual stream r does not. It starts equal to h and passes the same E layers, where each attention and each MLP is
-between two low-rank adapters A = 1 + B C. It attends to the keys and values of the first stream.
+residual stream r does not. The stream r starts equal to h and passes the same E layers, where each attention and each
+MLP is between two low-rank adapters A = 1 + B C. It attends to the keys and values of the first stream.
 
     slow     h ← h + O · attention( Q h, K h, V h )               h ← h + MLP( h )         for each token read
     fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ MLP( A″ r )   where a token is predicted

@@ -42,7 +42,7 @@ class Batch:
         self.peak = self.peak if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Return whether at most the share `share` of the batch's sequences still runs, or the batch is one sequence."""
+        """Return whether no more than a given share of the batch's sequences still runs, or only one ever ran."""
         return self.peak == 1 or self.running <= share * self.peak
 
     @classmethod

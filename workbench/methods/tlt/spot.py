@@ -1,7 +1,7 @@
 """Spot training: train EAGLE's layer while it drafts, on features that decoding has computed anyway.
 
-    texts that the target generates ─► tokens and features, tagged with the step of its weights ─► pool
-    pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
+    texts that the target generates ─► tokens and features, with the version of the target's weights ─► pool
+    pool, only the last two versions ─► random windows ─► training step ─► the net that drafts from now on
 
 Of the target, a training step uses only embedding and LM head, which are not trained, because the features were
 computed when the text was verified. The feature at position s and the embedding of the token at s + 1 together predict
