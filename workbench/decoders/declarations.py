@@ -61,12 +61,12 @@ class Measurement:
 
     Attributes:
         value: the figure.
-        low: lower end of its 95 % interval, or of the observed range; equal to the value if it is exact.
-        high: upper end of this interval.
+        low: lower end of the figure's 95 % interval, or of the observed range; equal to the value if it is exact.
+        high: upper end of this interval or range.
         n: number of observations (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and anything else needed to interpret the figure.
-        answers: for an approximate rule, ratio of its correct answers to those of the exact rule in the same runs:
-            "value", and the ends "low" and "high" of its 95 % interval. None: no answers were checked.
+        answers: for an approximate rule, ratio of its number of correct answers to the number with the exact rule in
+            the same runs: "value", and the ends "low" and "high" of its 95 % interval. None: no answers were checked.
     """
 
     value: float
@@ -78,9 +78,9 @@ class Measurement:
 
     @property
     def keeps_answers(self) -> bool | None:
-        """Return whether the rule retains at least the share `MIN_RETAINED` of the correct answers.
+        """Return whether the rule retains at least the share `MIN_RETAINED` of the exact rule's correct answers.
 
-        None if the interval contains `MIN_RETAINED`, or if no answers were checked.
+        The result is None if the interval contains `MIN_RETAINED`, or if no answers were checked.
         """
         if self.answers is None or self.answers["low"] < MIN_RETAINED <= self.answers["high"]:
             return None
@@ -126,8 +126,8 @@ class Claim:
         lacks: capabilities that the workbench lacks for a full test of this claim; a figure may be measured
             nevertheless.
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
-        home: bundled target for the measurement unless another is named. Claims about images are only measured
-            there, with a separate scale.
+        home: bundled target for the measurement unless another is named. Claims about images are measured only on this
+            target.
         matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
             retained (`Measurement.answers`).
         by_construction: why the figure follows from a definition or from the structure of the measurement, so that no
@@ -163,7 +163,7 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """Name of the claim, "method/key"."""
+        """Return the name of the claim: "method/key"."""
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
@@ -279,11 +279,12 @@ class Head:
 
     Attributes:
         net: class of the head (`workbench.methods.common.trained_net.TrainedNet`).
-        idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
+        idea: text for the head's model card: the head's inputs and source; may contain the net's sizes as fields in
+            braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
-        folder_suffix: last part of its folder's name, after the target's name; empty: its kind.
-        agreement: text for its model card: definition of agreement at a position of held-out text. The learning curve
-            shows the share of positions with agreement.
+        folder_suffix: last part of the name of the head's folder, after the target's name; empty: the head's kind.
+        agreement: text for the head's model card: definition of agreement between head and target at a position of
+            held-out text. The learning curve shows the share of positions with agreement.
         train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
             writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated
             with the dataclass of its options; `recipe` is then a new name: `workbench train RECIPE` runs the function,

@@ -54,9 +54,9 @@ class Method:
             `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        decoder_params: parameters of its own decoder, if it does not use `DraftVerify`: see `decoder_params.py`. This
-            decoder then defines how the other parts are used.
-        idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
+        decoder_params: parameters of the method's own decoder, if it does not use `DraftVerify`: see
+            `decoder_params.py`. The method's own decoder defines how the other parts are used.
+        idea: two to five sentences on how the method works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
         differences: differences from the paper, each in one or two sentences with its reason and its possible effect.
         order: position of the method among the methods that come with the workbench, from 0.
@@ -159,7 +159,7 @@ class Method:
         """Return the guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
 
         The guarantee with the default verifier is `promise`. A verifier that is not exact for these drafts makes the
-        method approximate; an exact one makes an approximate method exact.
+        method approximate; an exact verifier makes an approximate method exact.
         """
         if not self.other_verifiers:
             return {}

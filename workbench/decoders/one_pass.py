@@ -1,4 +1,4 @@
-"""Base of decoders that do not draft: a round is one forward pass of the target for all their sequences.
+"""Base of decoders that do not draft: a round is one forward pass of the target for all sequences of the decoder.
 
 A subclass defines the input of a sequence's forward pass (`segment`) and the use of its logits (`advance`). This module
 batches the forward passes, isolates errors, and records tokens, times and tentative tokens.
@@ -62,8 +62,8 @@ class OnePassRound:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
-        sequence: the sequence.
-        drafting: None: nothing is drafted.
+        sequence: sequence of the round.
+        drafting: always None, because nothing is drafted.
         segment: tokens that the target's forward pass reads.
         scratch: number of scratch positions in the KV cache before the forward pass.
         logits: target logits at the segment's tokens, [n, V].
@@ -199,7 +199,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
     ) -> tuple[list[EmittedToken], str]:
-        """Append final tokens to the text, up to the first at which the text ends.
+        """Append final tokens to the text, up to the first token at which the text ends.
 
         Args:
             sequence: sequence that gets the tokens.

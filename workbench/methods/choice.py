@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 PREFERRED = ("draft-model", "prompt-lookup", "llada")
-"""Preferred methods; the first that can run is the default. The second is exact and needs only a target that generates
-from left to right. The last is for masked-diffusion models."""
+"""Names of the preferred methods, in order; the first method that can run is the default. The second is exact and needs
+only a target that generates from left to right. The last is for masked-diffusion models."""
 
 
 def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
     """Return the first method of `PREFERRED` that can run, and why the preferred method before it cannot.
 
     Args:
-        why_not: function that returns why the method of a name cannot run with the current models; "" if it can.
+        why_not: function that gets a method's name and returns why this method cannot run with the current models; ""
+            if it can.
 
     Returns:
         Name of the method, and the reason why the method before it in `PREFERRED` cannot run; "" for the first. The

@@ -21,7 +21,7 @@ CELL_CHOICES = ("policy", "grower")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Combinations of a method in one cell of the matrix that have the same promise.
+    """One method's combinations of parts in one cell of the matrix of drafters by verifiers, all with the same promise.
 
     Attributes:
         method: registry name.
@@ -35,7 +35,8 @@ class Offer:
         standing: status on the exactness board. If the combinations include the method's default policy and tree
             builder, the status of these defaults. Otherwise the status that all combinations with at most one
             non-default part have in common; if they differ, "broken" if one of them is broken, else "unproven".
-        policies: status on the exactness board of each policy, with this verifier and the default tree builder.
+        policies: status on the exactness board of the method with each policy, by the policy's name; with this verifier
+            and the default tree builder.
         only: name of the policy ("policy") or tree builder ("grower") if the method has only one of that kind.
         greyed: whether the pages show the combinations in grey, because the verifier is exact only for other kinds of
             drafts. Verifiers that are approximate for all drafts are not greyed.
@@ -62,7 +63,7 @@ class Offer:
 def matrix(
     methods: Iterable[Method], standings: Mapping[str, str], choices: Mapping[tuple[str, str], str] | None = None
 ) -> dict[str, Any]:
-    """Return the matrix of drafters by verifiers. A cell has the methods that combine both, or why the pair is unsound.
+    """Return the matrix of drafters by verifiers: the methods that combine each pair, or why the pair is not exact.
 
     Args:
         methods: methods of the registry; those that do not draft are left out.
@@ -71,8 +72,9 @@ def matrix(
 
     Returns:
         `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
-            `methods` (titles) and `cells`, one per verifier. A cell has `offers` (see `Offer`); `reason`: why the pair
-            would be unsound, if there are no offers (empty: the pair would be sound, but no method offers it);
+            `methods` (titles) and `cells`, one per verifier. A cell has `offers` (see `Offer`); `reason`: if there are
+            no offers, why the verifier would not be exact for the drafter (empty: it would be exact, but no method
+            offers the pair);
             `approximate`: whether the verifier is approximate for all drafts.
     """
     drafting = [method for method in methods if method.is_speculative]
@@ -110,7 +112,7 @@ def offers(
         method: a method that drafts.
         verifier: name of the verifier, as `title` returns it.
         standing: status on the exactness board of the method with its default parts.
-        evidence: status there of the method with one non-default part, by (`setting_name`, promise).
+        evidence: status on that board of the method with one non-default part, by (`setting_name`, promise).
     """
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:
@@ -161,7 +163,7 @@ def offers(
 
 
 def has_default_parts(configured: ConfiguredMethod) -> bool:
-    """Return whether verifier, policy and tree builder are the method's defaults. The exactness board tests these."""
+    """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
     method, grower = configured.method, next(iter(configured.method.tree_builders), None)
     pairs = (
         (configured.verifier, method.verifier),
@@ -177,7 +179,7 @@ def setting_name(configured: ConfiguredMethod) -> str:
 
 
 def changed_params(configured: ConfiguredMethod) -> str:
-    """Return the parameters that differ from their defaults, as "name=value" separated by commas, or "defaults"."""
+    """Return the parameters with non-default values, as "name=value" separated by commas; "defaults" if none."""
     specs = configured.method.params
     values = {k: v for k, v in configured.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
@@ -186,11 +188,11 @@ def changed_params(configured: ConfiguredMethod) -> str:
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
     """Combine the exactness-board statuses of several combinations to one status.
 
-    It is the status of the default combination, or else the status that all have in common. Otherwise it is "broken" if
-    one of them is broken, else "unproven".
+    The result is the status of the default combination if it is among them, or else the status that all combinations
+    have in common. If their statuses differ, the result is "broken" if one of them is "broken", else "unproven".
 
     Args:
-        pairs: (whether the combination is the default, status) of each. Without any, "" is returned.
+        pairs: (whether the combination is the default, status) of each combination. If there are none, "" is returned.
     """
     usual, statuses = [status for is_usual, status in pairs if is_usual], {status for _, status in pairs}
     if usual or len(statuses) < 2:

@@ -3,8 +3,8 @@
 The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
 one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
 drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that remains after
-earlier siblings. Then the second draft may depend on the first: in the example it exists if the first has at most half
-of q.
+earlier siblings. Then the existence of a second draft may depend on the first: in the example there is a second one
+only if the probability q of the first is at most 0.5.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
 """Number of bisection steps in the search for a token's cumulative probability."""
 LEAST = 0.005
-"""Smallest deviation that is shown, with two digits. A smaller one does not demonstrate that the rule is inexact."""
+"""Smallest deviation that texts show. They round to two digits, so a smaller deviation would appear as 0.00."""
 
 
 def explain_unsound(
@@ -40,8 +40,8 @@ def explain_unsound(
 ) -> str:
     """Return why a verifier is not exact for a method's drafts, with the deviation of its output; "" if it is exact.
 
-    If the verifier is exact for no drafts at all, the text contains no deviation, because it depends on the verifier's
-    parameters. Each run shows it then.
+    If the verifier is exact for no drafts at all, the text contains no deviation, because the deviation depends on the
+    verifier's parameters. Each run with such a verifier shows its own deviation.
 
     Args:
         method: the method that drafts.
@@ -74,10 +74,13 @@ def explain_configured(configured: ConfiguredMethod) -> str:
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """Return `output_deviation`, rounded to three digits, of each unsound verifier and kind of siblings of methods.
+    """Return the deviation of each verifier's output for the kinds of siblings for which the verifier is not exact.
+
+    Args:
+        methods: methods whose verifiers and kinds of siblings are combined.
 
     Returns:
-        Deviation by the verifier's name and the value of the siblings' `Sampling`.
+        `output_deviation`, rounded to three digits, by the verifier's name and the value of the siblings' `Sampling`.
     """
     deviations: dict[str, dict[str, float]] = {}
     for method in methods:
@@ -94,17 +97,22 @@ def unsound_kinds(
 ) -> list[Sampling]:
     """Return the kinds of siblings that a method may draft and for which the verifier is not exact.
 
-    Empty for a verifier that is exact for no drafts at all.
+    The list is empty for a verifier that is exact for no drafts at all.
     """
     siblings = siblings_of(method.drafter, tree_builder or next(iter(method.tree_builders), None))
     return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
 
 
 def output_deviation(verifier: Verifier, kind: Sampling) -> float:
-    """Return the total variation between p and a verifier's output at a position with two drafts of that kind.
+    """Return the total variation between p and a verifier's output at a position with two drafts of one kind.
 
-    If the number of drafts may depend on the first one, return the larger deviation of both cases. Return 0.0 if drafts
-    of this kind are not pairs of siblings, or if the verifier's rule depends on more than one position.
+    p is the target's distribution `P` of the fixed example. If the second draft may depend on the first, the result is
+    the larger one of the deviations with and without this dependence. It is 0.0 if drafts of this kind are not pairs of
+    siblings, or if the verifier's rule depends on more than one position.
+
+    Args:
+        verifier: verifier whose rule is applied.
+        kind: how the two drafts are drawn.
     """
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
@@ -118,12 +126,12 @@ def output_deviation(verifier: Verifier, kind: Sampling) -> float:
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
-    """Yield every pair of siblings that can be drafted, with its probability. Without a second draft, yield one node.
+    """Yield every pair of siblings that can be drafted, with its probability; one node if there is no second draft.
 
     Args:
         q: the drafter's distribution, [V].
         kind: how the siblings are drawn.
-        depends: whether a second draft exists only if the first has at most half of q.
+        depends: whether there is a second draft only if the probability q of the first is at most 0.5.
     """
     head: list[int] = to_list(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
@@ -154,7 +162,7 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
 
 
 def emitted_distribution(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
-    """Return the output distribution at the siblings' position, from the rule's accept probabilities and residual.
+    """Return the distribution of the emitted token at the siblings' position, [V], if a verifier's rule is applied.
 
     Args:
         verifier: verifier whose rule is applied.

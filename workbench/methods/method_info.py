@@ -1,4 +1,4 @@
-"""Facts about methods that are available without PyTorch: names, promises, needs and parameters, to check a request.
+"""Facts about methods, available without PyTorch: names, promises, needs and parameters, so that requests are checked.
 
 A file in the user's cache folder contains these facts. The first process that needs them after a declaration has
 changed writes the file from the registry. If the registry has been imported already, or if there are user-defined
@@ -44,7 +44,7 @@ def describe_needs(needs: Sequence[str]) -> str:
     """Return a method's requirements as text.
 
     Args:
-        needs: requirements as in `Part.needs`. A name that `NEEDS` lacks is a kind of trained head.
+        needs: requirements as in `Part.needs`. A name that is not in `declarations.NEEDS` is a kind of trained head.
     """
     if not needs:
         return "nothing but the target"
@@ -64,10 +64,10 @@ class MethodInfo:
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
         promises: promise with each verifier, by name; empty if the method has only one verifier.
-        unsound: why a pair is not exact, with its deviation, by verifier and tree builder. Contains only pairs that are
-            not exact, and only verifiers that are exact for some drafts.
-        simulating: names of policies that use information that no real policy has. They make an exact method a
-            simulation.
+        unsound: why the output is not exact, with its deviation, by verifier and tree builder. Contains only inexact
+            pairs of a verifier and a tree builder, and only verifiers that are exact for some drafts.
+        simulating: names of policies that use information that no real policy has. Such a policy makes an exact method
+            a simulation.
         teaches: one sentence on what the method demonstrates.
         source: fields of the paper: "title", "authors", "year", "url", "where".
         needs: requirements besides the target.
@@ -78,7 +78,8 @@ class MethodInfo:
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
         group: group in lists, one of `declarations.GROUPS`.
-        head: kind of its trained head if `workbench train KIND --target MODEL` trains it for any target, else empty.
+        head: kind of the method's trained head if `workbench train KIND --target MODEL` trains heads of this kind for
+            any target, else empty.
     """
 
     name: str
@@ -104,8 +105,8 @@ class MethodInfo:
         """Return the facts about a registered method.
 
         Args:
-            method: the method.
-            costs: deviations of unsound pairs, as `deviation.table` returns them; by default `deviations()`.
+            method: method of the registry.
+            costs: deviations of inexact verifiers, as `deviation.table` returns them; by default `deviations()`.
         """
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
@@ -187,7 +188,7 @@ def methods() -> list[MethodInfo]:
 
 
 def drafting_with(kind: str) -> list[str]:
-    """Return the names of the methods that use heads of this kind."""
+    """Return the names of the methods that draft with trained heads of one kind, such as "medusa"."""
     return [method.name for method in methods() if kind in method.needs]
 
 
@@ -199,11 +200,11 @@ def trainable_heads() -> list[str]:
 def get(name: str) -> MethodInfo:
     """Return the facts about a method by name.
 
-    The registry is imported only if the file cannot be used: it is stale or lacks the name, or user code may have
-    replaced the method, for example with another verifier (`register(…, replace=True)`).
+    The registry is imported only if the file with the facts cannot be used: it is stale or lacks the name, or user code
+    may have replaced the method, for example with another verifier (`register(…, replace=True)`).
 
     Raises:
-        UnknownNameError: with the nearest known names.
+        UnknownNameError: no method has this name; the message lists the nearest known names.
     """
     if _has_registry() or has_user_methods() or is_stale():
         return MethodInfo.of(_registry().get(name))
@@ -235,18 +236,18 @@ def sampling() -> Mapping[str, ParamSpec]:
 
 
 def is_stale() -> bool:
-    """Return whether the file is missing, damaged, or older than a change of a declaration."""
+    """Return whether the file with the facts is missing, damaged, or older than the last change of a declaration."""
     return not _cached().methods
 
 
 @cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
-    """Return the deviations of unsound verifiers: see `workbench.methods.deviation.table`. This may take seconds."""
+    """Return how far outputs of inexact verifiers deviate: see `deviation.table`. This may take seconds."""
     return save()["deviations"] if is_stale() else _cached().deviations
 
 
 def save() -> dict[str, Any]:
-    """Return `facts()`. Also write the file, unless user-defined methods may have replaced methods of the catalogue."""
+    """Return `facts()`. Write them to the user's cache folder, too, unless there may be user-defined methods."""
     content = facts()
     if not has_user_methods():
         disk_cache.write(CACHE, content)
@@ -255,7 +256,7 @@ def save() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return the content of the file, computed from the current registry."""
+    """Return the facts about all methods as JSON values, for the cached file; computed from the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
@@ -270,7 +271,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all declarations: whole `__init__` files, and the fields of every class in the other files."""
+    """Return a hash of all methods' declarations: `__init__` files, and the class fields in the other files."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
@@ -307,7 +308,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Content of the file in the cache folder."""
+    """Facts about all methods, as read from the file in the user's cache folder."""
 
     methods: Mapping[str, MethodInfo]
     sampling: Mapping[str, ParamSpec]
@@ -316,7 +317,7 @@ class _Facts:
 
 @cache
 def _cached() -> _Facts:
-    """Read the file once per process. The result is empty if the file is missing, damaged or out of date."""
+    """Read the file with the facts once per process. The result is empty if it is missing, damaged or out of date."""
     wire = disk_cache.read(CACHE)
     if wire.get("fingerprint") != fingerprint():
         return _Facts({}, {}, {})
@@ -329,7 +330,7 @@ def _cached() -> _Facts:
 
 
 def _registry() -> Any:
-    """Import the registry, and write the file for the next process if there is none."""
+    """Import the registry, and write the file with the facts for the next process if it is out of date."""
     from workbench.methods import registry
 
     if is_stale():

@@ -1,4 +1,4 @@
-"""Registry of all methods. Code that lists, describes, runs or tests methods reads it."""
+"""Registry of all methods. Code that lists, describes, runs or tests methods reads this registry."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def register(entry: Method, replace: bool = False) -> Method:
         replace: whether to replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken (the message names both places), another method has a different net for the same
-            kind of head, or the promise does not follow from the method's parts.
+        ValueError: the name is taken (the message names the files of both methods), another method has a different net
+            for the same kind of head, or the method's parts do not keep its promise.
     """
     current = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
     assert current is not None
@@ -79,7 +79,7 @@ def _load_catalogue() -> tuple[str, ...]:
 
 @cache
 def _catalogue() -> tuple[str, ...]:
-    """Import the packages beside this file; those that define `METHOD` are methods, the others shared code."""
+    """Import the packages beside this file, register each `METHOD`, and return the methods' names in order."""
     found = pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}.")
     modules = [importlib.import_module(info.name) for info in found if info.ispkg]
     modules = sorted((m for m in modules if hasattr(m, "METHOD")), key=lambda module: module.METHOD.order)
@@ -99,7 +99,7 @@ def _take(found: Any, place: str) -> None:
 
 
 def _load() -> None:
-    """Load all methods once. A file that uses the registry while it is loaded gets the methods that precede it."""
+    """Load all methods once. A file that lists methods while it is being loaded gets the methods loaded before it."""
     global _is_loaded
     with _LOADING:
         if not _is_loaded:
@@ -206,7 +206,7 @@ def get(name: str) -> Method:
     """Return a method by name.
 
     Raises:
-        UnknownNameError: with the nearest known names.
+        UnknownNameError: no method has this name; the message lists the nearest known names.
     """
     _load()
     if name not in _methods:
@@ -221,7 +221,7 @@ def methods() -> Iterator[Method]:
 
 
 def heads() -> dict[str, Head]:
-    """Return the trained heads that methods and parts need, by kind. The first head of a kind defines its training."""
+    """Return the trained heads that methods and their parts need, by kind: for each kind, the first declared head."""
     by_kind: dict[str, Head] = {}
     for method in methods():
         for head in (method.head, *(part.head for part in method.parts)):

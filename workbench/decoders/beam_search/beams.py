@@ -1,7 +1,7 @@
 """Beam search on token ids and scores: extend running beams, collect finished ones, decide when to stop.
 
-This module has no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of
-Hugging Face's `generate(num_beams=…)`, whose results it reproduces.
+This module runs no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of Hugging
+Face's `generate(num_beams=…)`, whose results this search reproduces.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Search:
             n_beams: number of beams.
             n_ends: number of end-of-text tokens. max(2, 1 + n_ends) · n_beams candidates are examined, so that enough
                 of them can continue.
-            end_reason: function that returns why a candidate with these tokens ends, or "" if it continues.
+            end_reason: function that returns why a candidate with the given tokens ends, or "" if it continues.
             length_penalty: exponent of the length that divides a finished candidate's score.
             stop_rule: one of `STOP_RULES`.
             max_length: maximum number of tokens of a text.

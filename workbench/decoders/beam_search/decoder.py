@@ -53,7 +53,7 @@ class BeamSearch(DecoderParams):
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
-    """Beam search of one sequence, and the hidden states of its uncommitted nodes in the KV cache.
+    """Beam search of one sequence, and the LM head's inputs at its uncommitted nodes.
 
     Attributes:
         search: beams and finished hypotheses.
@@ -78,13 +78,13 @@ class BeamSearchDecoder(OnePassDecoder):
         _note_sampling(sequence)
 
     def revoke(self, sequence: Sequence) -> None:
-        """Revoke the tentative tokens and start a new search after the committed text, in case the change fails."""
+        """Revoke the tentative tokens before a change of decoder, and start a new search in case the change fails."""
         state = sequence.state
         sequence.report.revoked += sorted(state.tentative)
         sequence.state, sequence.cache_slot.scratch = BeamState(), 0
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the newest token of every beam, or the last committed token in the first round of a search."""
+        """Return the forward pass's input: each beam's newest token, or the last committed token in the first round."""
         slot, state, device = sequence.cache_slot, sequence.state, self.models.target.device
         beams = state.search.beams
         if not any(beam.tokens for beam in beams):  # the root itself has no cache entry

@@ -56,19 +56,19 @@ class Acceptance:
         q: draft probability of each node, [N].
         top_tokens: the target's most likely tokens, [N+1, 8].
         top_probs: probabilities of `top_tokens`, [N+1, 8].
-        top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
-        ranking: the drafter's most likely tokens and their probabilities, if the tree has no `q`, [2, M, 8].
+        top_q: the most likely tokens of each of M draft distributions, and their probabilities, [2, M, 8].
+        ranking: the same for the drafter's ranking, if the tree has no `q`; see `DraftTree.ranking`, [2, M, 8].
         score: the rule's score of each node, [N].
-        inputs: inputs of the rules, named by `reason`, [I, N].
-        rule_index: index of each node's rule, [N].
-        child_q_rows: index of the draft distribution at each position, [N+1].
-        ranking_rows: index of the ranking at each position, [N+1].
+        inputs: values of the rules' I inputs at each node, [I, N]; `reason` has their names.
+        rule_index: index of each node's rule in `reason`, [N].
+        child_q_rows: index of the draft distribution at each position, [N+1]; −1 if there is none.
+        ranking_rows: index of the ranking at each position, [N+1]; −1 if there is none.
         distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
         probes: tokens, parents and positions of the probes, [3, P].
-        columns: columns of the tree builder, [≤ 3, N].
+        columns: rows of numbers that explain the tree's shape (`TreeExplanation.columns`), at most three, [≤ 3, N].
         exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
         uniform: uniform random number of each node's test; None if the rule draws none.
-        reason: the rules, and the names of their inputs.
+        reason: the verifier's rules, and the names of their inputs.
         is_upper_bound: whether `distribution_error` is an upper bound.
         raw_logits: the target's unprocessed logits, [N+1, V], if log-probabilities are requested. They stay on the
             device.
@@ -263,8 +263,8 @@ class VerifiedTree:
         tree: draft tree; its tensors are on the device.
         acceptance: results of the acceptance rule.
         result: accepted path, and the token after it.
-        n_accepted: number of accepted nodes. If the exact rule's probabilities are known and the verifier draws random
-            numbers: its expected value.
+        n_accepted: number of accepted nodes; its expected value if the exact rule's probabilities are known and the
+            verifier finds the path by the default walk.
         probe_sources: source of each probe position.
     """
 
@@ -301,7 +301,7 @@ class VerifiedTree:
         return [source] * len(self.acceptance.tokens) if isinstance(source, str) else list(source)
 
     def emitted_tokens(self, base: int, spans: abc.Sequence[tuple[str, int, int]]) -> list[EmittedToken]:
-        """Return the tokens that the result adds to a text of `base` tokens, one for each span of text."""
+        """Return the tokens that the round adds to a text of `base` tokens. `spans`: text, start and end of each."""
         result, acceptance, tokens = self.result, self.acceptance, list[EmittedToken]()
         for i, (text, start, end) in enumerate(spans):
             if i < len(result.path):
@@ -326,12 +326,12 @@ def record_round(
     """Return the trace record of one round.
 
     Args:
-        sequence: the sequence.
-        verified_tree: verification result.
+        sequence: sequence of the round.
+        verified_tree: the draft with its verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
         results: which of the new tokens, and of earlier tentative tokens, are final now.
         timing: timing of the round.
-        context: the engine's texts of tokens, and whether it stores top tokens and entropy.
+        context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
     assert sequence.trace is not None
     token_text, full = context.token_text, context.record
@@ -407,7 +407,7 @@ def record_round(
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return (rule of each node, inputs of the rules), with None for untested nodes. New rules are added to `known`."""
+    """Return the rule name of each node and the values of each rule input, None at untested nodes; update `known`."""
     n, reason = len(tested), found.reason
     if reason is None:
         return [None] * n, {}

@@ -14,11 +14,11 @@ CHUNK = 512
 
 
 def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, first: int = 0) -> HiddenStates:
-    """Return the target's states at the committed positions from `first` on, without the last one (not yet processed).
+    """Return the target's hidden states at the committed positions from `first` on, except the unprocessed last one.
 
     States captured during prefill are used if they match. Otherwise, as after a change of drafter or images, the target
-    processes the tokens again and writes the same keys and values into its KV cache. If the selection does not
-    include the LM head's input, it stops after the last requested layer.
+    processes the tokens again and writes the same keys and values into its KV cache. If the selection does not include
+    the LM head's input, this forward pass stops after the last requested layer.
     """
     target, slot, end = models.target, sequence.cache_slot, len(sequence.committed) - 1
     if slot.prefill_states.selection == selection and slot.prefill_states.n == end:

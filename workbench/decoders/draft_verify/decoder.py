@@ -60,5 +60,5 @@ class DraftVerify(SequenceLifetime):
         return self.each(rounds, RoundState.walk)
 
     def commit(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Commit accepted and next tokens to KV cache and text, drop rejected ones, and pass feedback to the parts."""
+        """Commit the accepted path and the token after it, drop rejected nodes, and pass feedback to the parts."""
         return self.each(rounds, lambda r: r.commit(self.context))

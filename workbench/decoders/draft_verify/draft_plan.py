@@ -1,4 +1,4 @@
-"""Former path of `Plan`, for drafters and policies that are older than its move to `parts.py`."""
+"""Former path of `Plan`, for drafters and policies that were written before `Plan` moved to `parts.py`."""
 
 from workbench.decoders.draft_verify.parts import Plan
 

@@ -1,9 +1,9 @@
-"""Life of a drafter's state for a sequence: creation, full context, a change of drafter, release.
+"""Lifetime of a drafter's state for a sequence: creation, full context, a change of drafter, release.
 
 A drafter that learns from the text and the target's outputs has a key for its state (`Drafter.state_key`). When another
-drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. Its state is used again
-when a drafter with the same key is chosen. It is released when the sequence ends or changes to a decoder of another
-kind.
+drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. The inactive drafter's
+state is used again when a drafter with the same key is chosen. An inactive drafter is released when the sequence ends
+or changes to a decoder of another kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None if they exceed its context."""
+    """Return the drafter's state for the committed tokens; None if these exceed the drafter's context."""
     sequence.state.no_draft_reason = ""
     try:
         return drafter.init_state(sequence, models)
@@ -36,7 +36,7 @@ def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> 
 
 
 def levels_left(sequence: Sequence) -> int:
-    """Return how many levels the sequence's drafter can still draft. Report once if its context is full."""
+    """Return how many levels the sequence's drafter can still draft. Report once if no position is left for drafts."""
     depth = None if sequence.state.no_draft_reason else sequence.drafter.max_levels(sequence)
     if depth is not None and depth < 1:
         sequence.state.no_draft_reason = _too_short(sequence.models)
@@ -75,7 +75,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
     """Return the state of the current or an inactive drafter that a new drafter can take over; None if there is none.
 
     Args:
-        sequence: sequence.
+        sequence: sequence whose drafter changes.
         drafter: new drafter, not used yet.
         models: models with which the new drafter will run.
     """

@@ -1,4 +1,4 @@
-"""Former path of `RoundFeedback` and other data, for drafters and policies older than their move to `parts.py`."""
+"""Former path of `RoundFeedback` and other data, for parts that were written before these moved to `parts.py`."""
 
 from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback, TentativeDecision, Verification
 

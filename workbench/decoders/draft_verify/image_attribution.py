@@ -229,7 +229,7 @@ def embeddings_and_features(
 
 @torch.inference_mode()
 def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
-    """Return the logits that predict each token if all pixels are zero: images of the normalisation's mean colour."""
+    """Return the logits that predict each token if all normalised pixels are 0, as in an image of the mean colour."""
     full_inputs = _extended(model, inputs, tokens)
     full_inputs["pixel_values"] = torch.zeros_like(full_inputs["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]

@@ -24,7 +24,7 @@ class StateEntry:
     """One entry of a state, for display.
 
     Attributes:
-        before: tokens that form its key.
+        before: tokens that form the entry's key.
         after: tokens drafted from the entry.
         count: count of the entry: see `StateSummary.count_meaning`.
         words: name of the entry if its key has no tokens.
@@ -74,7 +74,7 @@ class InspectableState(ABC):
         unit: plural noun for its entries.
         n_queries: number of rounds in which the drafter queried the state.
         hits: number of these rounds in which the state provided a draft.
-        n_accepted: number of accepted tokens from its drafts.
+        n_accepted: number of accepted tokens from drafts that the state provided.
         shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes drafted from it; empty: all nodes are.
     """
@@ -179,7 +179,7 @@ def check_array(
 def check_token_ids(
     arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0
 ) -> np.ndarray:
-    """Return token ids of a file after checking them: `least` (−1 if empty entries are allowed) to `vocabulary` − 1."""
+    """Return an array of token ids from a file, after checking that they are from `least` to `vocabulary` − 1."""
     return check_array(arrays, name, shape, least, vocabulary, whole=True)
 
 

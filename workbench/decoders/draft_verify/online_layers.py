@@ -61,7 +61,9 @@ class TrainableLayers(OnlineTrainer):
         distributions: Float[Tensor, "n V"],
         rate: float,
     ) -> float:
-        """Take one optimiser step towards the target's distributions; return the mean of D(p ‖ q), in nats.
+        """Take one optimiser step towards the target's distributions p, and return the mean of D(p ‖ q), in nats.
+
+        q is the distribution of the trained copy at the same position.
 
         Args:
             tokens: tokens of the text.
@@ -93,7 +95,8 @@ class TrainableLayers(OnlineTrainer):
         Args:
             tokens: tokens of the text.
             start: position of the first token.
-            loss_of: loss function; it runs with gradients enabled, and must clone other tensors that it reads.
+            loss_of: function that returns the loss of these log-probabilities. It runs with gradients enabled, and must
+                clone other tensors that it reads.
             rate: AdamW's learning rate.
         """
         with torch.inference_mode(False), torch.enable_grad():
@@ -109,7 +112,7 @@ class TrainableLayers(OnlineTrainer):
         return self.loss
 
     def log_probs(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
-        """Return log q after each token of a text, without a cache; −∞ for tokens outside the draft vocabulary."""
+        """Return log-probabilities after each token of a text, without a KV cache; −∞ outside the draft vocabulary."""
         ids = self.runner.replace_unknown(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
         positions = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
@@ -133,13 +136,13 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
+        """Return the memory in bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the model."""
+        """Return the fingerprint of the model's original weights."""
         return fingerprint(self.runner.model)
 
     def matches(self, whose: str) -> bool:

@@ -1,4 +1,4 @@
-"""Online training of a drafter's weights: inspect, save, load and reset them."""
+"""Online training of a drafter's weights: inspect, save, load and reset the trained weights."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class OnlineTrainer(ABC):
         self.n_steps, self.loss = 0, float("nan")
 
     def relative_changes(self) -> dict[str, float]:
-        """Return the change of each weight, as a share of its original norm."""
+        """Return the norm of each weight's change, relative to the norm of the original weight."""
         return {
             name: float((change.square().sum() / origin.to(change).square().sum().clamp_min(_NORMED)).sqrt())
             for name, change, origin in self._changes()
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """Return the change of each weight, by name; as float16 if float32 would exceed the size of a file."""
+        """Return the change of each weight, by name; as float16 if float32 would exceed the maximum size of a file."""
         changes = [(name, change) for name, change, _ in self._changes()]
         fits = 4 * sum(change.numel() for _, change in changes) <= MOST_BYTES - (64 << 10)
         kind = torch.float32 if fits else torch.float16

@@ -34,8 +34,8 @@ class Plan:
 
     Attributes:
         depth: maximum depth of the tree; 0: draft nothing.
-        can_stop_early: ask the policy after each level whether to continue (`Policy.should_continue`), which costs a
-            synchronisation.
+        can_stop_early: whether the policy decides after each level if drafting continues (`Policy.should_continue`),
+            which costs a synchronisation.
         tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
         nodes: maximum number of nodes, for drafters with a tree builder; None: the tree builder's own limit.
     """
@@ -47,7 +47,7 @@ class Plan:
     nodes: int | None = None
 
     def limit_nodes(self, nodes: int) -> int:
-        """Return a number of nodes, or of levels of a chain, limited to the draft budget."""
+        """Return `nodes`, a number of nodes or of levels of a chain, limited to the draft budget."""
         return nodes if self.nodes is None else min(nodes, self.nodes)
 
 
@@ -116,7 +116,7 @@ class Verification:
         return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
     def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the distributions [N+1, V] of other logits at these positions, with the sequence's sampling."""
+        """Return the distributions [N+1, V] that other logits at these positions give with the sequence's sampling."""
         return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
@@ -162,8 +162,8 @@ class EarlyExitStates:
     """Hidden states after the target's first layers.
 
     Attributes:
-        layer: number of layers.
-        states: residual stream after them, index 0 at the last committed token, index i + 1 at node i.
+        layer: number of these first layers.
+        states: residual stream after these layers, index 0 at the last committed token, index i + 1 at node i.
         layer_states: layer index → hidden states after this layer at the same positions, for some of these first
             layers. After an early exit, parts receive no other captured states (`RoundFeedback.layer_states`).
     """
@@ -202,7 +202,7 @@ class Part:
     """Claims of the part's paper. Each names the method with which it is measured; that method also lists it."""
 
     def make_ready(self, models: Models) -> None:
-        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        """Do slow one-time preparation for these models. Called before a run is queued or changed, in any thread."""
 
     def captured_layers(self, models: Models) -> Collection[int]:
         """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
@@ -235,10 +235,10 @@ class Drafter(Part):
     """Whether the drafts are the target's own predictions from earlier forward passes (Jacobi, Lookahead)."""
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the sampling methods that the drafter's trees may have when sampling; by default, all.
+        """Return how siblings in the drafter's trees may be drawn when decoding is not greedy; by default, in any way.
 
-        They determine which verifiers preserve the target's distribution (`Method.unsound_reason`). A tree with another
-        sampling method is refused, except if it is empty or decoding is greedy.
+        These ways determine which verifiers preserve the target's distribution (`Method.unsound_reason`). A tree whose
+        siblings were drawn in another way is refused, except if it is empty or decoding is greedy.
         """
         return frozenset(Sampling)
 
@@ -256,7 +256,7 @@ class Drafter(Part):
 
     @classmethod
     def batches(cls) -> bool:
-        """Return whether `propose` handles several sequences per call; otherwise it is called once per sequence."""
+        """Return whether `propose` handles several sequences per call; otherwise it is called for each sequence."""
         return cls.propose is not Drafter.propose
 
     def max_levels(self, sequence: Sequence) -> int | None:
@@ -280,8 +280,8 @@ class Drafter(Part):
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
 
-        In this case the KV cache holds the entries of the layers that have run, after its committed part, and
-        verification continues with the next layer.
+        If states are returned, the KV cache holds the entries of the layers that have run, after its committed part,
+        and verification continues with the next layer.
         """
         return None
 
@@ -319,14 +319,14 @@ class Drafter(Part):
         return None
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Release the resources that `init_state` allocated (a slot of a draft model)."""
+        """Release the resources that `init_state` allocated, such as a slot of the draft model's KV cache."""
 
 
 class TreeBuilder(Part):
     """Base class of tree builders, for drafters that give distributions. Subclasses are frozen dataclasses."""
 
     siblings: ClassVar[Sampling]
-    """Sampling method of its trees when sampling. In greedy decoding siblings may be chosen freely."""
+    """How siblings in the builder's trees are drawn. In greedy decoding they may be chosen in any way."""
     superposes: ClassVar[bool] = False
     """Whether the tree builder gives the drafter the mean embedding of several tokens as one input, as `superposes`
     allows."""
@@ -344,7 +344,7 @@ class TreeBuilder(Part):
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
-    """Return the sampling methods of a drafter's trees; a tree builder that the drafter does not use is ignored."""
+    """Return how siblings in a drafter's trees may be drawn: as the tree builder does, if the drafter supports that."""
     supported = drafter.siblings()
     return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
 
@@ -383,7 +383,7 @@ class DistributionDrafter(Drafter):
 
 
 class Verifier(Part):
-    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` has the form of rules.
+    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` defines the form of rules.
 
     A verifier that learns has a state for each sequence: `init_state` creates it from the committed tokens, at the
     start and after every change of verifier during a run; `observe` may update it; a rule reads it as
@@ -391,7 +391,8 @@ class Verifier(Part):
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Sampling methods for which the output follows the target's distribution; empty: the verifier is approximate."""
+    """Ways of drawing siblings for which the output follows the target's distribution; empty: the verifier is
+    approximate."""
     keeps_greedy: ClassVar[bool] = True
     """Whether output at temperature 0 equals the target's own, for any draft."""
     reads_draft_probs: ClassVar[bool] = False
@@ -469,9 +470,10 @@ class Policy(Part):
         """Return the draft budget of the next round. The engine limits it to the tokens that remain.
 
         Args:
-            sequence: sequence.
+            sequence: sequence whose next round is planned.
             state: result of `init_state`.
-            batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
+            batch: all sequences of the coming verification, this one included; the cost of a draft depends on their
+                number.
         """
         raise NotImplementedError
 

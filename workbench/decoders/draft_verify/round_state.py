@@ -1,4 +1,4 @@
-"""One sequence in one round: its state, and the body of each phase. `decoder.py` runs the phases for all sequences."""
+"""One sequence in one round: its state, and each phase for it. `decoder.py` runs the phases for all sequences."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class RoundState:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
-        sequence: the sequence.
+        sequence: sequence of the round.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
-        drafting: timing of its drafting group.
+        drafting: timing of the group of sequences with which it was drafted.
         target_input: the sequence's part of the target's forward pass: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input at the same positions, [N+1, D].
@@ -90,7 +90,7 @@ class RoundState:
 
     @property
     def drafting_group(self) -> Hashable:
-        """Return the drafter's class and models: sequences for which these are equal are drafted together."""
+        """Return the drafter's class and models. Sequences with equal classes and models are drafted together."""
         drafter = self.sequence.drafter
         return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
 
@@ -262,7 +262,7 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 
 
 def propose_again(group: abc.Sequence[RoundState]) -> None:
-    """Draft again from new drafter states: after a failed call, the old states may be inconsistent."""
+    """Create new drafter states and draft again, because after a failed call the old states may be inconsistent."""
     for sequence in [r.sequence for r in group]:
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)
@@ -299,10 +299,10 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
 # -- input of the target's forward ------------------------------------------------------------------------------------
 
 PROBING_PARTS = ("drafter", "verifier")
-"""Parts of a method that may request probe positions, in the order of their probes in a block."""
+"""Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
 ROOM = min(SCRATCH, MOST) - 1
-"""Maximum number of nodes and probes in a block. Larger blocks could not use the compiled forward pass, and rounding
-would change."""
+"""Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
+pass, and rounding would change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ class VerificationInput:
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
-        """Return tokens, positions and mask; a chain without probes needs no explicit mask.
+        """Return the segment of the forward pass: tokens, positions and mask. A chain without probes needs no mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
@@ -363,7 +363,7 @@ class VerificationInput:
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the segment for the layers before `probe_entry_layer`, and the function for the others."""
+        """Return the segment for layers before `probe_entry_layer`, and a function that builds it for later layers."""
 
         def whole(stream: Float[Tensor, "n D"]) -> Segment:
             return replace(self.segment(sequence, models), states=self.entry_states(stream))
@@ -371,13 +371,13 @@ class VerificationInput:
         return self.below().segment(sequence, models), whole
 
     def below(self) -> VerificationInput:
-        """Return the positions that the target's layers before `probe_entry_layer` process."""
+        """Return this input without the probes that enter at `probe_entry_layer`, for the target's layers before it."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of the whole block at `probe_entry_layer`, given those of the part `below`."""
+        """Return the residual streams of draft and all probes at `probe_entry_layer`. `stream`: those of `below`."""
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():
@@ -396,7 +396,7 @@ class VerificationInput:
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the probes' results by requesting part. Arguments: logits and LM head inputs of the whole block."""
+        """Return the results of the probes by requesting part, from logits and LM head inputs at all positions."""
         results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
         for part, probes in self.probes_by_part.items():

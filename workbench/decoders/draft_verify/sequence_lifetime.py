@@ -1,4 +1,4 @@
-"""Life of a sequence between its rounds: open, change, take back tokens, save, close."""
+"""Lifetime of a sequence between its rounds: open, change, take back tokens, save, close."""
 
 from __future__ import annotations
 

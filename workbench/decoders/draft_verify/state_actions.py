@@ -43,9 +43,11 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     """Return a summary of the state, as JSON values.
 
     Returns:
-        kind ("" if the drafter has no state), title, unit, entries, bound, n_bytes, most_bytes, asked, hits, kept,
-        shared, saves, counted, top [{"before", "after", "count"}], and made: the entry used for the latest draft
-        {"round", "before", "after"}, or None.
+        Object with "kind" (`kind_of` the state, "" if the drafter has no state), "title", "unit", "hits" and "shared"
+        as in `InspectableState`, "entries", "bound", "n_bytes" and "most_bytes" as in `StateSummary`, "asked" (number
+        of rounds in which the drafter queried the state), "kept" (number of accepted tokens from the state's drafts),
+        "saves" (whether the state can be saved), "counted" (meaning of the counts), "top" (list of {"before", "after",
+        "count"}) and "made" (entry used for the latest draft, {"round", "before", "after"}, or None).
     """
     state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
     if state is None:
@@ -80,7 +82,7 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
 def latest_entry(
     trace: Trace, text: Callable[[abc.Sequence[int]], str], state: InspectableState
 ) -> dict[str, Any] | None:
-    """Return the matched tokens of the entry used for the latest draft, and its first path; None without an entry."""
+    """Return round, matched text and drafted text of the entry used for the latest draft; None without an entry."""
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
     last = trace.rounds[-1]
@@ -110,8 +112,8 @@ def load(sequence: Sequence, data: bytes) -> None:
     """Merge the state of a file into the drafter's state.
 
     Raises:
-        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is damaged, or too large. The drafter's
-            state is unchanged.
+        TokenizerMismatchError, ModelError, CapacityError: the file does not fit the run, is damaged, or is too large.
+            The drafter's state is unchanged.
         MethodUnavailableError: the drafter has no state.
     """
     state, file = _state(sequence), from_bytes(data)

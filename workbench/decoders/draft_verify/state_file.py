@@ -31,9 +31,9 @@ class StateFile:
 
     Attributes:
         kind: kind of the state: see `kind_of`.
-        tokenizer: `tokenizer_hash` of its target's tokenizer.
-        target: name of its target.
-        arrays: the state.
+        tokenizer: `tokenizer_hash` of the tokenizer of the target with which the state was saved.
+        target: name of that target.
+        arrays: the state's arrays, by name.
     """
 
     kind: str
@@ -120,7 +120,7 @@ def from_bytes(data: bytes) -> StateFile:
 
 
 def _head(data: bytes) -> Mapping[str, str]:
-    """Return the metadata in a safetensors header; its first eight bytes are the length of its JSON."""
+    """Return the metadata in a safetensors header, whose first eight bytes are the length of the JSON after them."""
     n = int.from_bytes(data[:8], "little")
     try:
         if not 2 <= n <= min(HEAD_BYTES, len(data) - 8):

@@ -65,7 +65,7 @@ def _has_tentative(sequence: Sequence) -> bool:
 
 
 def cut(sequence: Sequence, tokens: abc.Sequence[int], models: Models) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens belong to the text, why it ends (or ""), and the span of each token.
+    """Return how many new tokens belong to the text, why the text ends (or ""), and the span of each token.
 
     A tentative token has no text, and so an empty span, until it is final.
     """
@@ -149,8 +149,8 @@ def _final(held: TentativeToken, span: tuple[str, int, int]) -> EmittedToken:
 def revoke_tokens(sequence: Sequence, n: int) -> None:
     """Take back the last `n` committed tokens, all of them tentative.
 
-    The drafter's state is created anew, inactive drafters are released, and the positions get other random numbers. The
-    states of policy, tree builder and verifier stay.
+    The drafter's state is created anew, inactive drafters are released, and other random numbers are used at the
+    positions of these tokens. The states of policy, tree builder and verifier stay.
     """
     if n == 0:
         return

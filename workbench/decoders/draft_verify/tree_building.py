@@ -46,7 +46,7 @@ class NodeDistributions:
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens, in descending order, or of all known ones."""
+        """Return log-probabilities and ids of the k most probable tokens, descending; fewer if fewer are known."""
         p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
@@ -122,7 +122,7 @@ class PartialTree:
     its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
     Attributes:
-        sequence: the sequence.
+        sequence: sequence that is drafted for.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
         tokens: tokens of each level, [w].
@@ -160,7 +160,7 @@ class PartialTree:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
-        """Return the distributions after nodes of the last level, by their indices in it; all of them by default."""
+        """Return the distributions after nodes of the last level. `chosen`: indices in this level; by default, all."""
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
@@ -228,7 +228,7 @@ class PartialTree:
         Args:
             fanout: largest number of children of one node.
             score: draft probability of each node.
-            grown: explanation of the nodes.
+            grown: explanation of the nodes, for the trace.
         """
         return DraftTree(
             tokens=torch.cat(self.tokens),

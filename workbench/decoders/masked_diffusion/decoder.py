@@ -102,7 +102,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return Segment(slot, tokens, everything, torch.arange(len(tokens), device=device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Fill positions of the first block with masked positions. Emit the text before the first masked position."""
+        """Fill positions of the first block that has masked ones. Emit the text before the first masked position."""
         params, canvas = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, MaskedDiffusion)
         base = len(sequence.committed)

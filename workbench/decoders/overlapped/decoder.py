@@ -54,11 +54,11 @@ class DraftAhead(DecoderParams):
 
 @dataclass(frozen=True, slots=True)
 class AheadDraft:
-    """A draft for the next round, made before the verification of this one has ended.
+    """A draft for the next round, made before the verification of the current round has ended.
 
     Attributes:
-        text: all tokens of the sequence that the draft assumes.
-        tree: draft that continues this text.
+        text: committed tokens of the sequence, and the tokens after them that the draft assumes to be accepted.
+        tree: draft that continues these tokens.
     """
 
     text: list[int]
@@ -92,7 +92,7 @@ class OverlappedDecoder(DraftVerify):
         super().close(sequence)
 
     def draft(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Use the drafts whose assumption holds, and draft for the other sequences.
+        """Use the drafts made ahead whose assumption holds, and draft for the other sequences.
 
         Returns:
             Round states of the sequences that have a draft.

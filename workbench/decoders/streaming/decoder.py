@@ -71,7 +71,7 @@ class StreamingDecoder(OnePassDecoder):
             )
 
     def _set_retention(self, sequence: Sequence) -> None:
-        """Make the sequence's cache slot retain only sinks and window of its current parameters."""
+        """Set the sequence's cache slot to retain only the sinks and the window that its parameters define."""
         sinks, slot, target = self._params(sequence).sinks, sequence.cache_slot, self.models.target
         slot.retention = SinkWindow(sinks, self._window(sequence), key_rotation(target))
         slot.retention.after_commit(target.cache, slot)

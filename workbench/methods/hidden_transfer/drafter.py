@@ -8,7 +8,8 @@ refine them:
     between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
     layers l + 1 … L   attend to the text, the draft up to their node, and the pseudo states before them → predictions
 
-Their positions in the forward pass are probes. `ProbeDrafter` defines the positions and uses the predictions.
+The pseudo hidden states are probes in the forward pass. `ProbeDrafter` defines their positions and uses the
+predictions.
 
 """
 
@@ -87,7 +88,7 @@ class HiddenTransfer(ProbeDrafter):
 
         Raises:
             ModelError: the matrices cannot be read or were trained for another target, or the target's forward pass
-                cannot be split at their layer.
+                cannot be split after the layer that the matrices read.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", TRAIN_ADVICE), models.target
         if net.transfer_layer > target.n_layers:
@@ -104,7 +105,7 @@ class HiddenTransfer(ProbeDrafter):
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the pseudo hidden states as probes.
 
-        The trace shows each with the token at the position it was computed from.
+        The trace shows each pseudo hidden state with the token at the position from which it was computed.
         """
         net: Transfers = sequence.state.drafter.net
         tokens = torch.cat([to_device(sequence.committed[-1:], tree.tokens.device), tree.tokens])[layout.anchor]

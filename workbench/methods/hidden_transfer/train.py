@@ -52,7 +52,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def run_probes(net: Transfers, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
-    """Return the LM head's inputs at the pseudo states, inserted after layer l and passed through the layers above."""
+    """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
     _, layers = decoder_layers(model)
     layer_outputs: list[Tensor] = []
 

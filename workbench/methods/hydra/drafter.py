@@ -66,8 +66,8 @@ class HydraHeads(SequentialHeads):
     """K heads on the target's last hidden state and on the tokens after it. All share the target's LM head.
 
     Head k computes f + A(k) u + SiLU(W(k) f + B(k) u + b(k)) as input of the LM head. f is the hidden state, and u the
-    k embeddings, each normalised and projected to width `cond` by one matrix that all heads share. Without A and B it
-    is Medusa's head. Each head is initialised as the identity.
+    k embeddings, each normalised and projected to width `cond` by one matrix that all heads share. Without A and B the
+    head is Medusa's. Each head is initialised as the identity.
 
     Args:
         width: the target's hidden size D.
@@ -114,12 +114,12 @@ class HydraState:
 
 @dataclass(frozen=True, slots=True)
 class HydraDistributions(NodeDistributions):
-    """Distributions of one head after each of w nodes, computed by the target's LM head.
+    """Next-token distributions after each of w nodes, from one head's outputs and the target's LM head.
 
     Attributes:
         state: drafting state.
-        features: LM head inputs.
-        sequence: the sequence.
+        features: the head's output after each node, which is the input of the LM head.
+        sequence: sequence that is drafted for.
     """
 
     state: HydraState
@@ -135,7 +135,7 @@ class HydraDistributions(NodeDistributions):
         return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the K tokens of the draft vocabulary. The time counts as the head's."""
+        """Return logits over the K tokens of the draft vocabulary. The computing time is added to that of the heads."""
         models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
@@ -203,6 +203,6 @@ class Hydra(DistributionDrafter):
         return sequence.state.drafter.net.blocks
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Start a tree. Return None after a prompt of one token, because the target has no hidden state yet."""
+        """Return a tree without nodes; None after a prompt of one token, when the target has no hidden state yet."""
         hidden = sequence.cache_slot.last_hidden
         return None if hidden is None else HydraGrowth(sequence, hidden)

@@ -57,8 +57,8 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
 
     Args:
         setup: training setup.
-        guesses: yields the predicted and true features of each level.
-        loss_decay: weight of a level's loss relative to the level before.
+        guesses: function that yields the predicted and the true features of each level.
+        loss_decay: ratio of the weight of a level's loss to the weight of the loss of the level before.
     """
     options, table, embedding = setup.options, setup.lm_head_rows, setup.teacher.embedding
     net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
@@ -78,7 +78,7 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
 def guesses(
     net: SequentialHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield per head the predicted and the true features, at positions where both belong to one answer.
+    """Yield, for each head, the features that it predicts and the true features, at positions within one answer.
 
     Args:
         net: the heads.

@@ -49,11 +49,11 @@ class Prefix(DecoderLayer):
 
 
 class PrefixHeads(SequentialHeads):
-    """Base class of heads that read decoder layers over the text: Hydra++ and its variants."""
+    """Base class of heads that read the output of decoder layers over the whole text: Hydra++ and its variants."""
 
     @property
     def text_layers(self) -> list[DecoderLayer]:
-        """Decoder layers that read the text; each has a KV cache."""
+        """Return the decoder layers that read the whole text; each has a KV cache."""
         raise NotImplementedError
 
 
@@ -152,7 +152,7 @@ class PrefixState(HydraState):
     Attributes:
         kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.
         newest: the heads' input at the newest feature, [R]; None before the first feature.
-        features: features, [m, D] each, that these layers have not read yet.
+        features: the target's features that these layers have not read yet, in tensors [m, D].
     """
 
     kv_caches: list[DraftKVCache]
@@ -160,7 +160,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def catch_up(self, sequence: Sequence) -> Tensor | None:
-        """Run the layers over the text on all new features in one call, and return the heads' newest input [R]."""
+        """Run the decoder layers on all unread features in one call, and return the heads' input at the newest, [R]."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.kv_caches[0].n_used
@@ -173,10 +173,10 @@ class PrefixState(HydraState):
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n R"]:
-        """Return the heads' input at new positions.
+        """Return the heads' input at new positions, vectors of width R.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence that is drafted for.
             features: the target's features at these positions.
             positions: positions in the text, after those in the KV cache.
         """
@@ -201,7 +201,7 @@ class HydraPlusPlus(Hydra):
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> PrefixState:
-        """Read the features of all committed positions but the last.
+        """Return a state that has read the target's features at all committed positions but the last.
 
         Raises:
             ModelError: the heads cannot be read, or were trained for another target.
@@ -216,7 +216,7 @@ class HydraPlusPlus(Hydra):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the new features and start a tree. Return None after a prompt of one token, which has no features."""
+        """Read the new features, and return a tree without nodes; None if a prompt of one token has no features."""
         clock = sequence.models.target.clock
         start = clock.mark()
         hidden = sequence.state.drafter.catch_up(sequence)
@@ -227,7 +227,7 @@ class HydraPlusPlus(Hydra):
         """Return a tree without nodes.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence that is drafted for.
             hidden: the heads' input at the newest feature.
         """
         return HydraGrowth(sequence, hidden)

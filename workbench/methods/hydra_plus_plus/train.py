@@ -1,4 +1,4 @@
-"""Training of Hydra++'s heads and their prefix layer: as for Hydra, on the target's distributions alone."""
+"""Training of Hydra++'s heads and their prefix layer on the target's distributions, by the code for Hydra's heads."""
 
 # pyright: basic
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Jacobi(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state. The guesses depend on no parameter."""
+        """Return the key of the drafter's state, which contains no parameter, because the guesses depend on none."""
         return "jacobi"
 
     def init_state(self, sequence: Sequence, models: Models) -> Iterate:

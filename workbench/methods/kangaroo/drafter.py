@@ -1,7 +1,7 @@
 """Kangaroo: draft with the target's first layers and a small adapter after them.
 
 An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention
-layer over the exit states of the text, predicts from it the LM head's input f(s):
+layer over the exit states of the text, predicts the LM head's input f(s):
 
     position        s
     target          x(s) → layers 1 … E → h(s)
@@ -46,7 +46,7 @@ class ExitAdapter(AttentionNet):
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        exit_layer: number E of the layer after which the adapter reads, counted from 1.
+        exit_layer: number E of the layer whose output the adapter reads, counted from 1.
         context: maximum sequence length, in positions.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
@@ -66,7 +66,7 @@ class ExitAdapter(AttentionNet):
         """Return predicted LM head inputs, given exit states at consecutive positions.
 
         Args:
-            x: exit states.
+            x: exit states: the target's hidden states after layer E.
             positions: positions in the text.
             kv_cache: KV cache of earlier positions; the new entries are appended.
         """
@@ -151,7 +151,7 @@ class Kangaroo(Drafter):
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
-        """Read the exit states of all committed positions but the last; positions of images are left out."""
+        """Return a state whose adapter has read all committed text positions but the last. Images are left out."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length
@@ -198,7 +198,7 @@ class Kangaroo(Drafter):
 
 
 def load_adapter(models: Models) -> ExitAdapter:
-    """Return the adapter that was trained for the target of `models`. It is loaded once.
+    """Return the adapter that was trained for the target of `models`, which is loaded once.
 
     Raises:
         ModelError: the adapter cannot be read, or was trained for another target.

@@ -35,7 +35,7 @@ class Options(ChatHeadOptions):
 
     Attributes:
         heads: Number of attention heads.
-        exit_layer: Layer whose output the adapter reads; the readings must have it in `taps`.
+        exit_layer: Layer whose output the adapter reads; the recorded hidden states must contain it (`taps`).
     """
 
     method: str = ExitAdapter.kind
@@ -54,7 +54,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
 
     Raises:
-        ParameterError: the readings have no hidden states of the exit layer.
+        ParameterError: the recorded training data (readings) has no hidden states of the exit layer.
     """
     options, table, taps = setup.options, setup.lm_head_rows, setup.readings.facts["taps"]
     if options.exit_layer not in taps:

@@ -69,10 +69,10 @@ class LexicalUnit(DistributionDrafter):
 
     A round may end at the last committed token or at any drafted one. After each of these K + 1 positions, the
     verification forward pass has m = `places` placeholders as probes: extra positions that are never accepted. A
-    placeholder attends to the text up to its position, and to earlier placeholders of the same position. The
-    placeholders after the position where the round ends predict the tokens of the next draft. So drafting needs no
-    forward pass of its own, and a round processes (K + 1) · m tokens in addition to its K drafts. Only placeholders
-    attend to placeholders, and none is committed, so the output follows the target's distribution.
+    placeholder attends to the text up to the position that it follows, and to the earlier placeholders after the same
+    position. The placeholders after the position where the round ends predict the tokens of the next draft. So drafting
+    needs no forward pass of its own, and a round processes (K + 1) · m tokens in addition to its K drafts. Only
+    placeholders attend to placeholders, and none is committed, so the output follows the target's distribution.
 
     Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3. In the paper the target is trained with
     placeholders, and its confident predictions are accepted without verification (`verifier=as-drafted`).
@@ -84,7 +84,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Run placeholders after all committed tokens but the last. Their predictions are the first draft."""
+        """Return the target's predictions at placeholders after all committed tokens but the last: the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(sequence.committed) - 1
@@ -97,7 +97,7 @@ class LexicalUnit(DistributionDrafter):
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Start a chain over the predictions. Return None if there are no predictions."""
+        """Return a chain without nodes over the predictions at the placeholders; None if there are no predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
@@ -119,9 +119,9 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the predictions after the position where the round ended.
+        """Store the predictions at the placeholders after the position where the round ended.
 
-        After another drafter's round there are none.
+        After another drafter's round there are no such predictions.
         """
         state: Unit = sequence.state.drafter
         state.logits = None

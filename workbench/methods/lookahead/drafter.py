@@ -37,7 +37,7 @@ from workbench.models.loading import Models
 ENTRY_BYTES = 600
 """Memory of an n-gram in bytes: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Maximum number of n-grams in a pool. N-grams of the least recently written first token are dropped first."""
+"""Maximum number of n-grams in a pool. The n-grams whose first token was written least recently are dropped first."""
 
 POOLED = TreeBuilderRule(
     "n-gram pool",
@@ -48,7 +48,7 @@ POOLED = TreeBuilderRule(
 
 
 class Pool:
-    """Pool of n-grams: the newest `guesses` tails by first token, each with the round in which it was written."""
+    """Pool of n-grams. For each first token it has the newest `guesses` tails: the other tokens of its n-grams."""
 
     def __init__(self, guesses: int, most: int = KEPT) -> None:
         self.guesses, self.most, self.n = guesses, most, 0
@@ -77,7 +77,7 @@ class Pool:
         """Add all n-grams of a text that end at or after index `begin`.
 
         Args:
-            text: tokens.
+            text: token ids of the text.
             ngram: number of tokens per n-gram.
             begin: index in the text.
         """
@@ -91,7 +91,7 @@ class Pool:
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
         """Yield (first token, later tokens, round) of all n-grams in the pool.
 
-        The most recently written first token comes first, and of its tails the newest.
+        First tokens are ordered by their last write, and the tails of each first token too, the newest first.
         """
         for first, tails in reversed(self._tails.items()):
             for tail, round_ in reversed(tails.items()):
@@ -151,7 +151,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Return the number of guesses in the window: all its positions but the one of the last committed token."""
+        """Return the number of guesses in the window. The last committed token, which is also in it, is not counted."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 

@@ -41,12 +41,12 @@ NODE_BYTES = 450
 
 @dataclass(slots=True)
 class TrieNode:
-    """Node of the trie, with counts of its token after the prefix that leads to it.
+    """Node of the trie: a token after the prefix that leads to it, with the number of its occurrences there.
 
     Attributes:
-        children: child of each next token.
-        prompt: count in the prompt of each running request, by the request's number.
-        output: count in outputs.
+        children: child node for each next token.
+        prompt: number of occurrences in the prompt of each running request, by the request's number.
+        output: number of occurrences in outputs, halved when the trie is pruned.
     """
 
     children: dict[int, TrieNode]
@@ -54,12 +54,12 @@ class TrieNode:
     output: float = 0.0
 
     def score(self, request: int, weight: float) -> float:
-        """Return (1 − w) · count in this request's prompt + w · count in outputs, where w is `weight`."""
+        """Return (1 − w) · count in the request's prompt + w · count in outputs, where w is `weight`."""
         return (1.0 - weight) * self.prompt.get(request, 0.0) + weight * self.output
 
 
 class Trie:
-    """Trie of the branches of bounded length after every token, with counts from prompts (per request) and outputs."""
+    """Trie of short token sequences (branches), with counts of occurrences in each request's prompt and in outputs."""
 
     def __init__(self, most: int = MAX_NODES) -> None:
         self.root = TrieNode({}, {})
@@ -67,7 +67,7 @@ class Trie:
         self._squeezed_at = most
 
     def insert(self, branch: list[int], request: int | None) -> None:
-        """Count a branch.
+        """Add a branch to the trie, and add 1 to the counts of its nodes.
 
         Args:
             branch: tokens.
@@ -100,7 +100,7 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """Return the subtree of the highest scores below a node, without nodes of score 0.
+        """Return the nodes with the highest scores below a node as a tree. Nodes of score 0 are left out.
 
         Args:
             node: node below which the subtree begins.
@@ -110,7 +110,7 @@ class Trie:
             depth: maximum number of levels.
 
         Returns:
-            Tokens and parents of the nodes, parents first; parent −1 below `node`.
+            Token of each node, parents first; and index of each node's parent, −1 for children of `node`.
         """
         counter = itertools.count()
         heap: list[tuple[float, int, int, int, int, TrieNode]] = []
@@ -146,7 +146,7 @@ class Trie:
         prune(self.root)
 
     def squeeze(self) -> None:
-        """Halve output counts, and drop nodes whose output count was 1 or less."""
+        """Halve output counts above 1, set the others to 0, and drop branches that then have no counts."""
 
         def halve(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -159,7 +159,7 @@ class Trie:
         halve(self.root)
 
     def keep_bound(self) -> None:
-        """Prune the trie until a quarter of the bound is free, or only prompt counts of running requests remain."""
+        """Prune a full trie until a quarter of its bound is free, or only prompt counts of running requests remain."""
         if self.n_nodes > self._squeezed_at:
             while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
                 self.squeeze()
@@ -240,9 +240,10 @@ _numbers = itertools.count()
 class LookaheadTrie(Drafter):
     """Insert prompt and output into a trie, and draft the subtree of the highest scores below the newest tokens.
 
-    The longest suffix is used whose subtree has at least as many nodes as the plan has levels; without one, the suffix
-    with the largest subtree. By default output counts only break ties between prompt counts; `output_weight` raises
-    their weight. Prompt counts are stored per request, and dropped at its end.
+    The draft continues the longest suffix of the text whose subtree has at least as many nodes as the plan has levels;
+    if there is none, the suffix with the largest subtree. By default output counts only break ties between prompt
+    counts; a larger `output_weight` raises their weight. Prompt counts are stored per request, and dropped when the
+    request ends.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
@@ -269,7 +270,7 @@ class LookaheadTrie(Drafter):
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:
-        """Insert all committed tokens into the trie."""
+        """Return a state whose trie contains the branches of all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), sequence.prompt_length, self.warm)
         prompt = sequence.committed[: sequence.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]

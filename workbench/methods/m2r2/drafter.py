@@ -1,8 +1,8 @@
 """M2R2: an accelerated residual stream, parallel to the target's own, is close to the final state after a few layers.
 
 Early exit reads the residual stream h after layer E, but h also has to carry information for the later layers. A second
-residual stream r does not. It starts equal to h and passes the same E layers, where each attention and each MLP is
-between two low-rank adapters A = 1 + B C. It attends to the keys and values of the first stream.
+residual stream r does not. The stream r starts equal to h and passes the same E layers, where each attention and each
+MLP is between two low-rank adapters A = 1 + B C. It attends to the keys and values of the first stream.
 
     slow     h ← h + O · attention( Q h, K h, V h )               h ← h + MLP( h )         for each token read
     fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ MLP( A″ r )   where a token is predicted
@@ -38,7 +38,7 @@ TRAIN_ADVICE = "Train a head for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
 """Names of the adapters of a layer: (before, after) its attention, and (before, after) its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""Projections of Llama-like layers that read an adapter's output. Those of keys and values are not used."""
+"""Projections of Llama-like layers that read an adapter's output. Keys and values are computed without adapters."""
 OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 """Projections of Llama-like layers whose output an adapter reads."""
 
@@ -81,7 +81,7 @@ class AdaptedHalfLayer(nn.Module):
 
 
 class Accelerators(TrainedNet):
-    """Four adapters in each of the target's first E layers. The 8 E R D weights depend on the target's width alone.
+    """Four adapters in each of the target's first E layers: 8 E R D weights, R the rank and D the target's width.
 
     Args:
         width: the target's hidden size D.
@@ -234,7 +234,7 @@ class M2R2(EarlyExitDrafter):
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
-            ModelError: the adapters cannot be read, were trained for another target, or need other layers.
+            ModelError: the adapters cannot be read, were trained for another target, or do not fit the target's layers.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)

@@ -53,9 +53,10 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the adapters; initially they change nothing.
+    """Train only the adapters, which are initialised so that they change nothing.
 
-    Losses on directions (`cosine`) compare the fast stream with the target's residual stream after its last layer.
+    Loss terms that compare directions (`cosine`) compare the fast stream with the target's residual stream after its
+    last layer.
 
     Raises:
         ParameterError: the target has no such layer.
@@ -90,7 +91,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return figures of the fast stream, and of the slow stream after the same layer (a plain early exit)."""
+        """Return agreement and cosine similarity with the target: of the fast stream, and of the slow one."""
         (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
             truth = load_batch(setup.readings, rows)[1][answer].float() / scale

@@ -24,7 +24,7 @@ from workbench.models.loading import Models
 
 
 class MedusaHeads(LevelNet):
-    """K stacks of residual blocks on the target's last hidden state, each followed by the target's LM head or its own.
+    """K stacks of residual blocks on the target's last hidden state. Each feeds the target's LM head or one of its own.
 
     A block computes x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
 
@@ -57,7 +57,7 @@ class MedusaHeads(LevelNet):
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """Return the K stacks' outputs, LM head inputs, for N hidden states of the target."""
+        """Return the outputs of the K stacks, which are LM head inputs, for N hidden states of the target."""
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:
@@ -90,10 +90,10 @@ class MedusaHeads(LevelNet):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
-        """Create the net from an external checkpoint, without measured rank accuracies.
+        """Create the net from an external checkpoint, with the measured accuracy of each rank if the checkpoint has it.
 
         Args:
-            checkpoint: the checkpoint.
+            checkpoint: weights and sizes of heads in another program's format.
             context: unused.
             layers: unused.
         """
@@ -148,13 +148,13 @@ class IndependentLevels(Protocol):
 
     @property
     def net(self) -> Any:
-        """Return the drafter's net. Its `accuracy` is the measured accuracy of each rank at each level."""
+        """Return the drafter's net. Its `accuracy`: how often the r-th likeliest token of each level was correct."""
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level over the target's V tokens.
 
         Args:
-            hidden: input that `HeadsGrowth` was created with.
+            hidden: value of the argument `hidden` of `HeadsGrowth`, with a batch dimension.
             level: index of the level, from 0.
         """
         ...
@@ -185,7 +185,7 @@ class HeadsGrowth(PartialTree):
 
 @dataclass(frozen=True, slots=True)
 class HeadDistributions(NodeDistributions):
-    """Distributions of one head after each of `n` nodes.
+    """Next-token distribution of one head, which is the same after each of `n` nodes.
 
     Attributes:
         growth: tree that contains the nodes.

@@ -47,7 +47,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the heads; their losses are summed. Each is the cross-entropy with the token of the text.
+    """Train the heads on the sum of their losses. The loss of a head is the cross-entropy with the token of the text.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target is not changed).
     """
@@ -87,13 +87,15 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def make_inputs_and_labels(
     ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], answer: Bool[Tensor, "B n"], n_heads: int
 ) -> tuple[Float[Tensor, "N D"], Int[Tensor, "K N"]]:
-    """Return inputs and labels of Medusa's heads: for head k the token k + 1 positions later, or −1 after the end.
+    """Return the inputs of Medusa's heads and the labels: for head k, from 1, the token k + 1 positions later.
+
+    After the end of an answer the label is −1.
 
     Args:
         ids: padded dialogues.
         features: the target's features.
         answer: positions whose feature predicts a token of the answer, contiguous in each sequence.
-        n_heads: K.
+        n_heads: number K of heads.
     """
     labels = torch.stack(
         [ids.roll(-k - 2, 1).masked_fill(~answer_continues(answer, k + 1), -1) for k in range(n_heads)]

@@ -1,4 +1,4 @@
-"""Training of the multi-token prediction module: on distributions alone, as in its paper, in multi-step drafts."""
+"""Training of the multi-token prediction module on distributions alone, as for DeepSeek-V3, in multi-step drafts."""
 
 # pyright: basic
 from __future__ import annotations

@@ -47,7 +47,8 @@ class OmniDraftState:
         vocabulary_map: mapping between the vocabularies; None: the vocabularies are equal, and nothing is translated.
         ids: the committed text in the draft model's tokens.
         text: the committed text as a string, if tokens are translated.
-        ends_mid_character: whether the text ends within a character of several tokens, so that nothing can be drafted.
+        ends_mid_character: whether the committed text ends within a character that takes several tokens; nothing is
+            drafted then.
         training: online-training state.
         inspectable: trained layers as a state that can be viewed, saved and loaded; None if they are not trained.
         slot: slot of the draft model's KV cache; None if the text exceeds its context.
@@ -112,10 +113,10 @@ class OmniDraft(Drafter):
 
     The draft model's tokenizer encodes the committed text. The drafter continues it with its most likely tokens, and
     this text is tokenised as the target's tokenizer would do it: several drafter tokens that spell one target token are
-    merged, and one that spells several is split. If the target has already split a word, each next token is the longest
-    that fits. The last token is left out if more text could lengthen it. The draft has no distribution over the
-    target's tokens, so it is verified as deterministic: a token x is accepted with the target's probability p(x), and
-    the output follows the target's distribution.
+    merged, and one that spells several is split. If the target's tokenizer would merge the end of the committed text
+    with the draft, the draft is split into the longest tokens that match instead. The last token is left out if more
+    text could lengthen it. The draft has no distribution over the target's tokens, so it is verified as deterministic:
+    a token x is accepted with the target's probability p(x), and the output follows the target's distribution.
 
     With `rate` > 0, a copy of the drafter's layers is trained online. Where both vocabularies have the target's token,
     the loss is the divergence from the target's distribution over shared tokens. Where several drafter tokens spell the
@@ -154,7 +155,7 @@ class OmniDraft(Drafter):
             VocabularyMap.get_or_build(models, models.other_vocabulary_drafter)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are the most likely tokens."""
+        """Return the kind of siblings: deterministic, because the drafts are the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -162,14 +163,14 @@ class OmniDraft(Drafter):
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the key of the drafter's state.
+        """Return the key of the drafter's state; None if the drafter's layers are not trained.
 
-        It does not depend on the training schedule; None if nothing is trained.
+        The key does not depend on the training schedule.
         """
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
-        """Read the committed text except its last token. The drafter reads no images."""
+        """Return a state that has read the committed text except its last token. The drafter reads no images."""
         draft_model, vocabulary_map = models.other_vocabulary_drafter, None
         if draft_model is None:
             assert models.drafter is not None
@@ -222,7 +223,7 @@ class OmniDraft(Drafter):
         )
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a chain of at most `plan.depth` tokens of the target."""
+        """Draft a chain of at most `plan.depth` tokens of the target's vocabulary."""
         if sequence.state.drafter.draft_model.runner is not sequence.models.draft_model:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)
@@ -244,7 +245,7 @@ class OmniDraft(Drafter):
         """Continue the committed text, and return the drafter's tokens.
 
         Args:
-            sequence: the sequence.
+            sequence: sequence whose text is continued.
             state: drafting state, whose KV cache is updated.
             depth: number of target tokens that the text should give.
         """
@@ -283,7 +284,7 @@ class OmniDraft(Drafter):
         return draft_ids
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Train the stopping head on the verification result, collect positions, and run a training step when due."""
+        """Train the stopping head, collect this round's training positions, and run a training step if one is due."""
         state: OmniDraftState = sequence.state.drafter
         training, vocabulary_map = state.training, state.vocabulary_map
         if vocabulary_map is None or sequence.image_inputs is not None or not isinstance(sequence.drafter, OmniDraft):
@@ -313,8 +314,8 @@ class OmniDraft(Drafter):
     ) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
         """Yield the positions that wait for a training step.
 
-        Each is (start of the token in the text, its end, the target's distribution, token id); start and end count
-        characters.
+        A position is (start of the token in the text, end of the token, the target's distribution, token id); start and
+        end count characters.
         """
         head = sequence.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in training.waiting])).float().softmax(1).cpu()

@@ -1,4 +1,4 @@
-"""Online training of a drafter with a different vocabulary: losses on shared tokens and on spellings of others."""
+"""Online training of a drafter with a different vocabulary, on shared tokens and on tokens that it spells in parts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
-    """Return the number of tokens up to each text index at which a token ends, by this index.
+    """Return a mapping from each text index at which a token ends to the number of tokens up to this index.
 
     Args:
         text: text of the tokens.
@@ -111,8 +111,8 @@ def hybrid(
 ) -> Tensor:
     """Return the loss mean D(p ‖ q) at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
 
-    p is the target's distribution over shared tokens, q the drafter's. p(t) is the target's probability of a token t
-    that the drafter tokens d₁, d₂, … spell.
+    p is the target's distribution over shared tokens, q the drafter's distribution. p(t) is the target's probability of
+    a token t that the drafter tokens d₁, d₂, … spell.
 
     Args:
         logq: the drafter's log-probabilities after each of n input tokens.
@@ -210,7 +210,7 @@ class OnlineTrainingState:
 
     @property
     def is_due(self) -> bool:
-        """Return whether layers are being trained and have training steps left."""
+        """Return whether layers are trained, with fewer training steps so far than the maximum."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def train_stopping_head(self, n_characters: int, rejected: bool) -> None:
@@ -246,7 +246,7 @@ class OnlineTrainingState:
             direct: positions with a shared token.
             spelt: positions with a spelt token.
             shared: tokens of both vocabularies.
-            reads: number of newest tokens.
+            reads: number of newest drafter tokens that the step reads.
             share: weight λ of spelt positions.
             rate: learning rate.
         """

@@ -23,7 +23,7 @@ BEFORE = 48
 
 
 def token_texts(tokenizer: Any, n: int) -> list[str]:
-    """Return the text that each of the first n tokens adds, "" for special tokens and for parts of characters."""
+    """Return the text of each of a vocabulary's first n tokens: "" for special tokens and for parts of characters."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
     sequences = [anchor, *([*anchor, token] for token in range(n))]
     base, *texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -36,7 +36,7 @@ class VocabularyMap:
 
     Attributes:
         drafter_texts: text of each drafter token, by id.
-        token_of: the target's token id by its text.
+        token_of: id of the target's token by the token's text.
         drafter_eos: the drafter's end-of-text tokens.
         target_eos: the target's end-of-text token.
         tokenizer: the target's tokenizer, if it returns token offsets.
@@ -81,7 +81,7 @@ class VocabularyMap:
 
     @cached_property
     def shared(self) -> SharedTokens:
-        """Return the tokens with equal text in both vocabularies (the first of several), and the end-of-text token."""
+        """Return the tokens with equal text in both vocabularies, including the end-of-text token."""
         drafter_id_of: dict[int, int] = {}
         for drafter_id, text in enumerate(self.drafter_texts):
             if text in self.token_of:
@@ -98,7 +98,7 @@ class VocabularyMap:
         return self.drafter_texts[token] if token < len(self.drafter_texts) else ""
 
     def has_no_text(self, token: int) -> bool:
-        """Return whether a drafter token has no text, such as an end-of-text token, or cannot be translated."""
+        """Return whether a drafter token has no text, as an end-of-text token, so that it cannot be translated."""
         return not self.text(token)
 
     def translate(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
@@ -148,7 +148,7 @@ class VocabularyMap:
         return inside
 
     def longest_matches(self, text: str) -> list[tuple[int, int]]:
-        """Return the target's tokens of a text, each the longest match, as (token, its end in the text).
+        """Split a text into the longest matching tokens of the target. Return (token id, end in the text) of each.
 
         The result ends before the first character with which no token begins.
         """

@@ -98,11 +98,11 @@ class Online(Drafter):
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, one sequence after the other, because each has its own trained copy."""
+        """Draft chains, one sequence after the other, because each sequence has its own trained copy of the layers."""
         return [tree for row in sequences for tree in row.drafter.draft(row)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:
-        """Draft a chain for one sequence. Return it in a list."""
+        """Draft a chain for one sequence, and return it as the only item of a list."""
         if sequence.state.drafter.trainable.runner is not sequence.models.drafter:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)

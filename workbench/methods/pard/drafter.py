@@ -34,7 +34,7 @@ from workbench.methods.tree_builders.chain import Chain
 
 
 class PARDNet(FeatureNet):
-    """EAGLE's layer with a mask. Its states are trained on distributions alone, as in multi-token prediction.
+    """EAGLE's layer with a learned mask embedding, trained with a loss on distributions alone.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all positions, as released.
     """
@@ -52,7 +52,7 @@ class PARDNet(FeatureNet):
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def mask_inputs(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's inputs at masks, fused with the given features."""
+        """Return the layer's inputs at mask positions: the mask embedding, fused with each of the given features."""
         return self.make_pairs(self.mask.expand_as(features), self.combine_hidden_states(features))
 
     def forward_drafts(
@@ -61,10 +61,11 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: abc.Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """Return the states after all pairs of a text, and in the drafts after them, in one forward pass, for training.
+        """Return the layer's outputs for a text and for the drafts after its positions, for training.
 
-        In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. A mask attends to the
-        pairs up to s, and to the masks of its own draft up to itself.
+        The text's input at position s is a pair: the feature at s, and the embedding of the token at s + 1. In the
+        draft after this pair, step 0 is the pair itself, and step i is the mask at s + i. A mask attends to the pairs
+        up to s, and to the masks of its own draft up to itself.
 
         Args:
             next_embeds: embeddings of the tokens that follow the features.
@@ -73,7 +74,7 @@ class PARDNet(FeatureNet):
                 step after a subset of the pairs of the step before.
 
         Returns:
-            States of each step.
+            Layer outputs, one tensor per step.
         """
         column = torch.cat(list(columns))
         step = torch.cat([torch.full_like(part, index) for index, part in enumerate(columns)])
@@ -138,7 +139,7 @@ class PARD(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Draft all levels. Return None after a prompt of one token, because the target has no feature yet."""
+        """Draft all levels at once; return None after a prompt of one token, when the target has no feature yet."""
         state: PARDState = sequence.state.drafter
         feature = sequence.cache_slot.last_hidden
         if feature is None:

@@ -1,8 +1,9 @@
 """Training of PARD's drafter: on distributions alone, in drafts of mask tokens, most of which are dropped.
 
 Drafts of mask tokens follow the positions of a text. Each mask is one more token to process, so full drafts after every
-position would multiply the cost by the draft length. If a step's mask is dropped, those of all later steps are dropped,
-too (conditional drop of tokens). So each remaining mask attends to all masks to which it will attend in drafting.
+position would multiply the cost by the draft length. If a step's mask is dropped, the masks of all later steps of the
+draft are dropped, too (conditional drop of tokens). So each remaining mask attends to all masks to which it will attend
+in drafting.
 """
 
 # pyright: basic
@@ -95,12 +96,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def sample_retained(
     follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator | None
 ) -> list[Int[Tensor, " _"]]:
-    """Choose the pairs of a text after which each step of a draft is computed: all for step 0, fewer for later ones.
+    """Choose the pairs of a text after which each step of a draft is computed: all for step 0, fewer for later steps.
 
     Args:
         follows: per step, whether a pair has a token to predict in that step. Pairs without one are dropped first:
             after the end no token is correct; the released code wraps around to the start of the text there.
-        generator: random generator of the dropped pairs; None: no others are dropped.
+        generator: random generator that draws further pairs to drop; None: no further pairs are dropped.
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]
     for step, follow in enumerate(follows[1:], 1):

@@ -64,8 +64,8 @@ class Bandit(Policy):
     assumes nothing about costs or acceptance.
 
     Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens per second; a sliding
-    window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces its trimmed
-    mean.
+    window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces the paper's
+    trimmed mean.
     """
 
     name: ClassVar[str] = "bandit"

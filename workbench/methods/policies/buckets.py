@@ -63,7 +63,7 @@ class Pulls:
     rng: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, batch_size: int) -> dict[int, float]:
-        """Return tokens per second by draft length, in batches of this size: mean tokens over median seconds.
+        """Return a batch's tokens per second by draft length: batch size · mean tokens per round / median seconds.
 
         The median ignores outliers of times. Token counts have few distinct values, so their median would be too
         coarse.
@@ -86,9 +86,9 @@ class Buckets(Policy):
     Lengths that were not used are tried first, the longest first. In batches of more than `MOST` sequences nothing is
     drafted.
 
-    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). In the paper
-    all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because acceptance
-    depends on the text.
+    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of the paper's code). In
+    the paper all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because
+    acceptance depends on the text.
     """
 
     name: ClassVar[str] = "buckets"

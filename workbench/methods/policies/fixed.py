@@ -22,7 +22,7 @@ class Bounds(TypedDict):
 DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: maximum number of draft levels per round"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
-"""Settings with fixed draft lengths. Claims compare adaptive policies with the fastest of them."""
+"""Settings with fixed draft lengths. Claims compare adaptive policies with the fastest of these settings."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class OptimalOracle(Policy):
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the drafter's likeliest next token is the target's, for any node of the level."""
+        """Return whether the drafter's likeliest next token is the target's, for at least one node of the level."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()
 

@@ -24,7 +24,7 @@ EVERY = 4
 POOLED = 2.0
 """Weight of the acceptance rate of all levels in the estimate for one level, as a number of tests."""
 REMEMBERED = 2.0
-"""Number of counted tests that remain after rounds without a draft: few enough for one trial to change the estimate."""
+"""Number of counted tests down to which plain rounds discount the counts; one trial can then change the estimate."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class RoundEstimates:
         is_drafting: whether the last rounds were planned to draft.
         n_same_kind: number of consecutive last rounds of that kind.
         lost_s: seconds by which drafting has been slower than plain decoding, counted since it was last faster.
-        tried_s: seconds lost in plain rounds while drafting was faster.
+        tried_s: estimated seconds lost in plain rounds that were tried while drafting was faster.
         spent_s: seconds of all rounds.
     """
 
@@ -91,7 +91,7 @@ class RoundEstimates:
     def outlook(self, depth: int) -> list[tuple[float, float]]:
         """Return the expected (tokens, seconds) of a round planned with 0 … `depth` levels.
 
-        The drafter may have no draft; its share of such rounds so far counts.
+        The expectation includes rounds in which the drafter proposes nothing, with their share so far.
         """
         costs = self.costs(depth)
         offer_rate, idle_s = self.n_drafted / self.n_planned, self.idle_s / self.n_planned
@@ -181,8 +181,8 @@ class Planned(Policy):
     def choose(self, estimates: RoundEstimates) -> int:
         """Return the draft length of the next round.
 
-        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or one that
-        is tried again.
+        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or a length
+        that is tried again to update its estimate.
         """
         n_plain = len(estimates.seconds.get(0, ()))
         if n_plain < 2 and (not n_plain or estimates.is_drafting):

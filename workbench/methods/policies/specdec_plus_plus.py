@@ -26,8 +26,8 @@ TRAIN_ADVICE = "Train an acceptance head for this draft model: workbench train a
 class AcceptanceHead(TrainedNet):
     """Acceptance head: D residual blocks x + SiLU(W x + b) on the draft model's last hidden state, then one output.
 
-    The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also repeats one
-    block D times, so that all share their weights; here each has its own weights unless `tied`.
+    The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also applies one
+    block D times; here each of the D blocks has its own weights unless `tied`.
 
     Args:
         width: the draft model's hidden size.
@@ -47,7 +47,7 @@ class AcceptanceHead(TrainedNet):
         self.last = nn.Linear(width, 1)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
-        """Return log-odds that a draft token is accepted, given that all tokens before it were.
+        """Return the log-odds that a draft token is accepted, given that all earlier draft tokens were accepted.
 
         Args:
             x: the draft model's last hidden states at the draft tokens.
@@ -70,7 +70,7 @@ LITTLE = (
 
 @dataclass(frozen=True)
 class SpecDecPlusPlus(Policy):
-    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ is the head's probability that draft i is accepted if those before it were.
+    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ: the head's probability that draft i is accepted if all earlier drafts are.
 
     In the paper's cost model the optimal rule has this form. The head reads the draft model's hidden state at the
     newest draft, so that each draft is scored before the next token is drafted (the paper's code scores it one step
@@ -115,7 +115,7 @@ class SpecDecPlusPlus(Policy):
         return Plan(self.longest, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
-        """Return whether all drafts so far are likely enough to be accepted that drafting continues.
+        """Return whether drafting continues: a rejection is unlikely enough, or the draft is shorter than `shortest`.
 
         Raises:
             ModelError: the drafter provides no hidden states, or the head was trained for another hidden size.

@@ -25,7 +25,7 @@ from workbench.models.loading import Models
 class PromptTokens(ProbeNet):
     """m prompt tokens with v input embeddings each. Nothing else is trained.
 
-    Each of a prompt token's embeddings has its own position, and the predictions at these positions are averaged.
+    Each embedding of a prompt token has its own position, and the predictions at these positions are averaged.
 
     Args:
         width: the target's hidden size D.

@@ -135,7 +135,7 @@ class NGram(Drafter):
         return index
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tokens that followed the longest suffix that occurred before."""
+        """Draft the tokens after an earlier occurrence of the longest suffix of the text that has one."""
         assert sequence.models is not None
         index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):
@@ -154,7 +154,7 @@ class NGram(Drafter):
         return DraftTree.empty(source="prompt-lookup", device=sequence.models.target.device)
 
     def _cut_at_stop(self, sequence: Sequence, continuation: list[int]) -> list[int]:
-        """Return the tokens up to the policy's stop. Each copied token counts as having draft probability 1."""
+        """Return the copied tokens before the policy ends drafting. The policy sees draft probability 1 for each."""
         size, device = sequence.models.target.vocab_size, sequence.models.target.device
         for level, token in enumerate(continuation[1:], 1):
             probs = torch.zeros(1, size, device=device)

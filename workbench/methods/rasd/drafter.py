@@ -34,7 +34,7 @@ from workbench.models.loading import Models
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Origins of a node, as shown in the trace."""
 TREE_BUILDER = BestFirst(ranked=False)
-"""Tree builder of the draft model's tree. Others are not supported, because they draw siblings at random."""
+"""Tree builder of the draft model's tree. Tree builders that draw siblings at random are not supported."""
 
 
 class FusedState(DraftModelState):
@@ -67,13 +67,13 @@ def fuse(
 
     Args:
         tokens: tokens of the existing tree; its nodes keep their numbers.
-        parents: parents of its nodes.
+        parents: parent of each node of the existing tree.
         other: tree to merge, parents first.
         most: maximum number of nodes of `other` to add.
 
     Returns:
-        Number in the merged tree of each node of `other`, −1 if there was no room; and the added nodes of `other`, in
-        order.
+        Number in the merged tree of each node of `other`, −1 if there was no room for the node; and the indices of the
+        nodes of `other` that were added, in order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
@@ -94,9 +94,9 @@ def fuse(
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look up the newest tokens in a datastore, and verify both results as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The others
-    share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records its
-    origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The other
+    branches share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records
+    its origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -122,7 +122,7 @@ class Rasd(TreeFromModel):
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are most likely tokens and retrieved tokens."""
+        """Return the kind of siblings: deterministic, because tokens are the most likely ones or are retrieved."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
@@ -130,7 +130,7 @@ class Rasd(TreeFromModel):
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> FusedState:
-        """Open a slot of the draft model's KV cache, and the datastore."""
+        """Return a state with a slot of the draft model's KV cache and with the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().init_state(sequence, models), store)
 

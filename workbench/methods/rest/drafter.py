@@ -39,7 +39,7 @@ RETRIEVED = TreeBuilderRule(
 
 
 def store_param() -> Any:
-    """Return the declaration of a drafter's parameter for the datastore."""
+    """Return the declaration of the drafter parameter that chooses the datastore."""
     return param(
         "own",
         choices=("own", "bundled"),
@@ -48,12 +48,12 @@ def store_param() -> Any:
 
 
 def longest_param() -> Any:
-    """Return the declaration of a drafter's parameter for the longest suffix to look up."""
+    """Return the declaration of the drafter parameter that sets the longest suffix to look up."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
 def shortest_param() -> Any:
-    """Return the declaration of a drafter's parameter for the shortest match."""
+    """Return the declaration of the drafter parameter that sets the shortest match to draft from."""
     return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 
@@ -77,8 +77,9 @@ class RetrievedTree:
         counts: number of read occurrences whose continuation begins with the path to each node.
         n_read: number of occurrences that were read.
         matched: number of context tokens that matched.
-        hits: number of occurrences of these tokens in the datastore.
-        entry: index in the datastore of an occurrence that continues with the first node; −1: no such occurrence.
+        hits: number of occurrences of the matched tokens in the datastore.
+        entry: index in the datastore of an occurrence that continues with the tree's first node; −1: no such
+            occurrence.
     """
 
     tokens: list[int] = field(default_factory=list[int])

@@ -61,7 +61,7 @@ class Block:
     Attributes:
         layers: layers of the net after the previous exit, up to this one.
         kv_caches: KV cache of each layer, for the positions that it has processed.
-        waiting: inputs of the block for the m positions after these, [m, W].
+        waiting: inputs of the block at the m positions after the processed ones, [m, W].
     """
 
     layers: abc.Sequence[S2DLayer]
@@ -93,8 +93,9 @@ class S2DState:
         thresholds: minimum top probability at each exit for using its token. Below the last one, the draft ends.
         n_text: number of text positions, processed or waiting.
         levels: attention mask of each level of the draft over draft nodes, bool [w, nodes].
-        scratch_of: index, counted after the text, of each processed node of the last draft.
-        is_unsure: whether even the last exit's confidence was low at all nodes of the newest level.
+        scratch_of: for each node of the last draft that the drafter has processed, its index among the cache entries
+            after the text.
+        is_unsure: whether even the last exit's confidence was below the threshold at all nodes of the newest level.
     """
 
     net: S2DNet
@@ -109,7 +110,7 @@ class S2DState:
     is_unsure: bool = False
 
     def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
-        """Append tokens to the queue before the first block.
+        """Append tokens to the queue of inputs that the first block of layers has not yet processed.
 
         Args:
             tokens: the text's next tokens, or the tokens of a level of the draft.
@@ -129,7 +130,7 @@ class S2DState:
         self.n_text, self.levels, self.scratch_of = self.blocks[0].n_processed + len(self.blocks[0].waiting), [], {}
 
     def run_block(self, number: int) -> Float[Tensor, "m W"]:
-        """Run all waiting positions of a block through it. Return the outputs, which wait before the next block."""
+        """Run a block of layers on its waiting inputs. Return its outputs, which then wait before the next block."""
         block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
@@ -143,7 +144,7 @@ class S2DState:
         return stream
 
     def positions_and_mask(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """Return text positions and attention mask of the entries `start` to `end`.
+        """Return the text positions and the attention mask of the cache entries from `start` to `end` − 1.
 
         The mask is None if it is causal.
         """
@@ -216,7 +217,7 @@ class S2DGrowth(PartialTree):
         return not self.state.is_unsure and super().should_continue(distributions)
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Store the indices of the drafted nodes, and record which exit drafted each."""
+        """Store the indices of the drafted nodes, and record in the trace how many layers drafted each node."""
         empty = self.tokens[0][:0]
         index_tensors = [torch.cat([empty, *self.expanded]), torch.cat(self.exits), torch.cat(self.parents)]
         read, exits, parents, *selection = to_host([*index_tensors, *([] if nodes is None else [nodes])])
@@ -276,7 +277,7 @@ class S2D(DistributionDrafter):
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
     def begin(self, sequence: Sequence) -> S2DGrowth | None:
-        """Read the committed tokens and start a tree. Return None if even the last exit's confidence is low."""
+        """Read the committed tokens. Return a tree without nodes; None if even the last exit's confidence is low."""
         state: S2DState = sequence.state.drafter
         state.truncate(min(state.n_text, len(sequence.committed) - 1 - state.first))
         unread = sequence.committed[state.first + state.n_text :]
@@ -288,7 +289,7 @@ class S2D(DistributionDrafter):
         return growth
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Retain KV cache entries of accepted nodes that directly follow their parents. Other nodes are read again."""
+        """Retain KV cache entries of accepted nodes that follow their parent's entry. Other nodes are read again."""
         state: S2DState = sequence.state.drafter
         n = 0
         for node in feedback.result.path[: len(feedback.emitted)]:

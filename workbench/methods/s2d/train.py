@@ -121,9 +121,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 @torch.no_grad()
 def init_from_lm_head(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
-    """Initialise token rows from those of a wider LM head, in the directions in which these differ most.
+    """Initialise token embeddings from the rows of a wider LM head, projected to the head's principal directions.
 
-    If the rows are as wide or wider, use all directions; the additional numbers are small and random.
+    If the embeddings are as wide as the LM head or wider, all directions are used, and the additional numbers are small
+    and random.
+
+    Args:
+        rows: token embeddings, which are overwritten.
+        table: rows of the LM head.
     """
     _, directions = torch.linalg.eigh(table.T @ table)  # ascending eigenvalues
     narrow = table @ directions.flip(1)[:, : rows.shape[1]]

@@ -20,7 +20,7 @@ MENU = ("prune", "pool", "conv", "resample", "none")
 RATIOS = (1, 2, 4, 8, 16)
 """Compression ratios that training samples."""
 EVEN = 0.5
-"""Share of training prompts with a uniformly drawn operation, so that all are trained even if the gate prefers one."""
+"""Share of training prompts with a uniformly drawn operation, so that the gate's preference leaves none untrained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Compression:
     """Options for the compression of an image.
 
     Attributes:
-        compressor: "gate", "all", or one of `MENU`.
+        compressor: operation, one of `MENU`; "gate": the gate chooses it; "all": the image is not compressed.
         ratio: number of vision tokens per remaining token, for prune, pool and conv.
         seed: seed of the random subset that pruning retains.
         noise: in training, Gumbel noise for each prompt and operation, with which the gate samples its choice.
@@ -89,8 +89,8 @@ class SpecVLMNet(FeatureNet):
         """Apply one operation to an image.
 
         Args:
-            x: pairs at its N positions.
-            grid: rows and columns of its vision tokens.
+            x: fused features and embeddings at the image's N positions.
+            grid: number of rows and of columns of the image's vision tokens.
             name: operation, one of `MENU`.
             options: ratio and seed.
         """
@@ -105,7 +105,7 @@ class SpecVLMNet(FeatureNet):
         return self.resample(x) if name == "resample" else compressors.drop_all(x)
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Compression:
-        """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
+        """Return random compression options for a training step: ratio, seed for pruning, and noise for the gate."""
         ratio = RATIOS[int(rand(1) * len(RATIOS))]
         uniform = rand(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
         is_uniform = rand(n_prompts, 1) < EVEN

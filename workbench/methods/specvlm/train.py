@@ -14,7 +14,7 @@ class Options(VisionHeadOptions):
     """Options for training SpecVLM's drafter.
 
     Attributes:
-        price: Penalty per vision token that the gate keeps, in units of the loss for the whole image.
+        price: Weight of the penalty on the expected share of an image's vision tokens that remain after compression.
     """
 
     method: str = SpecVLMNet.kind

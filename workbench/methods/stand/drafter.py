@@ -122,7 +122,7 @@ class Table(InspectableState):
         """Add the target's distribution after a text to the entries of all contexts that end the text.
 
         Args:
-            text: tokens.
+            text: token ids of the text.
             tokens: most likely next tokens, descending.
             probs: probabilities of `tokens`.
         """
@@ -139,7 +139,7 @@ class Table(InspectableState):
     def lookup(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
         """Return length and entry of the longest known context at the end of a text.
 
-        Length 0 is the mean over all contexts.
+        If the length is 0, the entry is the mean over all contexts.
         """
         for n in range(min(self.longest, len(text)), -1, -1):
             if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
@@ -170,7 +170,7 @@ class SparseDistributions(NodeDistributions):
 
 
 class TableGrowth(PartialTree):
-    """Tree built from a table. A node's distribution is the entry of the longest known context at its end."""
+    """Tree built from a table. A node's distribution is the entry of the longest known context ending at the node."""
 
     def __init__(self, row: Sequence, table: Table) -> None:
         assert row.models is not None
@@ -195,7 +195,7 @@ class TableGrowth(PartialTree):
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return False for nodes without a known context, because the mean over all contexts is not used for drafts."""
+        """Return False if no node has a known context, because the mean over all contexts is not used for drafts."""
         return self.is_known and super().should_continue(distributions)
 
 
@@ -234,7 +234,7 @@ class Stand(DistributionDrafter):
     def init_state(self, sequence: Sequence, models: Models) -> Table:
         """Return a new table, or with `warm` the table of the prompt.
 
-        It lacks the distributions at committed positions, which are not available.
+        The target's distributions at the committed positions are not available, so the table does not contain them.
         """
         if not self.warm:
             return Table(self.longest)
@@ -247,7 +247,7 @@ class Stand(DistributionDrafter):
         return tables[problem]
 
     def begin(self, sequence: Sequence) -> TableGrowth | None:
-        """Start a tree. Return None if no known context ends with the newest token."""
+        """Return a tree without nodes; None if no known context ends with the newest token."""
         table: Table = sequence.state.drafter
         n, entry = table.lookup(sequence.committed)
         sequence.report.signals |= {"known contexts": len(table), "matched tokens": n}
@@ -257,9 +257,9 @@ class Stand(DistributionDrafter):
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the distributions after the last committed token and after accepted drafts.
+        """Store the target's distributions after the last committed token and after accepted drafts.
 
-        With `everywhere`, also store those after rejected drafts.
+        With `everywhere`, also store the distributions after rejected drafts.
         """
         table: Table = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)

@@ -95,7 +95,7 @@ class Text:
         The list ends before the first m without an occurrence.
 
         Args:
-            context: tokens whose last ones are searched.
+            context: committed tokens, of which the last ones are looked up in the text.
             longest: maximum of m.
         """
         text, matches = self.tokens, list[np.ndarray]()
@@ -111,10 +111,10 @@ class Text:
         return matches
 
     def children(self, positions: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the next tokens at these indices, by count, then newest first.
+        """Return the distinct tokens at the given indices, the most frequent first; of equal counts, the newest first.
 
         Returns:
-            (token, share of all occurrences, indices after it) of each token.
+            (token, its share of all tokens at these indices, indices after its occurrences) of each token.
         """
         positions = positions[positions < self.n]
         following = self.tokens[positions]
@@ -278,7 +278,7 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, positions: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the most likely continuations at these indices as a tree, parents first.
+        """Return the most likely continuations at the given indices as a tree, parents first.
 
         Args:
             text: text that was searched.

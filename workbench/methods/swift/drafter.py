@@ -34,7 +34,7 @@ If the best matchness is then below the threshold, half as many half layers are 
 
 @dataclass(slots=True)
 class Search:
-    """State of a sequence's search for half layers to skip.
+    """State of a sequence's search for half layers to skip. A half layer is an attention block or an MLP.
 
     Attributes:
         size: number of skipped half layers.
@@ -85,13 +85,13 @@ class Swift(LayerSkippingDrafter):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:
-        """Return a search whose first set skips evenly spread layers, as many as the ratio demands."""
+        """Return a search whose first set skips evenly spread layers; `ratio` determines their number."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the half layers of the best set so far."""
+        """Return the attention blocks and MLPs that the best set so far skips."""
         state: Search = sequence.state.drafter
         return state.best
 
@@ -162,12 +162,12 @@ def initial_set(n_layers: int, size: int) -> HalfLayers:
 
 
 def to_bits(halves: HalfLayers, n: int) -> Bool[np.ndarray, " n"]:
-    """Encode a set as bits over the n half layers that may be skipped."""
+    """Encode a set of half layers as bits over the n half layers that may be skipped."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
-    """Decode bits over the half layers that may be skipped to a set."""
+    """Return the set of half layers that bits encode: the inverse of `to_bits`."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 

@@ -42,7 +42,7 @@ class Batch:
         self.peak = self.peak if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Return whether at most this share of the batch's sequences still runs, or the batch has only one sequence."""
+        """Return whether no more than a given share of the batch's sequences still runs, or only one ever ran."""
         return self.peak == 1 or self.running <= share * self.peak
 
     @classmethod
@@ -56,7 +56,8 @@ class TLTState(FeatureState):
     """Drafting state of TLT for one text: EAGLE's state, with a net that is trained online.
 
     Attributes:
-        inspectable: net in training, private or shared; None before the state is initialised.
+        inspectable: net in training, used by this sequence alone or shared by several; None before the state is
+            initialised.
         text: text with its features, for training; None for prompts with images, which are not trained on.
         version: version of the net that the sequence uses.
         batch: batch in which the sequence is counted, until it ends.
@@ -130,7 +131,7 @@ class TLT(Eagle):
         return online_head
 
     def init_state(self, sequence: Sequence, models: Models) -> TLTState:
-        """Read the committed text with the current head. From here on, the text is training data."""
+        """Return a state that has read the committed text with the current head. The text becomes training data."""
         head, features = self.online_head(models), read_features(sequence, models)
         state = cast(TLTState, self.new_state(sequence, models, features, head.net, head.head, head.compiled_net))
         state.inspectable, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
@@ -142,7 +143,7 @@ class TLT(Eagle):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted pairs with the current head, and start a tree."""
+        """Read the accepted tokens and the target's features with the current head, and return a tree without nodes."""
         state: TLTState = sequence.state.drafter
         assert state.inspectable is not None
         if not _is_of(state.inspectable.trainable, sequence.models, self.net.kind):  # the user has changed the head

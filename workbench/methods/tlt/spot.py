@@ -1,10 +1,11 @@
 """Spot training: train EAGLE's layer while it drafts, on features that decoding has computed anyway.
 
-    texts that the target generates ─► tokens and features, tagged with the step of its weights ─► pool
-    pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
+    texts that the target generates ─► tokens and features, with the version of the target's weights ─► pool
+    pool, only the last two versions ─► random windows ─► training step ─► the net that drafts from now on
 
 Of the target, a training step uses only embedding and LM head, which are not trained, because the features were
-computed when the text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
+computed when the text was verified. The feature at position s and the embedding of the token at s + 1 together predict
+the feature at s + 1, as in the training of the initial head.
 
 """
 
@@ -102,7 +103,7 @@ class Pool:
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
-        """Add a text, and drop old ones."""
+        """Add a text, and drop old texts as in `trim`."""
         self.texts.append(text)
         self.trim()
 
@@ -126,8 +127,8 @@ class Pool:
             n: maximum number of texts.
             longest: maximum number of positions per window.
 
-        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, because the long answers of the current step,
-        which matter most, are not finished yet when there is time to train).
+        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (texts of the last two steps: the long answers of the current
+        step, which matter most, are not finished yet when there is time to train).
         """
         self.trim()
         candidates = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
@@ -300,7 +301,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of the net in training, its two moments, the drafting net in two layouts, and the texts."""
+        """Return the memory in bytes of trained net, AdamW's moments, drafting net (in two layouts) and texts."""
         trained_bytes, draft_bytes = (
             sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net)
         )

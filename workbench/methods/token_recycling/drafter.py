@@ -100,7 +100,7 @@ def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Store the target's 8 most likely successors of every token at its last verification, and draft by following them.
+    """Store the 8 tokens that the target last found most likely after each token, and draft a tree by following them.
 
     Every verified node updates the table, accepted or not, so rejected candidates may be drafted in later rounds. No
     draft continues after a token that was never verified.
@@ -145,7 +145,7 @@ class TokenRecycling(Drafter):
         return table
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tokens to which the template's ranks lead in the table."""
+        """Draft the tree that follows from the plan's template: each node's rank selects a successor from the table."""
         assert sequence.models is not None
         table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}

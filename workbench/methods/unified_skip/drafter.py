@@ -26,6 +26,6 @@ class UnifiedSkip(LayerSkippingDrafter):
     )
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the half layers to skip, so that round(L / s) layers run, but at least two."""
+        """Return the attention blocks and MLPs to skip, so that round(L / s) layers run, but at least two."""
         n = sequence.models.target.n_layers
         return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))
