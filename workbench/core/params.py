@@ -101,7 +101,10 @@ class ParamSpec:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None is the default."""
+        """Create a declaration from the output of `to_wire`.
+
+        Unknown keys are ignored. A missing key, or the value None, gives a field its default value.
+        """
         values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         values["choices"] = tuple(values.get("choices", ()))
         return cls(**values)

@@ -205,15 +205,19 @@ def recursive_rejection(
 def _tested(
     tree: DraftTree, fans: SiblingGroups, ends: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `Tests` for the siblings at some positions, and the residual weights after all siblings.
+    """Test the siblings at some positions in order, each against the residual distribution after its earlier siblings.
 
-    The residual and q stay unnormalised, with their sums in `total` and `mass`, because reading a distribution once
-    more is expensive.
+    Residual and draft weights stay unnormalised, with separate sums, because normalising would read each distribution
+    once more.
 
     Args:
         tree: the draft.
         fans: the positions and their children.
         ends: whether the residual weights are needed.
+
+    Returns:
+        Three columns [R, F] by child: acceptance probability, residual probability and draft probability of its token
+        (the latter two are 0 for the first child); and the residual weights [R, V] after all siblings.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -328,7 +332,7 @@ def walk(
 ) -> VerificationResult:
     """Test children in order from the root, and continue below the first accepted one until no child is accepted.
 
-    The walk returns the token that `bonus` holds for its last position.
+    The emitted token is the entry of `bonus` for the position at which the walk ends.
 
     Args:
         parents: parent of each node, on the host.

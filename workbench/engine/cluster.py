@@ -14,7 +14,8 @@ def connect_ray(address: str | None, without: str) -> Any:
     """Return the module `ray`, connected to a cluster.
 
     Args:
-        address: address of the cluster, such as "ray://head:10001"; "auto": the one running here; "local": start one.
+        address: address of the cluster, such as "ray://head:10001"; "auto": the cluster that runs on this
+            machine; "local": start a cluster.
         without: alternative that the error message suggests if Ray is not installed: "use --workers".
 
     Raises:

@@ -20,8 +20,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Detokeniser:
     """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
-    A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
-    of a token is the text that it adds after the token before it. This takes two short decodes, for a text of any
+    A token may decode differently after another token than at the start of a text (a leading space, "##"). So the text
+    of a token is the text that it adds after the previous token. This takes two short decodes, for a text of any
     length. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
     has an empty span; the one that completes the character gets it.
 

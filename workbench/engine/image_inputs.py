@@ -81,7 +81,7 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
 
 
 def check_end(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt whose last token is a vision token: it could not be verified without its image.
+    """Refuse a prompt whose last token is a vision token, because that token cannot be verified without its image.
 
     Raises:
         PromptError: the prompt ends with a vision token.
@@ -109,8 +109,8 @@ def process_prompt(
         Prompt with one placeholder per image, and the tensors for `Request.image_inputs`.
 
     Raises:
-        PromptError: the target does not read images, the numbers of images and placeholders differ, or nothing
-            follows the last image.
+        PromptError: the target does not read images, the numbers of images and placeholders differ, or the
+            prompt ends with an image.
     """
     name, config = models.target_name or "This target", models.target.model.config
     reason = why_no_images(config, name)
@@ -128,7 +128,7 @@ def process_prompt(
 
 
 def create_image_change(models: Models, request: Request, images: Sequence[Image], receiver: str) -> ImageChange:
-    """Return a change of a run's images, each new one resized to the one that it replaces.
+    """Return a change of a run's images, with each new image resized to the size of the image that it replaces.
 
     Args:
         models: models of the run.
@@ -240,7 +240,7 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
 
 
 def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[int] | None:
-    """Return the number of vision tokens of each image, from the processor; None if the tensors already show it."""
+    """Return the number of vision tokens of each image; None if the shapes of `inputs` determine the numbers."""
     pixels = inputs.get("pixel_values")
     if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None

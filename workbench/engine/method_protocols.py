@@ -90,7 +90,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the parts besides the target."""
+        """Return the requirements of the method's parts, besides the target."""
         ...
 
     @property
@@ -114,7 +114,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def keeps_greedy(self) -> bool:
-        """Return whether greedy output is the target's own."""
+        """Return whether the method's greedy output equals the target's own greedy output."""
         ...
 
     def make_ready(self, models: Models) -> None:
@@ -126,7 +126,7 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states that are captured in prefill."""
+        """Return which of the target's hidden states the method needs from prefill."""
         ...
 
     def missing_requirements(self, models: Models) -> str:

@@ -23,7 +23,7 @@ class Work:
 
     Attributes:
         seconds: total duration of these forward passes.
-        part_s: sum of their durations, each divided by the number of sequences that shared the forward pass.
+        part_s: sum over these forward passes: duration / number of sequences that shared the forward pass.
         forwards: number of forward passes; a separately timed part of one (`Span.is_part`) only adds its duration.
     """
 
@@ -153,7 +153,7 @@ def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> dict[int, Work]:
-    """Return the forward passes of each sequence. A forward pass without known sequences counts for all.
+    """Return the work of each sequence by `id`. A forward pass whose sequences are unknown counts for all sequences.
 
     Args:
         spans: forward passes.

@@ -49,7 +49,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Change:
-    """Setting that the user changed between rounds; it applies from this round on."""
+    """Setting that the user changed between rounds. It applies from the round on that has it in `Round.changes`."""
 
     name: str
     before: Any

@@ -78,7 +78,16 @@ _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Tables of a trace; see the schemas above for their columns."""
+    """Tables of a trace.
+
+    Attributes:
+        run: one row with header and footer (columns: `RUN`).
+        rounds: one row per round (columns: `ROUNDS`).
+        nodes: one row per drafted node (columns: `NODES`).
+        places: one row per recorded tree position, with the most likely next tokens (columns: `PLACES`).
+        tokens: one row per committed token (columns: `TOKENS`).
+        phases: one row per phase of a round (columns: `PHASES`).
+    """
 
     run: pl.DataFrame
     rounds: pl.DataFrame

@@ -72,7 +72,10 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
 
 
 def grounded(trace: Trace) -> list[bool] | None:
-    """Return whether each emitted token needs the image: p − p_blind ≥ `GROUNDED_THRESHOLD`; None: no attribution."""
+    """Return whether each emitted token depends on the images; None if the trace has no attribution.
+
+    It does if blanking all images lowers the target's probability of the token by at least `GROUNDED_THRESHOLD`.
+    """
     blind = (trace.attribution or {}).get("p_blind")
     if blind is None:
         return None

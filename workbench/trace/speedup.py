@@ -38,7 +38,7 @@ class Estimate:
         value: geometric mean over prompts with equal weight.
         low: lower end of the interval; None if there are too few runs.
         high: upper end of the interval.
-        n: number of observations: pairs of runs over all prompts and repeats.
+        n: number of observations (for a speed-up: pairs of runs) over all prompts and repeats.
         prompts: number of prompts.
     """
 
@@ -50,7 +50,7 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without interval."""
+        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without an interval."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
