@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def checksum_problem(file: Path, wanted: str) -> str:
-    """Return why a file does not have a checksum, as words to put after its name; empty if it has the checksum."""
+    """Return why a file does not have the SHA-256 sum `wanted`, as text that follows its name; empty if it has."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:

@@ -138,7 +138,11 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock. While another process has it, call `on_wait` every `WAIT_S`; an exception there ends the wait."""
+    """Hold a lock.
+
+    While another process holds the lock, call `on_wait` every `WAIT_S` seconds; an exception in `on_wait` ends the
+    wait.
+    """
     while True:
         try:
             lock.acquire(timeout=WAIT_S)

@@ -71,7 +71,7 @@ _CASED_LETTERS = (
 
 @dataclass(frozen=True)
 class Splitting:
-    """Pre-tokenisation that belongs to one name in llama.cpp.
+    """Pre-tokenisation for one value of `tokenizer.ggml.pre`, llama.cpp's name of a pre-tokenizer.
 
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
@@ -96,7 +96,7 @@ class Splitting:
 
 
 def name_of(expressions: Iterable[str], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for byte-level expressions, applied in order; None if it has no name for them."""
+    """Return llama.cpp's name for a pre-tokenisation with byte-level `expressions` in this order; None if unknown."""
     key = (tuple(expressions), ignores_merges, True)
     return next(
         (

@@ -12,11 +12,11 @@ MASK = "<|reserved_0|>"
 
 
 def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
-    """Return why a method cannot decode a target, if only one of them is for masked language modelling; else "".
+    """Return why a method cannot decode a target; "" if both or neither are for masked language modelling.
 
     Args:
         target: name of the target.
-        is_masked: whether it is a masked language model.
+        is_masked: whether the target is a masked language model.
         needs: requirements of the method.
     """
     if is_masked and MASKED_LM not in needs:

@@ -29,15 +29,15 @@ class IndexedModel:
         name: name of the model in the workbench.
         title: display name.
         hub_id: id of the model on the Hub.
-        package: name of a Python package that contains its weights.
-        version: version of that package.
+        package: name of a Python package that contains the weights.
+        version: version of the package.
         file: name of the GGUF file in the package.
-        sha256: checksum of that file.
+        sha256: SHA-256 sum of the GGUF file.
         package_bytes: download size of the package.
         copy_bytes: size of the converted files.
         licence: licence of the weights.
-        shape: expected values of its configuration.
-        vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_hash`.
+        shape: pairs (name, expected value) of the configuration; other values mean another model.
+        vocabulary: SHA-256 of the tokens and their ids; see `vocabulary_hash`.
     """
 
     name: str

@@ -251,9 +251,9 @@ class Runner:
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
     def forward_from(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
-        """Run `forward` for uncommitted tokens that the first layers have already processed, from a later layer on.
+        """Run uncommitted tokens, which the first layers have already processed, through the remaining layers.
 
-        Their keys and values of the first layers are scratch entries of the KV cache.
+        The keys and values of these tokens in the first layers are scratch entries of the KV cache.
 
         At the first use of a starting layer, the tokens are also run through the whole model, and that result is
         returned. If the logits differ by more than rounding, as for models with more than one residual stream, the
@@ -305,7 +305,7 @@ class Runner:
             skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
                 layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
-            everywhere: with `last_only`, nevertheless return the LM head's input at every position.
+            everywhere: whether to return the LM head's input at every position even with `last_only`.
 
         Raises:
             ModelError: a segment is a tree, and the model supports only chains (see `admission.admit`).

@@ -1,7 +1,8 @@
 """Read checkpoints of Hydra and Hydra++: heads like Medusa's that also read the embeddings of tokens drafted before.
 
-Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"); Hydra++ has dropout between its blocks, which
-counts in the names, and a decoder layer over the features. Hydra: Ankner et al. 2024, arXiv:2402.05109.
+Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"); Hydra++ has a decoder layer over the
+features, and dropout layers between its blocks, so that the numbers in its tensor names are larger. Hydra: Ankner et
+al. 2024, arXiv:2402.05109.
 """
 
 from __future__ import annotations
