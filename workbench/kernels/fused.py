@@ -120,7 +120,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether the compiled layers should run a forward pass over [sequences, tokens]."""
+        """Return whether the compiled layers should run a forward pass; `shape` is (sequences, tokens per sequence)."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 

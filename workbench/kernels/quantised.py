@@ -37,9 +37,13 @@ STEPS = 127
 
 
 class Int8Weight(NamedTuple):
-    """int8 weights of a linear layer, their scales, and the version of the bfloat16 weight stored in the layer.
+    """int8 weights of a linear layer.
 
-    `values` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
+    Attributes:
+        values: weights, in the order that compiled products read: of each 32 inputs first the even ones, then the odd
+            ones.
+        scale: one scale per 64 inputs of an output.
+        seen: version counter and address of the layer's bfloat16 weight after quantisation, to detect later changes.
     """
 
     values: Int8[Tensor, "o i"]

@@ -157,7 +157,7 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """Return the starting states of a forward pass, padded to its longest segment; None: start from embeddings.
+    """Return the input states of a forward pass's first layer, zero-padded; None if it starts from token embeddings.
 
     Args:
         rows: segments; None: padding.

@@ -148,7 +148,7 @@ def _first(made: Any) -> Tensor:
 
 
 def _wide(given: Any) -> Any:
-    """Return tensors, also within containers, converted to float32."""
+    """Return `given`, a tensor or nested lists, tuples and dicts, with floating-point tensors converted to float32."""
     if isinstance(given, Tensor):
         return given.float() if given.is_floating_point() else given
     if isinstance(given, tuple | list):

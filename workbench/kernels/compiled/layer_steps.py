@@ -143,7 +143,7 @@ def exp(x):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _ordered(bits):
-    """Map a float's bits to an integer with the same order as the float, or back."""
+    """Map the bits of a float32, as int32, to an int32 with the same order as the floats. The map is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
@@ -175,7 +175,7 @@ def largest(numbers):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _odds(scored):
-    """Replace scores by exp(score − largest) and return the sum of these weights."""
+    """Replace the scores `scored`, float32 [m], by exp(score − largest score), and return the sum of the results."""
     top = largest(scored)
     for j in range(scored.shape[0]):
         scored[j] = exp(scored[j] - top)
