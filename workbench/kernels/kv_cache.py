@@ -128,7 +128,7 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (number, first index) of the keys, for masks that the model builds itself, in a prefill with images."""
+        """Return (number, first index) of the keys, for masks that the model builds (in a prefill with images)."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:

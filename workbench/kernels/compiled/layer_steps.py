@@ -143,7 +143,7 @@ def exp(x):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _ordered(bits):
-    """Map the bits of a float32, as int32, to an int32 with the same order as the floats. The map is its own inverse."""
+    """Map the bits of a float32, as int32, to an int32 with the same order as the floats. It is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
