@@ -29,8 +29,8 @@ class ParamSpec:
         choices: allowed values of a choice.
         doc: help in one sentence, with the unit.
         when: condition under which the parameter has an effect, such as "policy = confidence or planned" or
-            "temperature > 0"; "" if it always has one. Forms use the condition; the parameter may be set even if it
-            does not hold.
+            "temperature > 0"; "" if it always has an effect. Forms evaluate the condition; the parameter may be set
+            even if the condition does not hold.
     """
 
     name: str

@@ -261,13 +261,13 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return the distribution from which each given node of a mixed tree was drawn, given its earlier siblings.
+    """Return the distribution from which each of n nodes of a mixed tree was drawn, after its earlier siblings.
 
     Args:
         tree: the draft.
         node: indices of the nodes.
         x: tokens of the nodes.
-        free: 0 at tokens of earlier siblings, else 1.
+        free: for each node, 0 at tokens of its earlier siblings, else 1.
     """
     assert tree.q is not None
     assert tree.node_q_rows is not None

@@ -1,6 +1,7 @@
-"""Connection to a Ray cluster; Ray is an optional extra.
+"""Connection to a Ray cluster.
 
-`pip install 'speculative-decoding-workbench[ray]'`; every machine of a cluster needs the workbench installed.
+Ray is an optional extra: `pip install 'speculative-decoding-workbench[ray]'`. Every machine of a cluster needs the
+workbench installed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Datastore:
 
     Attributes:
         card: description of the datastore.
-        tokens: big-endian uint16 or uint32 [n].
+        tokens: big-endian uint16 or uint32 [n], token ids of all texts.
         suffixes: int32 [n], token positions in the order of the suffixes that start there.
     """
 

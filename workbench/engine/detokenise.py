@@ -94,7 +94,7 @@ class Detokeniser:
 
 
 class ByteDetokeniser(Detokeniser):
-    """Detokeniser for byte-level tokenizers: pieces are UTF-8 bytes and are joined directly, which is faster."""
+    """Detokeniser for byte-level tokenizers: their tokens are UTF-8 bytes, which are joined without the tokenizer."""
 
     ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
@@ -175,7 +175,7 @@ class Pieces:
         return piece
 
     def is_mark(self, token: int) -> bool:
-        """Return whether the token itself is the replacement character, not half of another character."""
+        """Return whether the token is the replacement character itself, not a part of another character."""
         raw = self._name(token) or ""
         return _INCOMPLETE in raw or "ï¿½" in raw
 

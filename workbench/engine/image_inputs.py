@@ -175,7 +175,7 @@ def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """Process token ids: replace each placeholder by the processor's tokens for that image alone."""
+    """Return the inputs for token ids: each placeholder becomes the tokens that the processor gives for its image."""
     placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = batch["input_ids"].shape[1]

@@ -38,7 +38,7 @@ def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> li
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
-    """Return the image as the processor resized it; if its tensor does not show this, the original, scaled down."""
+    """Return image `i` of `n` as the processor resized it; if the tensors do not show this, a thumbnail."""
     from PIL import Image as images
 
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")

@@ -85,7 +85,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def simulates(self) -> bool:
-        """Return whether a part uses information that is unavailable in practice."""
+        """Return whether a part of the method uses information that is unavailable in practice (an oracle)."""
         ...
 
     @property

@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Start and end of drafting for a group of sequences, and its forward passes. Times are read after the round."""
+    """Start, end and forward passes of the drafting for a group of sequences. Times are read after the round."""
 
     start: Mark
     end: Mark
@@ -78,7 +78,7 @@ class Timing:
 
 @runtime_checkable
 class TimedRound(Protocol):
-    """One sequence in one round. `drafting` is the timing of its drafting group; None if nothing is drafted."""
+    """One sequence in one round. `drafting` is the timing of the group drafted together; None if nothing is drafted."""
 
     sequence: Sequence
     drafting: Drafting | None
@@ -115,7 +115,7 @@ class RoundTimer(Generic[R]):
         return rounds
 
     def _share(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the forward passes among the sequences."""
+        """Divide the round's forward passes among its sequences."""
         spans = spans_of(r.sequence for r in rounds)
         drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
         self._drafted = {

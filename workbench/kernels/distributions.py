@@ -59,7 +59,7 @@ class SoftmaxSummary:
 
 
 def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
-    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if it is not available.
+    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if no kernel is available.
 
     Args:
         logits: the model's logits, without temperature or filters, [n, V].

@@ -176,7 +176,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
 
 class LayerSubsets:
-    """Subsets of a model's layers and halves; the last few are cached.
+    """Copies of a model with some of its layers and layer halves, made by `subset`; the last few are cached.
 
     Args:
         model: the whole model.

@@ -49,7 +49,7 @@ class TrimmedLinear(nn.Linear):
 
 
 def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
-    """Return a copy of some rows of an LM head."""
+    """Return a copy of the weight rows of an LM head for the K tokens `kept`."""
     weight = head.get_parameter("weight").detach()
     return weight[kept.to(weight.device)]
 

@@ -114,7 +114,7 @@ def storage_entry(error: float) -> dict[str, Any]:
 
 
 def remove_storage_entry(config: Any) -> None:
-    """Remove the entry on an int8 checkpoint from a transformers configuration: the loaded weights are ordinary."""
+    """Remove the entry that marks an int8 checkpoint from a configuration, because the loaded weights are not int8."""
     if hasattr(config, STORED):
         delattr(config, STORED)
 

@@ -35,6 +35,6 @@ def mask_token_of(config: Any) -> int | None:
     """Return the id of a model's mask token if it is a bidirectional masked language model, else None.
 
     Args:
-        config: configuration of a model: `is_bidirectional` and `mask_token_id`.
+        config: configuration of a model, whose `is_bidirectional` and `mask_token_id` are read.
     """
     return getattr(config, "mask_token_id", None) if getattr(config, "is_bidirectional", False) else None

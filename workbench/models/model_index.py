@@ -113,7 +113,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of the converted copy of the package's file; None if there is none.
+    """Return the folder with the converted copy of the GGUF file from the model's package; None if there is none.
 
     The package need not be installed any more.
     """
@@ -156,7 +156,7 @@ def _vocabulary(file: str, changed: int) -> str:
 
 
 def packaged_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file in the model's package, without importing the package; None if it is not installed.
+    """Return the GGUF file in the model's package, which is not imported; None if the package is not installed.
 
     Raises:
         ModelError: the package has another version, or lacks the file.
@@ -181,12 +181,12 @@ def packaged_file(model: IndexedModel) -> Path | None:
 
 
 def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progress = lambda done, total: None) -> Path:
-    """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
+    """Return the model's folder: local, else converted from its package's GGUF file, else downloaded from the Hub.
 
     Args:
         model: the model.
         from_hub: function that downloads the model; raises `ModelError` if the Hub is unreachable or lacks it.
-        on_progress: progress callback, called with the completed bytes of the package's file and its bytes in total.
+        on_progress: progress callback, called with the completed bytes of the GGUF file and its bytes in total.
 
     Raises:
         CapacityError: the model is too large for this machine's memory or disk.
@@ -243,7 +243,7 @@ def download(model: IndexedModel) -> Path:
 
 
 def _checked_file(model: IndexedModel) -> Path | None:
-    """Return the package's file after checking its SHA-256; None if the package is not installed."""
+    """Return the GGUF file of the model's package after checking its SHA-256 sum; None if it is not installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(

@@ -66,8 +66,8 @@ class SelfTestResult:
     """Result of a model's self-test.
 
     Attributes:
-        why_not: why not even chains can be verified; "" if they can.
-        why_no_trees: why chains can be verified, but not trees; "" if trees can be verified.
+        why_not: why chains cannot be verified, and so no trees either; "" if chains can be verified.
+        why_no_trees: why trees cannot be verified although chains can; "" if trees can be verified.
     """
 
     why_not: str = ""

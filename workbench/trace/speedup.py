@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def basis(self) -> str:
-        """Return text with the number of observations and of prompts of the interval.
+        """Return text that says on how many observations and prompts the interval is based.
 
         Example:
             >>> Estimate(1.2, 1.1, 1.3, 12, 4).basis, Estimate(1.2, 1.1, 1.3, 5, 1).basis

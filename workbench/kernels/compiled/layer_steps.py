@@ -34,9 +34,9 @@ _BYTES = np.array(SIZE)
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Compute outputs lo ≤ o < hi of a product for all rows of x; lo and hi are multiples of `OUTS`.
 
-    x is the result of `ready`, `w` the address of the weights, and `out` the address of output 0 of row 0. Up to eight
-    rows share each weight read; more rows are split as evenly as possible into parts of at most six, the fastest size.
-    With tiles, lo and hi are multiples of 16.
+    `kind` is the kind of the weights (`llvm.BF16`, …), x the result of `ready`, `w` the address of the weights, and
+    `out` the address of output 0 of row 0. Up to eight rows share each weight read; more rows are split as evenly as
+    possible into parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)

@@ -25,7 +25,7 @@ from workbench.trace.whatif.tau_prediction import draft_depths
 
 
 class Outcome(Enum):
-    """Recorded outcome at a position of the text."""
+    """Recorded outcome of drafting at a position of the text: accepted, rejected, or not drafted (with the reason)."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"

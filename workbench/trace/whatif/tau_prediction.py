@@ -1,4 +1,4 @@
-"""Predict τ from the measured acceptance under two models."""
+"""Predict τ from the measured acceptance, under two models of acceptance."""
 
 from __future__ import annotations
 
