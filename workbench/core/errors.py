@@ -55,7 +55,7 @@ class UnknownNameError(WorkbenchError):
         """Return the error for an unknown name, with up to three similar known names as a suggestion.
 
         Args:
-            kind: noun for the message that says what the name should name, such as "method" or "target".
+            kind: noun for the message, such as "method" or "target".
             name: the unknown name.
             known: all known names.
         """

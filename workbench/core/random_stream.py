@@ -57,8 +57,8 @@ class RandomStream:
 
         Args:
             position: number of tokens before the position, prompt included. A round uses its first position for its
-                whole tree. The numbers of a discarded draft are therefore never used again. Its feedback may influence
-                the next draft, which must then not depend on the same numbers.
+                whole tree. The numbers of a discarded draft are therefore never used again. Feedback on that draft
+                may influence the next draft, which must then not depend on the same numbers.
             purpose: use of the numbers.
             n: number of uniforms.
             level: index that separates several calls for one position and purpose.

@@ -157,7 +157,7 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
+    """Test the siblings at some positions; return fields of `RelaxedResult` by child, and the residual weights.
 
     Args:
         tree: the draft.

@@ -97,9 +97,8 @@ class Datastore:
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
         """Return the occurrences of the longest suffix of `context` that the datastore contains.
 
-        The suffix has at least `shortest` and at most `longest` tokens.
-
-        Its length is found by bisection. Testing one length takes two bisections of the suffix array.
+        The suffix has at least `shortest` and at most `longest` tokens. Its length is found by bisection. Testing one
+        length takes two bisections of the suffix array.
         """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
@@ -182,7 +181,7 @@ def n_ids(tokenizer: Any) -> int:
 
 
 def dtype_of(vocabulary: int) -> np.dtype:
-    """Return the dtype of a datastore's tokens: the narrowest for all ids and the end-of-text id."""
+    """Return the dtype of a datastore's tokens: the narrowest that holds all ids and the end-of-text id."""
     return np.dtype(">u2" if vocabulary < 1 << 16 else ">u4")
 
 

@@ -32,7 +32,7 @@ class Detokeniser:
     Args:
         tokenizer: a Hugging Face tokenizer.
         prompt: tokens before the first one that will be added, for context.
-        pieces: the tokenizer's `Pieces`, if they already exist.
+        pieces: bytes and kinds of the tokenizer's vocabulary entries, if already computed.
     """
 
     ERRORS = "surrogateescape"  # one surrogate character for every invalid byte
@@ -127,7 +127,7 @@ class TextOutput:
 
 
 def _shown(text: str) -> str:
-    """Return text decoded with "surrogateescape", with the replacement character for each invalid byte."""
+    """Return a text with the replacement character in place of each surrogate that stands for an invalid byte."""
     return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
@@ -138,7 +138,7 @@ class Pieces:
     """Bytes and kinds of a tokenizer's vocabulary entries.
 
     Attributes:
-        special: tokens without text.
+        special: ids of the tokens without text.
         is_byte_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
         has_partial_chars: whether entries may contain parts of characters that are visible only after decoding.
     """
@@ -197,7 +197,7 @@ class TokenText:
     """Text of single tokens for display, with visible spaces and with single bytes in hexadecimal between angle quotes.
 
     Attributes:
-        pieces: pieces of the tokenizer.
+        pieces: bytes and kinds of the tokenizer's vocabulary entries.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -58,7 +58,7 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
 
 
 def check_text(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt without images if it contains image placeholders, or if its model needs an image.
+    """Refuse a prompt without images if it contains image placeholders, or if the target needs an image.
 
     Raises:
         PromptError: the prompt is refused.
@@ -159,7 +159,7 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
 
 
 def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]) -> Inputs:
-    """Process a prompt with one placeholder per image.
+    """Return the processor's tensors for a prompt that has one placeholder per image.
 
     Raises:
         PromptError: the processor raises an error, e.g. for an image of one pixel in a model that crops.
@@ -190,7 +190,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return one image's `input_ids`, from the first special token to the last, and the inputs of equal length."""
+    """Return the inputs per token (`input_ids`, …) that a processor makes of one image, delimiters included."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer

@@ -214,7 +214,10 @@ def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of drafting for this sequence, and the waits while the decoder drafted for other sequences."""
+    """Return the phase of drafting for one sequence, and its waits while the decoder drafted for other sequences.
+
+    Times are in seconds after `origin`.
+    """
     drafting = timing.drafting
     if timing.n_sequences == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]

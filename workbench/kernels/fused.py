@@ -48,7 +48,7 @@ class FusedDecoder:
     """Compiled layers and LM head of a decoder, for forward passes over few tokens; created by `from_model`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
-    creates it anew when the model's weights have changed.
+    creates a new one when the model's weights have changed.
     """
 
     def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:

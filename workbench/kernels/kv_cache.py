@@ -190,8 +190,8 @@ class TreeCache(Cache):
     def mark_written(self, rows: slice, stop: int) -> None:
         """Record that rows are written up to position `stop`, so that later positions are known to be zero.
 
-        The system provides the buffer's zero pages at first access, and most of a long context is never accessed.
-        Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
+        The operating system allocates a page of zeros at its first access, and most of a long context is never
+        accessed. Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 

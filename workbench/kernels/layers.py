@@ -249,7 +249,7 @@ class _Nothing(nn.Module):
 def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Replace the input of layer `first`, the first that is run, by `states`; for layer 0, the output of the embedding.
+    """Replace the input of layer `first`, the first that is run, by `states` (for layer 0: the embedding's output).
 
     If `states` is None, nothing is replaced.
 

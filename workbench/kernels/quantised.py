@@ -76,7 +76,7 @@ def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
 
 
 def quantise(model: PreTrainedModel) -> None:
-    """Round the weights of a decoder's linear layers and LM head, in place; unchanged rounded weights are skipped.
+    """Round the weights of a decoder's linear layers and LM head, in place; skip weights that are already rounded.
 
     A tied embedding is the LM head's weight and is rounded with it.
 

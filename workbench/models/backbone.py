@@ -40,7 +40,7 @@ class Backbone(Protocol):
         ...
 
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot of the KV cache for a sequence."""
+        """Open an empty slot of the KV cache for a sequence; `owner` is the sequence's `id`, None if unknown."""
         ...
 
     def close(self, slot: Slot) -> None:

@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def checksum_problem(file: Path, wanted: str) -> str:
-    """Return why a file does not have the SHA-256 sum `wanted`, as text that follows its name; empty if it has."""
+    """Return why the SHA-256 sum of a file is not `wanted`, as text that follows the file's name; empty if it is."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:

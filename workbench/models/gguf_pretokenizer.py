@@ -25,7 +25,7 @@ def _expression(
 
 
 def _cased(suffix: str = "") -> str:
-    """Return GPT-4o's expression for words of upper-case letters followed by lower-case letters."""
+    """Return GPT-4o's regular expression for upper-case letters followed by lower-case letters, then by `suffix`."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     prefix = r"[^\r\n\p{L}\p{N}]?"
     return f"{prefix}{upper}*{lower}+{suffix}|{prefix}{upper}+{lower}*{suffix}"

@@ -120,7 +120,7 @@ def remove_storage_entry(config: Any) -> None:
 
 
 def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Load a transformers model from an int8 checkpoint; its configuration no longer mentions the format.
+    """Load a transformers model from an int8 checkpoint. The configuration of the result no longer mentions int8.
 
     Args:
         model_class: class of the model, or an Auto class.

@@ -209,7 +209,7 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
     """Yield (kind, heads) for the user's own heads. If heads do not fit the target, their `problem` says why.
 
-    They are in reverse order of the user's folders: in a dict made of the pairs, the folder named first wins.
+    The pairs are in reverse order of the user's folders, so that in a dict made of them the folder named first wins.
 
     Raises:
         ModelError: a folder named by the user cannot be read.

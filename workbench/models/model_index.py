@@ -1,6 +1,7 @@
 """Find published models, which are stored on the Hugging Face Hub or in a Python package that contains only data.
 
-Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
+Local files come first: an earlier download from the Hub, then the converted copy of the package's GGUF file, then the
+GGUF file itself.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
 hundreds of megabytes that are on this machine already.
 """
@@ -85,7 +86,7 @@ def local_folder(model: IndexedModel) -> Path | None:
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download from the Hub; None unless it is complete and the expected model."""
+    """Return the folder of an earlier download from the Hub; None unless it is complete and has the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")

@@ -100,8 +100,9 @@ def run_self_test(runner: Runner) -> SelfTestResult:
 
 @contextmanager
 def scaled_down(runner: Runner) -> Iterator[None]:
-    """Temporarily set the model's thresholds to a few tokens, and measure its attention spans again.
+    """Temporarily reduce the lengths at which a model's layers change their behaviour to a few tokens (`THRESHOLDS`).
 
+    Such lengths are the sliding window or the original context of a RoPE scaling. Attention spans are measured again.
     Both the engine and the model's own forward pass then cross every attention window of the model within a few tokens.
     """
     objects: dict[int, Any] = {}

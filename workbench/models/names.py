@@ -94,7 +94,7 @@ def is_drafter(name: str) -> bool:
 
 
 def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Yield (name, folder, configuration) of bundled targets and draft models, which name their `target`."""
+    """Yield (name, folder, configuration) of bundled models; a draft model's configuration has the entry `target`."""
     for name, folder in bundled().items():
         if (config := config_of(folder)) and "workbench_head" not in config:
             yield name, folder, config

@@ -2,7 +2,7 @@
 
 All counts are of drafted tokens, with the definition of `metrics.acceptance_rate` (accepted / tested), so the rows of
 each table add up to the totals of the run. Intervals are `metrics.wilson_interval`. They treat the tests as
-independent, which tests of one run are only roughly, and they do not cover other prompts.
+independent, although tests of one run are only roughly independent. They do not cover other prompts.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
     """Return calibration and acceptance by entropy and kind of token, as the Live page shows them.
 
     Args:
-        trace: a run: recorded, finished or kept (`workbench.views.recorded_runs.trace("draft-model")`).
+        trace: trace of a run, such as `workbench.views.recorded_runs.trace("draft-model")`.
 
     Source:
         Reliability diagram and calibration error: Guo et al. 2017, arXiv:1706.04599, §2, with the target's probability
@@ -207,7 +207,7 @@ def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
     """Return accepted / tested drafted tokens by kind of the drafted token; kinds without a test are absent.
 
     Args:
-        trace: a run; the text before its first token is that of the prompt.
+        trace: trace of a run. The text before its first token is the prompt.
     """
     before_round = dict(zip(map(id, trace.rounds), _texts_before(trace), strict=True))
 

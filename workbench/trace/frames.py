@@ -142,7 +142,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join a trace's tables to one with a row per round, in which rows of other tables are lists of structs."""
+    """Join a trace's tables into one with a row per round; the rows of all other tables become lists of structs."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)

@@ -220,7 +220,7 @@ def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, in
 def group_by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
     """Group rates above 0 by prompt, as input of `estimate` for a typical rate.
 
-    The quotient of two such estimates over the same runs is exactly their speed-up; a quotient of medians is not.
+    The quotient of two such estimates over the same runs is exactly the speed-up; a quotient of medians is not.
     """
     return pair_ratios(rates, dict.fromkeys(rates, 1.0))
 

@@ -54,7 +54,9 @@ def tau_by_position(rates: Sequence[float]) -> float:
 
 
 def accepted_length_distribution(rates: Sequence[float]) -> list[float]:
-    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens, from conditional acceptance by position.
+    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens of a chain.
+
+    `rates[i]` is the acceptance probability at position i, given that all earlier positions are accepted.
 
     Example:
         >>> accepted_length_distribution([0.5, 0.5])

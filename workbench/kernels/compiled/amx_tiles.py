@@ -271,7 +271,8 @@ def end(before):
 def pack(is_dealt, rows, out):
     """Write rows, float32 [T, n], to `out` in the layout that `tiled` reads.
 
-    `out` is int32 of groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in even-odd order.
+    `out` is int32, with room for groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in
+    even-odd order.
     """
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)

@@ -70,7 +70,7 @@ def read_hydra(stored: CheckpointFiles) -> Checkpoint | None:
 def _prefix(stored: CheckpointFiles, width: int) -> list[TensorSpec]:
     """Return the tensors of the decoder layer over the features.
 
-    Its configuration is the target's, so its sizes are taken from the tensors.
+    The checkpoint's configuration lacks the layer's sizes (they are the target's), so they are read from the tensors.
     """
     layer_prefix = f"{_PREFIX}layers.0."
     keys = stored.shapes.get(f"{layer_prefix}self_attn.k_proj.weight", (width, width))[0]

@@ -1,4 +1,4 @@
-"""Read checkpoints of Medusa: K stacks of residual blocks, each with its own LM head or all with the target's.
+"""Read checkpoints of Medusa: K stacks of residual blocks; each has its own LM head, or all use the target's.
 
 Layouts: FasterDecoding's `medusa_lm_head` ("0.0.linear.weight", "0.1.weight"), whose configuration is short and does
 not always match the file, and vLLM's ("blocks.0.layers.0.weight", `token_map`). Medusa: Cai et al. 2024,

@@ -57,7 +57,7 @@ _missed: set[str] = set()
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in some folders in this process, with precedence over the folders that the environment names."""
+    """Use the heads in the folders `places` in this process, with precedence over those of `WORKBENCH_HEADS`."""
     _chosen[:] = places
 
 

@@ -38,7 +38,7 @@ class Position:
     """Position of the recorded text, with the outcome of drafting there.
 
     Attributes:
-        number: index of the recorded round that emitted its token.
+        number: index of the recorded round that emitted the token at this position.
         depth: depth in the draft of that round, from 1.
         outcome: recorded outcome.
     """
