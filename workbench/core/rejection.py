@@ -216,8 +216,9 @@ def _tested(
         ends: whether the residual weights are needed.
 
     Returns:
-        Three columns [R, F] by child: acceptance probability, residual probability and draft probability of its token
-        (the latter two are 0 for the first child); and the residual weights [R, V] after all siblings.
+        Three columns [R, F] by child: acceptance probability; probability of the child's token in the residual
+        distribution and in the draft distribution, both after its earlier siblings (0 for the first child). And the
+        residual weights [R, V] after all siblings.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
