@@ -116,7 +116,7 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
 
 
 def _accuracy(said: Any, n_heads: int) -> list[list[float]] | None:
-    """Return the stored accuracy of each head's tokens, [head][rank]; None if it is missing or not valid."""
+    """Return the stored accuracy of each head's tokens by rank, [heads, ranks]; None if it is missing or not valid."""
     rows = said if isinstance(said, list) and len(said) == n_heads else []
     is_valid = all(isinstance(row, list) and row and all(_is_share(x) for x in row) for row in rows)
     return rows if rows and is_valid else None
