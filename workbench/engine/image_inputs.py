@@ -222,7 +222,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
 
 
 def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
-    """Return a prompt with its placeholders replaced by those of another processor."""
+    """Return a prompt with the placeholders of the processor `source` replaced by the placeholders of `target`."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
     source_id, target_id = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))

@@ -24,7 +24,7 @@ SHOWN = 512
 
 
 def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
-    """Return the images of a prompt as the target sees them; an empty list if only the tensors are known."""
+    """Return the images of a prompt as the target sees them; an empty list if `images` is empty."""
     if not images:
         return []
     config = models.target.model.config

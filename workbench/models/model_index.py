@@ -244,7 +244,7 @@ def download(model: IndexedModel) -> Path:
 
 
 def _checked_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file of the model's package after checking its SHA-256 sum; None if it is not installed."""
+    """Return the GGUF file of the model's package, with its SHA-256 sum checked; None if no package is installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(

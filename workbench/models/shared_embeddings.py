@@ -39,7 +39,7 @@ def shares_embeddings(config: Any) -> bool:
 
 
 def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Load the decoder in a folder, with embedding and LM head computed from those of its target.
+    """Load the decoder in a folder; compute its embedding and LM head from the target's embedding and LM head.
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.

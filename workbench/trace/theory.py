@@ -277,7 +277,9 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 
 
 def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
-    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its divisor ρ of p/q.
+    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its discount ρ.
+
+    Each draft x is accepted with probability min(1, p(x) / (ρ q(x))).
 
     Args:
         p: target distribution.

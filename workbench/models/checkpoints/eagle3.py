@@ -117,7 +117,7 @@ def _layout(stored: CheckpointFiles) -> str | None:
 
 
 def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
-    """Return the target's layers whose input the heads read, from their configuration.
+    """Return the indices of the target's layers whose input the heads read, according to the heads' configuration.
 
     The result is () if the configuration names none; the layers then follow from the number of the target's layers.
 

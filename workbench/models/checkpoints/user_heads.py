@@ -127,7 +127,7 @@ def _date(path: Path) -> float:
 
 
 def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
-    """Return why heads do not fit a target, according to the target's files; empty if they fit or it is unknown.
+    """Return why heads do not fit a target, according to the target's files; empty if they fit or no files are known.
 
     Args:
         heads: heads to check.
