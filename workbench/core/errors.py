@@ -55,7 +55,7 @@ class UnknownNameError(WorkbenchError):
         """Return the error for an unknown name, with up to three similar known names as a suggestion.
 
         Args:
-            kind: kind of the name, for the message: "method", "target".
+            kind: noun for the message, such as "method" or "target".
             name: the unknown name.
             known: all known names.
         """
@@ -70,7 +70,7 @@ class ParameterError(WorkbenchError):
 
 
 class ModelError(WorkbenchError):
-    """Raised if a model cannot be loaded, or if the engine cannot verify its drafts or logits."""
+    """Raised if a model or trained heads cannot be loaded, or do not work in this engine."""
 
 
 class TokenizerMismatchError(ModelError):
@@ -88,8 +88,8 @@ class NumericalError(WorkbenchError):
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error means that memory ran out.
 
-    PyTorch's class is matched by name, because this module must work without PyTorch. Its CPU allocator raises a plain
-    RuntimeError, which is matched by its message.
+    PyTorch's class is matched by name, because this module must work without PyTorch. PyTorch's CPU allocator raises a
+    plain RuntimeError, which is matched by its message.
     """
     if isinstance(error, MemoryError):
         return True

@@ -36,7 +36,7 @@ class LazySequence(Sequence[T], Generic[T]):
         self._n, self._make, self._cache = n, make, dict[int, T]()
 
     def take(self, at: Sequence[int]) -> list[T]:
-        """Return the numbers at some indices. Numbers that are not cached yet are computed in one call."""
+        """Return the numbers at the indices `at`. Numbers that are not cached yet are computed in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
             self._cache.update(zip(new, to_list(self._make(torch.tensor(new))), strict=True))
@@ -85,5 +85,5 @@ def to_host_lazily(numbers: Sequence[Tensor | LazySequence[Any]]) -> list[Any]:
 
 
 def take(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
-    """Return a sequence's numbers at some indices; a lazy sequence computes them in one call."""
+    """Return the numbers of a sequence at the indices `at`; a lazy sequence computes them in one call."""
     return numbers.take(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]

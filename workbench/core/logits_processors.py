@@ -53,7 +53,7 @@ class LogitBias:
 
 @dataclass(frozen=True, slots=True)
 class MinNewTokens:
-    """Set the probability of some tokens to 0 until `min_tokens` tokens have been generated."""
+    """Set the probability of the tokens that would end the text to 0 until `min_tokens` tokens have been generated."""
 
     prompt_length: int
     min_tokens: int

@@ -50,9 +50,9 @@ _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at .*", re.DOTALL)
 def suppress_panic_output() -> Generator[None, None, None]:
     """Remove the backtraces of Rust panics from standard error.
 
-    Rust prints them before Python receives the error, and no Python call turns that off. Inside the block, standard
-    error is therefore redirected to a temporary file. At its end, the file's contents without the backtraces are copied
-    to standard error.
+    Rust prints a backtrace before Python receives the error, and no Python call prevents this. Inside the block,
+    standard error is therefore redirected to a temporary file. At its end, the file's contents without the backtraces
+    are copied to standard error.
     """
     with _ONE_AT_A_TIME:
         if sys.stderr is not None:

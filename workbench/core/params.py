@@ -29,8 +29,8 @@ class ParamSpec:
         choices: allowed values of a choice.
         doc: help in one sentence, with the unit.
         when: condition under which the parameter has an effect, such as "policy = confidence or planned" or
-            "temperature > 0"; "" if it always has one. Forms use the condition; the parameter may be set even if it
-            does not hold.
+            "temperature > 0"; "" if it always has an effect. Forms evaluate the condition; the parameter may be set
+            even if the condition does not hold.
     """
 
     name: str
@@ -101,7 +101,10 @@ class ParamSpec:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None is the default."""
+        """Create a declaration from the output of `to_wire`.
+
+        Unknown keys are ignored. A missing key, or the value None, gives a field its default value.
+        """
         values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         values["choices"] = tuple(values.get("choices", ()))
         return cls(**values)

@@ -17,7 +17,7 @@ class LayerInput:
     """Layer at which probes enter the forward pass, and the function that computes them from the draft's hidden states.
 
     Attributes:
-        layer: number of first layers of the target that run without these probes; at least 1.
+        layer: number of the target's first layers that run without these probes; at least 1.
         make_states: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and
             row i + 1 at node i, to the hidden states of the probes [P, D].
     """

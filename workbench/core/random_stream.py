@@ -39,7 +39,8 @@ class RandomStream:
     """Uniforms of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011) on the host.
 
     Host numbers need no synchronisation: they are copied to the device with the tensors that use them. Two requests
-    with the same seed get the same numbers at the same addresses, regardless of other requests and earlier calls.
+    with the same seed get the same numbers for the same position, purpose and level, regardless of other requests and
+    earlier calls.
     """
 
     def __init__(self, seed: int) -> None:
@@ -56,8 +57,8 @@ class RandomStream:
 
         Args:
             position: number of tokens before the position, prompt included. A round uses its first position for its
-                whole tree. The numbers of a discarded draft are therefore never used again. Its feedback may influence
-                the next draft, which must then not depend on the same numbers.
+                whole tree. The numbers of a discarded draft are therefore never used again. Feedback on that draft
+                may influence the next draft, which must then not depend on the same numbers.
             purpose: use of the numbers.
             n: number of uniforms.
             level: index that separates several calls for one position and purpose.
@@ -73,7 +74,7 @@ def seeded_uniforms(seed: int, n: int) -> np.ndarray:
     """Return `n` uniform random numbers in [0, 1), float64 [n], that depend only on the seed.
 
     Args:
-        seed: the seed.
+        seed: integer that determines the numbers.
         n: how many numbers to return.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

@@ -205,15 +205,20 @@ def recursive_rejection(
 def _tested(
     tree: DraftTree, fans: SiblingGroups, ends: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `Tests` for the siblings at some positions, and the residual weights after all siblings.
+    """Test the siblings at some positions in order, each against the residual distribution after its earlier siblings.
 
-    The residual and q stay unnormalised, with their sums in `total` and `mass`, because reading a distribution once
-    more is expensive.
+    Residual and draft weights stay unnormalised, with separate sums, because normalising would read each distribution
+    once more.
 
     Args:
         tree: the draft.
         fans: the positions and their children.
         ends: whether the residual weights are needed.
+
+    Returns:
+        Three columns [R, F] by child: acceptance probability; probability of the child's token in the residual
+        distribution and in the draft distribution, both after its earlier siblings (0 for the first child). And the
+        residual weights [R, V] after all siblings.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -257,13 +262,13 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return the distribution from which each given node of a mixed tree was drawn, given its earlier siblings.
+    """Return the distribution from which each of n nodes of a mixed tree was drawn, after its earlier siblings.
 
     Args:
         tree: the draft.
         node: indices of the nodes.
         x: tokens of the nodes.
-        free: 0 at tokens of earlier siblings, else 1.
+        free: for each node, 0 at tokens of its earlier siblings, else 1.
     """
     assert tree.q is not None
     assert tree.node_q_rows is not None
@@ -328,7 +333,7 @@ def walk(
 ) -> VerificationResult:
     """Test children in order from the root, and continue below the first accepted one until no child is accepted.
 
-    The walk returns the token that `bonus` holds for its last position.
+    The emitted token is the entry of `bonus` for the position at which the walk ends.
 
     Args:
         parents: parent of each node, on the host.

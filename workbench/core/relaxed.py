@@ -157,7 +157,7 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
+    """Test the siblings at some positions; return fields of `RelaxedResult` by child, and the residual weights.
 
     Args:
         tree: the draft.
@@ -200,7 +200,7 @@ def _tested(
 class _Excess:
     """Difference between the distribution of the emitted token and p at some positions, summed sibling by sibling.
 
-    The accepted part of a test, min(q, lifted), is never stored as a tensor; it is computed as lifted − rest.
+    The accepted part of a test, min(q, lifted), is never stored as a tensor: it equals lifted − (lifted − q)₊.
     """
 
     def __init__(self, p: Float[Tensor, "R V"]) -> None:
@@ -258,7 +258,9 @@ class _Excess:
 def _draft_probs(
     tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
 ) -> Float[Tensor, "R V"]:
-    """Return the draft distribution of each position's next child, with earlier siblings; a point mass if it has none.
+    """Return the distribution from which each position's next child was drawn; a point mass if it is deterministic.
+
+    The tokens of earlier siblings are not removed from the distribution.
 
     Args:
         tree: the draft.

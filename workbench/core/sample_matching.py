@@ -47,7 +47,9 @@ def match_sampled_token(
 def child_acceptance(
     fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
-    """Return each child's acceptance probability and the mass outside its earlier siblings: see `match_sampled_token`.
+    """Return each child's acceptance probability, and the mass of p outside its earlier siblings.
+
+    Both are defined at `match_sampled_token`.
 
     Args:
         fans: the positions and their children.

@@ -166,7 +166,7 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of rows to process at a time; at least one slice.
+    """Yield slices of consecutive rows that are processed together. They cover all rows; there is at least one slice.
 
     Args:
         n_rows: number of rows.
@@ -311,7 +311,10 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
-    """Return the results of `_invert` for one row, given its weights [m] instead of their cumulative sums."""
+    """Return the first index whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
+
+    This is `_invert` for one row; it takes the weights [m] themselves, not their cumulative sums.
+    """
     cumulative = weights.cumsum()
     goal = u * float(cumulative[-1])
     index = min(int(np.searchsorted(cumulative, goal, "right")), int(cumulative.argmax()))

@@ -23,7 +23,7 @@ from workbench.core.tree import DraftTree
 
 
 def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """Return the number of earlier siblings of each node."""
+    """Return the number of earlier siblings of each node, int64 [N]."""
     return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
 
 
@@ -70,7 +70,7 @@ class SelectedRows:
         return select_rows(self.distributions, self.at)
 
     def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-        """Return each row's probabilities of some tokens."""
+        """Return the probabilities of the given tokens, F in each selected row."""
         return self.distributions[self.at.unsqueeze(1), token]
 
 
@@ -83,8 +83,8 @@ class SiblingGroups:
         child: int64 [R, F], child nodes in the order of testing; arbitrary where no child exists.
         has_child: bool [R, F], whether the child exists.
         token: int64 [R, F], token of the child.
-        target: source of the rows of `p`.
-        drafter: source of the rows of `q`.
+        target: rows of the target's distributions that belong to the positions, for `p`.
+        drafter: rows of the draft distributions that belong to the positions, for `q`.
     """
 
     position: Int[Tensor, " R"]
@@ -224,9 +224,10 @@ def verify_positions(
         p: the target's distribution at the root (row 0) and after each node (row i+1). A position without children
             samples its token from it.
         u_bonus: uniforms [N+1] for the token emitted where the walk ends.
-        verify: verification of some positions; see `PositionVerifier`.
+        verify: function that verifies some positions; see `PositionVerifier`.
         lazy: whether tokens to emit may be sampled lazily.
-        in_one_piece: whether to pass all positions to `verify` at once, because it allocates nothing of width V.
+        in_one_piece: whether to pass all positions to `verify` in one call, for a function that allocates no tensor of
+            width V.
 
     Returns:
         The columns of `verify`, each with one entry per node; and the token to emit at each position.
@@ -285,7 +286,7 @@ def compute_node_errors(
 
     Args:
         n: number of nodes.
-        errors_of: function that returns the errors of nodes, given in rising order, int64 [k].
+        errors_of: function from node indices, int64 [k] in increasing order, to the errors of these nodes, float [k].
         p: distributions that `errors_of` reads; their device and width decide whether lazy evaluation pays off.
         lazy: whether lazy evaluation is allowed.
     """

@@ -26,7 +26,12 @@ def pause_gc() -> Generator[None]:
 
 
 def import_name(module: str, name: str) -> Any:
-    """Return an attribute of a module of this package, such as "models.loading"; import the module if necessary."""
+    """Return the attribute `name` of a module of the package `workbench`; import the module if necessary.
+
+    Args:
+        module: dotted path of the module within the package, such as "models.loading".
+        name: name of a class, function or constant in the module.
+    """
     with pause_gc():
         return getattr(importlib.import_module(f"workbench.{module}"), name)
 

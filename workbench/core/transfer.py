@@ -43,7 +43,10 @@ def to_host(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def to_list(tensor: Any) -> Any:
-    """Return a tensor or an array as nested lists. The type is Any, because neither library annotates its elements."""
+    """Return a tensor or a NumPy array as nested lists.
+
+    The types are Any, because neither PyTorch nor NumPy annotates the type of the elements.
+    """
     return tensor.tolist()
 
 

@@ -49,9 +49,9 @@ class TreeExplanation:
 
     Attributes:
         rules: rules by which nodes were added.
-        rule_index: int64 [N], index into `rules` for each node; None: the first rule for all.
-        before: first value of each node [N]; or `RankProbs`: a node's value is then their product along its path. None:
-            no value.
+        rule_index: int64 [N], index into `rules` for each node; None: the first rule added all nodes.
+        before: first value of each node [N]; or probabilities by level and rank (`RankProbs`): a node's value is then
+            the product of the probabilities on its path. None: no value.
         after: second value of each node, in the same forms.
     """
 

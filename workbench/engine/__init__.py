@@ -1,4 +1,4 @@
-"""The engine: target, KV cache, scheduler, batching. Imports no gradio, plotly or polars, so servers can embed it.
+"""The engine: target, KV cache, scheduler, batching. It imports no gradio, plotly or polars, for use in servers.
 
 Public names are imported at first use, so that processes without PyTorch can import modules of this package that do
 not need it.

@@ -56,7 +56,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
 
     Raises:
         MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
-        Exception: errors of the new parts. The sequence is then unchanged.
+        Exception: a part of the new method raised an error. The sequence is then unchanged.
     """
     configured = settings.configured_method
     if reason := configured.unsupported_reason(sequence, settings.models, settings.sampling):
@@ -98,7 +98,10 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
 
 
 def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """Move a sequence to another decoder, opened before the old one closes; tentative tokens are dropped."""
+    """Move a sequence to another decoder, and drop its tentative tokens.
+
+    The new decoder opens the sequence before the old one closes it, so that the sequence is unchanged if opening fails.
+    """
     if settings.image_changes:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at the same time.",

@@ -1,6 +1,7 @@
-"""Connection to a Ray cluster; Ray is an optional extra.
+"""Connection to a Ray cluster.
 
-`pip install 'speculative-decoding-workbench[ray]'`; every machine of a cluster needs the workbench installed.
+Ray is an optional extra: `pip install 'speculative-decoding-workbench[ray]'`. Every machine of a cluster needs the
+workbench installed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ def connect_ray(address: str | None, without: str) -> Any:
     """Return the module `ray`, connected to a cluster.
 
     Args:
-        address: address of the cluster, such as "ray://head:10001"; "auto": the one running here; "local": start one.
+        address: address of the cluster, such as "ray://head:10001"; "auto": the cluster that runs on this
+            machine; "local": start a cluster.
         without: alternative that the error message suggests if Ray is not installed: "use --workers".
 
     Raises:

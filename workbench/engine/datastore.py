@@ -82,7 +82,7 @@ class Datastore:
 
     Attributes:
         card: description of the datastore.
-        tokens: big-endian uint16 or uint32 [n].
+        tokens: big-endian uint16 or uint32 [n], token ids of all texts.
         suffixes: int32 [n], token positions in the order of the suffixes that start there.
     """
 
@@ -95,9 +95,10 @@ class Datastore:
         return self.card.tokens
 
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
-        """Return the occurrences of the longest suffix of `context` that has `shortest` to `longest` tokens and occurs.
+        """Return the occurrences of the longest suffix of `context` that the datastore contains.
 
-        The suffix's length is found by bisection, with two bisections of the suffix array for each length.
+        The suffix has at least `shortest` and at most `longest` tokens. Its length is found by bisection. Testing one
+        length takes two bisections of the suffix array.
         """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
@@ -123,11 +124,16 @@ class Datastore:
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens after at most `most` occurrences, which are spread evenly over all occurrences.
+        """Return the tokens that follow some occurrences in the texts.
+
+        Args:
+            hit: occurrences, as `find` returned them.
+            length: number of tokens to return for each occurrence.
+            most: maximum number m of occurrences. If there are more, the m occurrences are evenly spaced among them.
 
         Returns:
-            Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]. After the end of a
-            text, the id is `vocabulary`.
+            Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]. Entries after the
+            end of a text are `Card.vocabulary`.
         """
         ranks = np.arange(hit.first, hit.end)
         if len(ranks) > most:
@@ -175,7 +181,7 @@ def n_ids(tokenizer: Any) -> int:
 
 
 def dtype_of(vocabulary: int) -> np.dtype:
-    """Return the dtype of a datastore's tokens: the narrowest for all ids and the end-of-text id."""
+    """Return the dtype of a datastore's tokens: the narrowest that holds all ids and the end-of-text id."""
     return np.dtype(">u2" if vocabulary < 1 << 16 else ">u4")
 
 

@@ -62,7 +62,9 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 
 def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -> np.ndarray:
-    """Return token positions sorted by the `ORDERED` tokens that start there; equal ones keep their order.
+    """Return token positions, sorted by the next 32 tokens (`ORDERED`) from each position on.
+
+    Positions with the same 32 tokens keep their order.
 
     Prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks, and pairs of ranks k apart sort by 2 k
     tokens. Peak memory is 32 bytes per token.
@@ -125,11 +127,12 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """Return the datastore for a target. Datastores are read-only: requests never change them.
+    """Return the datastore of texts for a target. Requests never change a datastore.
 
     Args:
         models: models of the target.
-        own: use a user's own datastore if `WORKBENCH_DATASTORE` names one; else the bundled texts.
+        own: whether to use a datastore that `WORKBENCH_DATASTORE` names, if any; else the datastore of the bundled
+            texts is used.
 
     Raises:
         TokenizerMismatchError: no datastore in `WORKBENCH_DATASTORE` has this target's tokenizer.
@@ -213,7 +216,7 @@ def _size(file: Path) -> int:
 
 
 def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
-    """Keep stored pieces if they belong to the same files and tokenizer, else delete them."""
+    """Keep the tokenised pieces of an interrupted build if its files and tokenizer were the same, else delete them."""
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     plan = json.dumps({"files": states, "tokenizer": tokenizer_hash(tokenizer), "piece": PIECE}).encode()
     path = work / "plan.json"
@@ -226,7 +229,7 @@ def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
 def _tokenise(
     work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Progress
 ) -> list[tuple[str, list[Path]]]:
-    """Return the files with the tokens of each text; pieces that exist already are not tokenised again."""
+    """Tokenise texts piece by piece; return each text's name and the files of its pieces. Existing pieces are kept."""
     vocabulary, total, n_bytes, number = n_ids(tokenizer), sum(sizes), 0, 0
     dtype, texts = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
     for file in files:

@@ -36,9 +36,10 @@ class EngineContext:
     Attributes:
         models: models of the engine.
         clock: clock of the engine.
-        token_text: text of tokens, for the trace.
+        token_text: function from a token id to its text, for the trace.
         record: whether the trace stores top tokens and entropy at every position.
-        guard: see `Guard`.
+        guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
+            whether the sequence continues.
         append_round: function that appends a finished round to a sequence's trace.
         end: function that ends a sequence: (sequence, status, reason).
     """
@@ -136,7 +137,8 @@ R = TypeVar("R", bound=SequenceRound)
 class RoundDecoder(Decoder, Generic[R]):
     """Base of decoders whose rounds run the same phases for all sequences.
 
-    A phase takes rounds and returns those of the sequences that had no error in it. This class isolates errors.
+    A phase is a method that takes a list of rounds and returns those in which no error occurred. An error in a round
+    ends only the sequence of this round.
     """
 
     isolates_errors: ClassVar[bool] = True
@@ -154,12 +156,12 @@ class RoundDecoder(Decoder, Generic[R]):
     ) -> None:
         """Run a function for several sequences' rounds at once. If it fails, run it for each round alone.
 
-        So only the sequences whose own call fails are ended.
+        Then only the sequences whose own call fails are ended.
 
         Args:
             group: at least one round.
-            act: function of the group.
-            again: function for the second attempt; by default `act`.
+            act: function that is called with the list of rounds.
+            again: function for the second attempt, called with one round at a time in a list; by default `act`.
         """
         if len(group) > 1:
             try:

@@ -20,8 +20,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Detokeniser:
     """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
-    A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
-    of a token is the text that it adds after the token before it. This takes two short decodes, for a text of any
+    A token may decode differently after another token than at the start of a text (a leading space, "##"). So the text
+    of a token is the text that it adds after the previous token. This takes two short decodes, for a text of any
     length. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
     has an empty span; the one that completes the character gets it.
 
@@ -32,7 +32,7 @@ class Detokeniser:
     Args:
         tokenizer: a Hugging Face tokenizer.
         prompt: tokens before the first one that will be added, for context.
-        pieces: the tokenizer's `Pieces`, if they already exist.
+        pieces: bytes and kinds of the tokenizer's vocabulary entries, if already computed.
     """
 
     ERRORS = "surrogateescape"  # one surrogate character for every invalid byte
@@ -94,7 +94,7 @@ class Detokeniser:
 
 
 class ByteDetokeniser(Detokeniser):
-    """Detokeniser for byte-level tokenizers: pieces are UTF-8 bytes and are joined directly, which is faster."""
+    """Detokeniser for byte-level tokenizers: their tokens are UTF-8 bytes, which are joined without the tokenizer."""
 
     ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
@@ -127,7 +127,7 @@ class TextOutput:
 
 
 def _shown(text: str) -> str:
-    """Return text decoded with "surrogateescape", with the replacement character for each invalid byte."""
+    """Return a text with the replacement character in place of each surrogate that stands for an invalid byte."""
     return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
@@ -138,7 +138,7 @@ class Pieces:
     """Bytes and kinds of a tokenizer's vocabulary entries.
 
     Attributes:
-        special: tokens without text.
+        special: ids of the tokens without text.
         is_byte_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
         has_partial_chars: whether entries may contain parts of characters that are visible only after decoding.
     """
@@ -175,7 +175,7 @@ class Pieces:
         return piece
 
     def is_mark(self, token: int) -> bool:
-        """Return whether the token itself is the replacement character, not half of another character."""
+        """Return whether the token is the replacement character itself, not a part of another character."""
         raw = self._name(token) or ""
         return _INCOMPLETE in raw or "ï¿½" in raw
 
@@ -197,7 +197,7 @@ class TokenText:
     """Text of single tokens for display, with visible spaces and with single bytes in hexadecimal between angle quotes.
 
     Attributes:
-        pieces: pieces of the tokenizer.
+        pieces: bytes and kinds of the tokenizer's vocabulary entries.
     """
 
     def __init__(self, tokenizer: Any) -> None:

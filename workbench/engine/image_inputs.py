@@ -58,7 +58,7 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
 
 
 def check_text(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt without images if it contains image placeholders, or if its model needs an image.
+    """Refuse a prompt without images if it contains image placeholders, or if the target needs an image.
 
     Raises:
         PromptError: the prompt is refused.
@@ -81,7 +81,7 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
 
 
 def check_end(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt whose last token is a vision token: it could not be verified without its image.
+    """Refuse a prompt whose last token is a vision token, because that token cannot be verified without its image.
 
     Raises:
         PromptError: the prompt ends with a vision token.
@@ -109,8 +109,8 @@ def process_prompt(
         Prompt with one placeholder per image, and the tensors for `Request.image_inputs`.
 
     Raises:
-        PromptError: the target does not read images, the numbers of images and placeholders differ, or nothing
-            follows the last image.
+        PromptError: the target does not read images, the numbers of images and placeholders differ, or the
+            prompt ends with an image.
     """
     name, config = models.target_name or "This target", models.target.model.config
     reason = why_no_images(config, name)
@@ -128,7 +128,7 @@ def process_prompt(
 
 
 def create_image_change(models: Models, request: Request, images: Sequence[Image], receiver: str) -> ImageChange:
-    """Return a change of a run's images, each new one resized to the one that it replaces.
+    """Return a change of a run's images, with each new image resized to the size of the image that it replaces.
 
     Args:
         models: models of the run.
@@ -159,7 +159,7 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
 
 
 def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]) -> Inputs:
-    """Process a prompt with one placeholder per image.
+    """Return the processor's tensors for a prompt that has one placeholder per image.
 
     Raises:
         PromptError: the processor raises an error, e.g. for an image of one pixel in a model that crops.
@@ -175,7 +175,7 @@ def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """Process token ids: replace each placeholder by the processor's tokens for that image alone."""
+    """Return the inputs for token ids: each placeholder becomes the tokens that the processor gives for its image."""
     placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = batch["input_ids"].shape[1]
@@ -190,7 +190,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return one image's `input_ids`, from the first special token to the last, and the inputs of equal length."""
+    """Return the inputs per token (`input_ids`, …) that a processor makes of one image, delimiters included."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
@@ -222,7 +222,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
 
 
 def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
-    """Return a prompt with its placeholders replaced by those of another processor."""
+    """Return a prompt with the placeholders of the processor `source` replaced by the placeholders of `target`."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
     source_id, target_id = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
@@ -240,7 +240,7 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
 
 
 def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[int] | None:
-    """Return the number of vision tokens of each image, from the processor; None if the tensors already show it."""
+    """Return the number of vision tokens of each image; None if the shapes of `inputs` determine the numbers."""
     pixels = inputs.get("pixel_values")
     if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None

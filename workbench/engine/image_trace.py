@@ -24,7 +24,7 @@ SHOWN = 512
 
 
 def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
-    """Return the images of a prompt as the target sees them; an empty list if only the tensors are known."""
+    """Return the images of a prompt as the target sees them; an empty list if `images` is empty."""
     if not images:
         return []
     config = models.target.model.config
@@ -38,7 +38,7 @@ def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> li
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
-    """Return the image as the processor resized it; if its tensor does not show this, the original, scaled down."""
+    """Return image `i` of `n` as the processor resized it; if the tensors do not show this, a thumbnail."""
     from PIL import Image as images
 
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")

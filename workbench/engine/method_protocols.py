@@ -85,12 +85,12 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def simulates(self) -> bool:
-        """Return whether a part uses information that is unavailable in practice."""
+        """Return whether a part of the method uses information that is unavailable in practice (an oracle)."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the parts besides the target."""
+        """Return the requirements of the method's parts, besides the target."""
         ...
 
     @property
@@ -114,7 +114,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def keeps_greedy(self) -> bool:
-        """Return whether greedy output is the target's own."""
+        """Return whether the method's greedy output equals the target's own greedy output."""
         ...
 
     def make_ready(self, models: Models) -> None:
@@ -126,7 +126,7 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states that are captured in prefill."""
+        """Return which of the target's hidden states the method needs from prefill."""
         ...
 
     def missing_requirements(self, models: Models) -> str:

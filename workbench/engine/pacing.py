@@ -14,10 +14,10 @@ class Pace:
 
     A run waits after a complete round, so that a change of method, a pause or a new image still affects the next round.
     Times in a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and
-    threads are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
-    speed on a machine shared with other work: medians of paired ratios of durations 1.30 for a round (95 % 1.00 to
-    2.38), 2.00 for drafting (1.11 to 4.32); two runs at full speed 1.02 and 1.07. So a trace marks the delayed rounds:
-    `workbench.trace.metrics.DELAY`.
+    threads are cold then. Measured with draft-model on text-target, at 8 tokens per second against full speed (24
+    interleaved pairs of runs, machine shared with other work): a round took 1.30 times as long (median; 95 % 1.00 to
+    2.38), and drafting 2.00 times (1.11 to 4.32). For two runs at full speed the ratios were 1.02 and 1.07. So a trace
+    marks the delayed rounds (`workbench.trace.metrics.DELAY`).
 
     Args:
         rate: maximum speed in tokens per second, to which rounds are slowed down; 0: full speed.

@@ -15,7 +15,7 @@ Action = Callable[[Any], Any]
 
 
 class PendingActions:
-    """Pending actions of one sequence. Any thread may call `submit`; only the engine's thread calls the rest."""
+    """Pending actions of one sequence. Any thread may call `submit`; other methods are for the engine's thread only."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Action, Future[Any]]] = deque()

@@ -19,9 +19,10 @@ def prefill_chunk(sequence: Sequence, context: EngineContext, most: int | None =
     """Prefill the next chunk of the prompt without its last token. Return whether the prompt is finished.
 
     Args:
-        sequence: a sequence in prefill; its slot shows how far it is.
-        context: the engine's models and texts of tokens.
-        most: largest number of tokens, at most and by default `PREFILL_CHUNK`. A prompt with images is one chunk.
+        sequence: a sequence in prefill. The chunk starts after the tokens that its slot of the KV cache contains.
+        context: state of the engine, with its models.
+        most: maximum number of tokens in the chunk; None or a larger number: `PREFILL_CHUNK`. A prompt with images is
+            always one chunk.
     """
     slot, models = sequence.cache_slot, context.models
     if sequence.image_inputs is not None:

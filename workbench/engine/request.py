@@ -48,7 +48,8 @@ class Request:
         stop_when: function of all tokens so far, prompt included, called after every token; true ends the text there.
         image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
             targets; `prompt` is then for drafters that process the images themselves.
-        pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.process_prompt`.
+        pil_images: the images themselves, RGB, for the trace and for drafters that process the images themselves; see
+            `image_inputs.process_prompt`.
         on_round: callback after every round, in the engine's thread; must return at once. A backend counts the round
             and wakes waiting threads (`Run.record`); viewers, such as the token strip, poll `Run.since`.
         paused: start paused, after prefill.
@@ -61,7 +62,7 @@ class Request:
         keep_drafter_state: whether to save the drafter's state when the sequence ends: see
             `Sequence.final_drafter_state`.
         logprobs: log-probabilities of the emitted tokens, if `options` request them; written by the engine.
-        prompt_logprobs: log-probabilities of the prompt's tokens, from the second on.
+        prompt_logprobs: log-probabilities of the prompt's tokens, from the second token on; written by the engine.
     """
 
     prompt: abc.Sequence[int] | str
@@ -305,7 +306,7 @@ class Sequence(SequenceControls):
             return self.settings_after(self._changes)
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
-        """Return the settings after some changes; impossible changes are left out, with the reason in `refusals`."""
+        """Return the settings after some changes. Impossible changes are left out; `refusals` has the reasons."""
         settings = Settings(self.configured_method, self.sampling, self.models, [])
         for ask in changes:
             settings = settings.with_(ask)

@@ -63,7 +63,7 @@ class RequestOptions:
                 )
 
     def check_length(self, max_new_tokens: int) -> None:
-        """Refuse a minimum length above the maximum.
+        """Refuse options whose minimum length exceeds `max_new_tokens`.
 
         Raises:
             ParameterError: `min_tokens` is too large; the message names the field.
@@ -119,7 +119,7 @@ class TokenLogprob:
 def token_logprobs(
     logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Return each token with its log-probability under the logits at its position."""
+    """Return each token's log-probability, and the `n_top` most probable tokens, under the logits at its position."""
     log_probs = logits.double().log_softmax(1)
     token_ids = to_device(list(tokens), log_probs.device, torch.long)
     best = log_probs.topk(min(n_top, log_probs.shape[1]), dim=1)
@@ -141,7 +141,7 @@ def token_logprobs(
 def prefill_with_logprobs(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Prefill all of `tokens` but the last, and return the log-probabilities of all but the first."""
+    """Prefill all `tokens` but the last; return log-probabilities, with `n_top` top tokens, of all but the first."""
     results = []
     for start in range(0, len(tokens) - 1, CHUNK):
         chunk, following = (

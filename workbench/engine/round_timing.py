@@ -23,7 +23,7 @@ class Work:
 
     Attributes:
         seconds: total duration of these forward passes.
-        part_s: sum of their durations, each divided by the number of sequences that shared the forward pass.
+        part_s: sum over these forward passes: duration / number of sequences that shared the forward pass.
         forwards: number of forward passes; a separately timed part of one (`Span.is_part`) only adds its duration.
     """
 
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Start and end of drafting for a group of sequences, and its forward passes. Times are read after the round."""
+    """Start, end and forward passes of the drafting for a group of sequences. Times are read after the round."""
 
     start: Mark
     end: Mark
@@ -78,7 +78,7 @@ class Timing:
 
 @runtime_checkable
 class TimedRound(Protocol):
-    """One sequence in one round. `drafting` is the timing of its drafting group; None if nothing is drafted."""
+    """One sequence in one round. `drafting` is the timing of the group drafted together; None if nothing is drafted."""
 
     sequence: Sequence
     drafting: Drafting | None
@@ -115,7 +115,7 @@ class RoundTimer(Generic[R]):
         return rounds
 
     def _share(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the forward passes among the sequences."""
+        """Divide the round's forward passes among its sequences."""
         spans = spans_of(r.sequence for r in rounds)
         drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
         self._drafted = {
@@ -153,7 +153,7 @@ def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> dict[int, Work]:
-    """Return the forward passes of each sequence. A forward pass without known sequences counts for all.
+    """Return the work of each sequence by `id`. A forward pass whose sequences are unknown counts for all sequences.
 
     Args:
         spans: forward passes.
@@ -214,7 +214,10 @@ def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of drafting for this sequence, and the waits while the decoder drafted for other sequences."""
+    """Return the phase of drafting for one sequence, and its waits while the decoder drafted for other sequences.
+
+    Times are in seconds after `origin`.
+    """
     drafting = timing.drafting
     if timing.n_sequences == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]

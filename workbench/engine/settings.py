@@ -55,7 +55,7 @@ class SettingsChange:
 
 @dataclass(slots=True)
 class Settings:
-    """Settings of a sequence, with the changes that led to them and the refused changes."""
+    """Method, sampling parameters and models of a sequence, with the changes that led to them and refused changes."""
 
     configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
@@ -83,7 +83,7 @@ class Settings:
         models: Models | None,
         swap: ImageChange | None,
     ) -> None:
-        """Apply a change in place; a change of method keeps parameters with the same meaning and a valid value."""
+        """Apply a change in place. A new method keeps values of parameters with the same meaning, if it allows them."""
         if swap is not None:
             change = Change("pictures", "as they were", f"changed for {_FOR[swap.receiver]}")
             if change not in self.changes:  # several image changes before one round are recorded once

@@ -9,7 +9,7 @@ from workbench.models.loading import Models
 
 
 def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int) -> tuple[int, str]:
-    """Return how many new tokens belong to the text, judging by token ids alone, and why the text ends (or "").
+    """Return how many new tokens belong to the text, by token ids alone, and why the text ends ("" if it continues).
 
     Args:
         sequence: the sequence.
@@ -27,7 +27,10 @@ def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base
 def apply_stop_conditions(
     sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `find_end`."""
+    """Return how many new tokens are emitted, why the text ends ("" if it continues), and the text of each new token.
+
+    The text comes with its start and end in the generated text, in characters. Arguments are as for `find_end`.
+    """
     output, request, spans = sequence.output, sequence.request, list[tuple[str, int, int]]()
     assert output.detokeniser is not None
     base = len(sequence.committed) if base is None else base

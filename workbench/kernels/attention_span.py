@@ -83,7 +83,7 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
 
 
 class _AllLayersReached(Exception):
-    """Raised instead of running the last layer, so that norm and LM head do not run."""
+    """Raised by the recorder in place of the last layer, because all masks are recorded by then."""
 
 
 class _LayerTypes(dict[str, Tensor]):
@@ -129,7 +129,7 @@ class _Measurement:
         return AttentionSpans(span_by_type, bool(kinds))
 
     def _span(self, layer: int, start: int) -> AttentionSpan:
-        """Return the span of a layer whose last position attends to keys from `start` on.
+        """Return the attention span of a layer in which the last position attends to keys from index `start` on.
 
         The start of a sliding window moves with every position; the start of a chunk stays until the chunk ends.
         """
@@ -154,7 +154,7 @@ class _Measurement:
         return kinds if all(kinds) else []
 
     def _starts(self, position: int) -> list[int]:
-        """Return the first key that a token at a position attends to, by layer."""
+        """Return, for each layer, the index of the first key that a token at `position` attends to."""
         self._call(position, None)
         return [_start(mask, position) for mask in self._given]
 
@@ -182,7 +182,7 @@ class _Measurement:
         raise ValueError("some layers were not run")
 
     def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
-        """Return a copy of a layer that records its mask and returns its input unchanged."""
+        """Return a copy of a layer that only records its mask and returns its input, as (input, None) if `is_tuple`."""
         copied = shallow_copy(layer)
         copied.forward = self._record_as_tuple if is_tuple else self._record
         return copied

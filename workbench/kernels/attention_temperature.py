@@ -1,4 +1,4 @@
-"""Scale the queries of Llama 4's layers without rotary embedding by the position of each token.
+"""Scale queries by the position of their token, in Llama 4's layers without rotary embedding.
 
 These layers multiply queries by 1 + a · ln(1 + ⌊(position + 1) / f⌋) (Nakanishi 2025, Scalable-softmax,
 arXiv:2501.19399). Transformers derives that position from the cache's length, which is wrong for a token of a draft

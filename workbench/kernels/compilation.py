@@ -70,7 +70,7 @@ def may_use_tiles() -> bool:
 
 
 def run_in_parallel(work: Callable[[], Any]) -> None:
-    """Call `work`, which any number of threads may execute together, on as many threads as torch would use.
+    """Call `work` on as many threads as torch would use. All threads together do the work once, piece by piece.
 
     A thread that starts late finds no work left, and `work` itself keeps its arrays alive. So the caller never waits
     for a thread to start, and a busy thread pool only makes the call slower.

@@ -50,7 +50,7 @@ class SoftmaxSummary:
     scale: Float64[Tensor, "n 2"]
 
     def token_probs(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
-        """Return the probability of one token in each of the rows `at`; None: the first m rows."""
+        """Return the probability of `tokens[i]` in row `at[i]`, for each i; if `at` is None, in row i."""
         if at is None:
             token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:
@@ -59,7 +59,7 @@ class SoftmaxSummary:
 
 
 def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
-    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if it is not available.
+    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if no kernel is available.
 
     Args:
         logits: the model's logits, without temperature or filters, [n, V].
@@ -100,13 +100,13 @@ class DistributionSummary:
     """Distributions at n positions, with the full distribution computed on demand.
 
     Attributes:
-        p_top: probabilities of the `TOP` most probable tokens, in descending order.
-        top: token ids of `p_top`.
-        entropy: entropy of each distribution in nats.
-        logits: logits in float32 or wider, or a function that returns them.
-        probs: the distributions, or a function that returns them.
-        token_probs: function that returns single probabilities, as `SoftmaxSummary.token_probs`.
-        best: token with the first largest logit at each position, if known.
+        p_top: [n, k], probabilities of the k = `TOP` most probable tokens, in descending order.
+        top: int64 [n, k], token ids of `p_top`.
+        entropy: [n], entropy of each distribution in nats.
+        logits: [n, V], logits in float32 or wider, or a function that returns them.
+        probs: [n, V], the distributions, or a function that returns them.
+        token_probs: function that returns single probabilities, with the arguments of `SoftmaxSummary.token_probs`.
+        best: int64 [n], id of the token with the largest logit (among equal logits the first); None: not known.
     """
 
     p_top: Float[Tensor, "n k"]
@@ -146,7 +146,7 @@ def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> 
 def top_and_entropy(
     logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], sampling: SamplingParams
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
-    """Return probabilities and ids of each distribution's `TOP` tokens, in descending order, and its entropy in nats.
+    """Return probabilities and ids of the `TOP` most probable tokens of each distribution, and its entropy in nats.
 
     For large vocabularies, a compiled kernel is used if available: 20 small operations cost 0.3 ms when the target's
     weights have just evicted everything else from the CPU caches.

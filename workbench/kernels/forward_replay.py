@@ -69,7 +69,7 @@ class Record:
         output: output tensors.
         replay: function that replays the forward pass.
         start: cache position of the recording; None: its sequences were at different positions.
-        checks_left: number of further comparisons with the forward pass, at other positions.
+        checks_left: number of replays at other positions that must still be compared with an ordinary forward pass.
     """
 
     inputs: list[Tensor]
@@ -230,7 +230,7 @@ class ReplayCache:
             self._seen[oldest] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
-        """Compare a replay's output with the forward pass's, and stop recording for good if they differ.
+        """Compare the outputs of a replay and of the ordinary forward pass, and stop recording for good if they differ.
 
         Returns:
             Whether the outputs could be compared, that is, neither contains NaN.

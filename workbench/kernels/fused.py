@@ -48,7 +48,7 @@ class FusedDecoder:
     """Compiled layers and LM head of a decoder, for forward passes over few tokens; created by `from_model`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
-    creates it anew when the model's weights have changed.
+    creates a new one when the model's weights have changed.
     """
 
     def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
@@ -120,7 +120,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether the compiled layers should run a forward pass over [sequences, tokens]."""
+        """Return whether the compiled layers should run a forward pass; `shape` is (sequences, tokens per sequence)."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 

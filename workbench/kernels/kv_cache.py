@@ -70,14 +70,14 @@ class KVCache(Protocol):
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
 
         Args:
             row: row of the sequence.
             start: first entry that is dropped.
             stop: first entry after the dropped ones.
             length: number of entries of the sequence.
-            rotate: function from keys to the keys of positions that are `stop − start` smaller.
+            rotate: function that rotates keys to positions that are smaller by `stop − start`.
         """
         ...
 
@@ -128,7 +128,7 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (length, offset) of the keys, for masks that the model itself builds, as in a prefill with images."""
+        """Return (number, first index) of the keys, for masks that the model builds (in a prefill with images)."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
@@ -190,8 +190,8 @@ class TreeCache(Cache):
     def mark_written(self, rows: slice, stop: int) -> None:
         """Record that rows are written up to position `stop`, so that later positions are known to be zero.
 
-        The system provides the buffer's zero pages at first access, and most of a long context is never accessed.
-        Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
+        The operating system allocates a page of zeros at its first access, and most of a long context is never
+        accessed. Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
@@ -238,7 +238,7 @@ class TreeCache(Cache):
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
 
         The cache must be uniform (`is_uniform`).
 
@@ -246,8 +246,8 @@ class TreeCache(Cache):
             row: row of the sequence.
             start: first entry that is dropped.
             stop: first entry after the dropped ones.
-            length: number of entries.
-            rotate: function from keys [L, H, n, D] to the keys of positions that are `stop − start` smaller.
+            length: number of entries of the sequence.
+            rotate: function that rotates keys [L, H, n, D] to positions that are smaller by `stop − start`.
         """
         with torch.inference_mode():
             for stack in self._stacks:
@@ -257,7 +257,7 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore positions `start` … `stop − 1` of a row on exit; in buffers allocated in the meantime, zero them."""
+        """Restore entries `start` … `stop − 1` of a row on exit; buffers allocated in the meantime get zeros there."""
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield

@@ -74,7 +74,7 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
     - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
       model's original context: cached keys were rotated by the old factors, and shorter sequences in the batch change.
     - Dynamic NTK scaling changes the factors with every token after the trained length.
-    - Doge attends to only some keys if the KV cache has more than `keep_window_size`, drafted ones included.
+    - Doge attends to only some keys if the KV cache has more than `keep_window_size` keys, those of drafts included.
 
     Args:
         config: configuration of the decoder.
@@ -133,7 +133,7 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 
 
 def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collection[int] = ()) -> PreTrainedModel:
-    """Return the same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the KV cache.
+    """Return a copy of a model with only the layers `keep`. It shares weights and, through `layer_idx`, the KV cache.
 
     Args:
         model: the whole model.
@@ -152,7 +152,7 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
 
 
 def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[int] | None = None) -> _P:
-    """Return the same model with other layers. Only the modules on the path to the layer list are copied, shallowly.
+    """Return a copy of a model with other layers. Only the modules on the path to the layer list are copied, shallowly.
 
     Args:
         model: the model; it is not changed.
@@ -176,7 +176,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
 
 class LayerSubsets:
-    """Subsets of a model's layers and halves; the last few are cached.
+    """Copies of a model with some of its layers and layer halves, made by `subset`; the last few are cached.
 
     Args:
         model: the whole model.
@@ -249,7 +249,7 @@ class _Nothing(nn.Module):
 def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Replace the input of layer `first`, the first that is run, by `states`; for layer 0, the output of the embedding.
+    """Replace the input of layer `first`, the first that is run, by `states` (for layer 0: the embedding's output).
 
     If `states` is None, nothing is replaced.
 

@@ -263,7 +263,7 @@ class LeanDecoder:
         return x, tap_states
 
     def prepare(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
-        """Return the inputs that all layers share: (cosines, sines) of the positions, and views of the cache."""
+        """Return the inputs that all layers share: (cosines, sines) for the positions, and views of the KV cache."""
         first = self.layers[0]
         store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)

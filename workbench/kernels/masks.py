@@ -71,9 +71,10 @@ class MaskMaker:
         Args:
             starts: per sequence, the number of entries that all its tokens attend to.
             attention_masks: per sequence, a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new
-                ones), or None for a chain of n tokens.
-            n: tokens per sequence, padding included. Padding attends to the committed part and itself.
-            used: positions read from the cache.
+                tokens), or None for a chain of n tokens.
+            n: tokens per sequence, padding included. Padding attends to at least one entry, as its output would
+                otherwise be NaN.
+            used: number of cache positions that the forward pass reads.
         """
         mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
         for b, (start, visible) in enumerate(zip(starts, attention_masks, strict=True)):

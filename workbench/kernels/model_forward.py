@@ -46,9 +46,9 @@ class ModelForward:
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.
             cache: KV cache whose window determines which positions are written and read.
-            ids: int64 [B, n].
+            ids: int64 [B, n], token ids.
             mask: attention mask.
-            positions: int64 [B, n], or [3, B, n].
+            positions: int64 [B, n], or [3, B, n] (time, height, width), positions in the sequences.
             capture_layers: indices of the layers after which hidden states are captured.
             last_only: compute logits of the last position only.
         """

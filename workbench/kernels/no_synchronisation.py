@@ -40,7 +40,7 @@ class NoSyncMode(TorchDispatchMode):
 
 
 def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the name of an operator that the host waits for; empty for other operators."""
+    """Return the name of an operator if the host waits for a result of this call; "" if not."""
     name = func.__name__.partition(".")[0]
     if name in READS:
         return name

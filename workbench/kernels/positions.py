@@ -120,7 +120,7 @@ class ForwardInputBuilder:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Return the sequence position of every cache entry. The positions of new tokens are stored in the slots."""
+        """Return the sequence position of each cache entry, int64 [B, used]; store those of new tokens in the slots."""
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

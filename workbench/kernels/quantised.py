@@ -37,9 +37,13 @@ STEPS = 127
 
 
 class Int8Weight(NamedTuple):
-    """int8 weights of a linear layer, their scales, and the version of the bfloat16 weight stored in the layer.
+    """int8 weights of a linear layer.
 
-    `values` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
+    Attributes:
+        values: weights, in the order that compiled products read: of each 32 inputs first the even ones, then the odd
+            ones.
+        scale: one scale per 64 inputs of an output.
+        seen: version counter and address of the layer's bfloat16 weight after quantisation, to detect later changes.
     """
 
     values: Int8[Tensor, "o i"]
@@ -72,7 +76,7 @@ def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
 
 
 def quantise(model: PreTrainedModel) -> None:
-    """Round the weights of a decoder's linear layers and LM head, in place; unchanged rounded weights are skipped.
+    """Round the weights of a decoder's linear layers and LM head, in place; skip weights that are already rounded.
 
     A tied embedding is the LM head's weight and is rounded with it.
 

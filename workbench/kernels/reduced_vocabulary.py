@@ -49,7 +49,7 @@ class TrimmedLinear(nn.Linear):
 
 
 def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
-    """Return a copy of some rows of an LM head."""
+    """Return a copy of the weight rows of an LM head for the K tokens `kept`."""
     weight = head.get_parameter("weight").detach()
     return weight[kept.to(weight.device)]
 
@@ -61,7 +61,7 @@ def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Ten
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens from the logits of `token_ids`; all others are −∞.
+    """Return logits of all tokens: those of `token_ids` from `logits`, −∞ for all other tokens.
 
     Args:
         logits: logits of some tokens.
@@ -100,7 +100,7 @@ class SharedHead:
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:
-        """Return a copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
+        """Return a copy of the LM head's rows for the draft vocabulary; None for all tokens or a head with a bias."""
         if self.token_ids is None or getattr(self._head, "bias", None) is not None:
             return None
         return select_head_rows(self._head, self.token_ids)

@@ -96,7 +96,7 @@ class TestResults:
         residual_probs: float [R, V], distribution of the next token if no child was accepted; equal to p if not
             requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
-        other_mass: float [R], probability mass of `residual_probs` on all other tokens.
+        other_mass: float [R], probability mass of `residual_probs` on all tokens but the children's, if requested.
         total_variation: float [R], total variation distance as in `RelaxedResult`; None if not requested.
     """
 

@@ -121,7 +121,7 @@ class Segment:
 
     Attributes:
         slot: slot of the sequence.
-        tokens: int64 [n].
+        tokens: int64 [n], token ids.
         attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
             continues the last node and attends to all nodes. If no new token attends to itself or to another new token,
             the mask may be [n, scratch]. Then no token attends to the entries that the new tokens write, and, if
@@ -157,7 +157,7 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """Return the starting states of a forward pass, padded to its longest segment; None: start from embeddings.
+    """Return the input states of a forward pass's first layer, zero-padded; None if it starts from token embeddings.
 
     Args:
         rows: segments; None: padding.

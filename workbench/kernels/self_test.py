@@ -3,10 +3,10 @@
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
 layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
 contains little else. For SmolLM2-135M in bfloat16, the model's own logits have an error of 0.23 of the largest one, and
-the lean decoder's of 0.13. So each layer is tested alone: both versions get their input from the model's own layers,
-the same layer in float32 is the reference, and for each token the lean layer's error may be little more than the
-model's own. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random models of all kinds), and 77
-times and more if a layer lacked its sliding window.
+those of the lean decoder one of 0.13. So each layer is tested alone: both versions get their input from the model's own
+layers, the same layer in float32 is the reference, and for each token the lean layer's error may be little more than
+the model's own. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random models of all kinds), and
+77 times and more if a layer lacked its sliding window.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _first(made: Any) -> Tensor:
 
 
 def _wide(given: Any) -> Any:
-    """Return tensors, also within containers, converted to float32."""
+    """Return `given`, a tensor or nested lists, tuples and dicts, with floating-point tensors converted to float32."""
     if isinstance(given, Tensor):
         return given.float() if given.is_floating_point() else given
     if isinstance(given, tuple | list):

@@ -30,7 +30,7 @@ MOST_FACTS = 500
 
 
 def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Check a model before its first use. If draft trees are not exact, its runner refuses trees from then on.
+    """Check a model before its first use. If it passes only for chains, the runner refuses trees from then on.
 
     Args:
         runner: runner of a target or of a draft model, not in use.
@@ -38,7 +38,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
         folder: folder of the model's files, for caching the result on disk; None: cache the result in the model object.
 
     Raises:
-        ModelError: the engine cannot verify even chains with this model.
+        ModelError: the model fails the check for chains, too, so that the engine cannot verify any drafts with it.
     """
     result = _recall(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
@@ -55,7 +55,7 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestRe
 
 
 def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
-    """Return the cached result for the same weights, dtype, device and code; if there is none, run the self-test."""
+    """Return the cached self-test result for the same weights, dtype, device and code, or run the self-test."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         cached = _of_objects.get(runner.model)

@@ -19,10 +19,10 @@ class Backbone(Protocol):
     """A language model with its KV cache, for any number of sequences.
 
     Attributes:
-        device: device of weights and cache.
-        dtype: dtype of its hidden states.
-        context: longest text in tokens.
-        cache: entries of all sequences.
+        device: device of the weights and the KV cache.
+        dtype: dtype of the hidden states.
+        context: maximum length of a text in tokens.
+        cache: KV cache of all sequences.
     """
 
     device: torch.device
@@ -40,7 +40,7 @@ class Backbone(Protocol):
         ...
 
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot of the KV cache for a sequence."""
+        """Open an empty slot of the KV cache for a sequence; `owner` is the sequence's `id`, None if unknown."""
         ...
 
     def close(self, slot: Slot) -> None:
@@ -57,7 +57,7 @@ class Backbone(Protocol):
         ...
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others.
+        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop all other scratch nodes.
 
         Args:
             slot: slot of the sequence.

@@ -49,8 +49,8 @@ def _has_config(folder: Path) -> bool:
 def config_of(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model or a head; {} if the file is missing or damaged.
 
-    An unchanged file is parsed once per process: lists of models need the configurations of all heads, and some of
-    them list thousands of token ids. Callers must not change values inside the result.
+    An unchanged file is parsed once per process: lists of models need the configurations of all heads, and some
+    configurations list thousands of token ids. Callers must not change values inside the result.
     """
     path = os.path.join(folder, "config.json")  # noqa: PTH118
     try:

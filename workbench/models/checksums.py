@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def checksum_problem(file: Path, wanted: str) -> str:
-    """Return why a file does not have a checksum, as words to put after its name; empty if it has the checksum."""
+    """Return why the SHA-256 sum of a file is not `wanted`, as text that follows the file's name; empty if it is."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:
@@ -76,7 +76,7 @@ def sum_of(file: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _read(file: str, n_bytes: int, changed: int) -> str:
-    """Return the SHA-256 sum of a file; size and modification time are part of the cache key."""
+    """Return the SHA-256 sum of a file. `n_bytes` and `changed`, its modification time, are only for the cache key."""
     digest = hashlib.sha256()
     with Path(file).open("rb") as stream:
         while piece := stream.read(_PIECE):

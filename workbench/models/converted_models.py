@@ -1,6 +1,6 @@
 """Convert models in other formats once, and store the copies in a cache folder.
 
-A copy is written into a temporary folder next to its final one, with the checksums last, and renamed when it is
+A copy is written into a temporary folder next to the final folder, with the checksums last, and renamed when it is
 complete. After a kill there is thus no incomplete copy in the final folder; the next start deletes the temporary folder
 and begins again. A lock lets one process convert while others wait.
 """
@@ -138,7 +138,11 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock. While another process has it, call `on_wait` every `WAIT_S`; an exception there ends the wait."""
+    """Hold a lock.
+
+    While another process holds the lock, call `on_wait` every `WAIT_S` seconds; an exception in `on_wait` ends the
+    wait.
+    """
     while True:
         try:
             lock.acquire(timeout=WAIT_S)
@@ -170,8 +174,8 @@ def _make(file: Path, place: Path, on_progress: Progress) -> None:
 def fill(place: Path, write: Callable[[Path], object]) -> None:
     """Write a converted copy with its checksums atomically; it replaces an existing copy.
 
-    Call this function only while holding the lock: temporary folders next to the copy are then left over from killed
-    processes and are deleted.
+    Call this function only while holding the lock. Temporary folders next to the copy can then only be left over from
+    killed processes, and are deleted.
 
     Args:
         place: folder of the copy.

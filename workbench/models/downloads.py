@@ -92,7 +92,7 @@ def _over_http() -> Iterator[None]:
 def _bar(on_progress: Callable[[int], None] | None, over: threading.Event) -> Any:
     """Return a progress bar class for the Hub's library, which calls `on_progress` with the downloaded bytes.
 
-    Once `over` is set, the next update of a bar raises an error, which ends its download.
+    Once the event `over` is set, the next update of a bar raises an error, which ends the download.
     """
 
     class Bar(tqdm):

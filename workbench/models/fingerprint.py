@@ -1,8 +1,8 @@
 """Compute a short fingerprint of a target's weights, which is stored with heads trained on them.
 
 Heads are found by their target's name, but a name can belong to other weights: a target trained again, or another model
-in its folder. All drafts of such heads would be rejected without an explanation. A checksum cannot tell: a target from
-the Hub, its copy from a GGUF file and both of them in bfloat16 differ in every byte, but the same heads fit all of
+in its folder. All drafts of such heads would be rejected without an explanation. A checksum does not help: a target
+from the Hub, its copy from a GGUF file and both of them in bfloat16 differ in every byte, but the same heads fit all of
 them. A fingerprint hardly changes with quantisation. To compute it, 256 pairs of weights, spread over the embedding,
 are compared, and each bit records which weight of a pair is larger.
 """

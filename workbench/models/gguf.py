@@ -165,7 +165,10 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """Return a weight in the dtype that the converted copy stores, which `dequantise` describes.
+    """Return a weight in the dtype of the converted copy.
+
+    The dtype is bfloat16 for BF16, float32 for F32, F64 and vectors, and float16 for all other formats. A weight that
+    exceeds the range of float16 becomes float32.
 
     Args:
         values: numbers in float32.

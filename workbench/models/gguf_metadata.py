@@ -113,10 +113,6 @@ def special_id(facts: dict[str, Any], name: str) -> int | None:
 
     Returns:
         The id; None if there is no such token.
-
-    Args:
-        facts: metadata of the file, with or without the prefix "tokenizer.".
-        name: "bos", "eos", "eot", "unknown" or "padding".
     """
     fields = {key.removeprefix("tokenizer."): value for key, value in facts.items()}
     default = {"unknown": 0, "bos": 1, "eos": 2}.get(name) if fields.get("ggml.model") == "llama" else None

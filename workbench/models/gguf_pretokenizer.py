@@ -25,7 +25,7 @@ def _expression(
 
 
 def _cased(suffix: str = "") -> str:
-    """Return GPT-4o's expression for words of upper-case letters followed by lower-case letters."""
+    """Return GPT-4o's regular expression for upper-case letters followed by lower-case letters, then by `suffix`."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     prefix = r"[^\r\n\p{L}\p{N}]?"
     return f"{prefix}{upper}*{lower}+{suffix}|{prefix}{upper}+{lower}*{suffix}"
@@ -71,7 +71,7 @@ _CASED_LETTERS = (
 
 @dataclass(frozen=True)
 class Splitting:
-    """Pre-tokenisation that belongs to one name in llama.cpp.
+    """Pre-tokenisation for one value of `tokenizer.ggml.pre`, llama.cpp's name of a pre-tokenizer.
 
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
@@ -96,7 +96,7 @@ class Splitting:
 
 
 def name_of(expressions: Iterable[str], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for byte-level expressions, applied in order; None if it has no name for them."""
+    """Return llama.cpp's name for a pre-tokenisation with byte-level `expressions` in this order; None if unknown."""
     key = (tuple(expressions), ignores_merges, True)
     return next(
         (

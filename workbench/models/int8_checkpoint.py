@@ -1,8 +1,9 @@
 """int8 checkpoints of heads, draft models and small targets, at half the file size.
 
-A matrix is stored as signed bytes with one scale per 64 (or 32) inputs of an output. Rounding changes a weight by at
-most 1/254 of the largest weight in its group. Reading returns ordinary weights, so that no other code depends on the
-format. An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group quantisation.
+A matrix is stored as signed bytes with one scale per group of 64 (or 32) inputs of an output. Rounding changes a weight
+by at most 1/254 of the largest weight in its group. Reading returns ordinary weights, so that no other code depends on
+the format. An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group
+quantisation.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def read_folder(folder: Path, names: set[str] | None = None) -> dict[str, Tensor
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> float:
-    """Write an int8 checkpoint; return the relative change of the quantised weights (norms), 0 if there are none."""
+    """Write an int8 checkpoint; return ‖rounded − original‖ / ‖original‖ of the quantised weights; 0 if none."""
     stored = quantise_weights(weights)
     with replace_atomically(path) as part:
         save_file(stored, part, metadata=METADATA)
@@ -108,18 +109,18 @@ def is_int8(config: Any) -> bool:
 
 
 def storage_entry(error: float) -> dict[str, Any]:
-    """Return the entry of a configuration for an int8 checkpoint; `error` as from `write_weights`."""
+    """Return the entry of a configuration that marks an int8 checkpoint; `error` is the result of `write_weights`."""
     return {STORED: {"bits": 8, "error": round(error, 5)}}
 
 
 def remove_storage_entry(config: Any) -> None:
-    """Remove the entry on an int8 checkpoint from a transformers configuration: the loaded weights are ordinary."""
+    """Remove the entry that marks an int8 checkpoint from a configuration, because the loaded weights are not int8."""
     if hasattr(config, STORED):
         delattr(config, STORED)
 
 
 def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Load a transformers model from an int8 checkpoint; its configuration no longer mentions the format.
+    """Load a transformers model from an int8 checkpoint. The configuration of the result no longer mentions int8.
 
     Args:
         model_class: class of the model, or an Auto class.

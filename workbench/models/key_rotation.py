@@ -41,7 +41,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
 
 @torch.inference_mode()
 def _is_right(runner: Runner, rotation: KeyRotation) -> bool:
-    """Return whether rotated keys of a short text equal its keys at later positions, in every layer."""
+    """Return whether rotated keys of a short text equal the model's own keys of this text at later positions."""
     tokens = torch.arange(1, 4, device=runner.device) % runner.vocab_size
     causal = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=runner.device).tril()
     slot, keys = runner.open(), list[list[torch.Tensor]]()

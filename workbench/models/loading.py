@@ -43,8 +43,8 @@ class HeadInfo:
         name: name of the head's folder.
         folder: path of the head's folder.
         config: configuration of the head.
-        problem: why it cannot be used with its target; empty if it can.
-        checkpoint: description of its files if another project trained it; None: this workbench wrote it.
+        problem: why the head cannot be used with the target; empty if it can.
+        checkpoint: description of the head's files if another project wrote them; None: this workbench wrote them.
     """
 
     name: str
@@ -69,8 +69,9 @@ class Models:
         heads: trained heads for this target by kind ("medusa").
         shared: state of drafters across requests; each drafter has its own keys.
         meter: timings of the heads' forward passes.
-        processor: the target's processor for prompts with images; None if it reads text only.
-        drafter_processor: the draft model's processor; None if it reads text only.
+        processor: the target's processor for prompts with images; None if the target reads text only.
+        drafter_processor: the draft model's processor for prompts with images; None if the draft model reads text
+            only.
         other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then
             explains why methods that need a draft model with the target's vocabulary cannot run.
     """
@@ -206,9 +207,9 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield (kind, heads) for the user's own heads; `problem` of heads that do not fit the target is the reason.
+    """Yield (kind, heads) for the user's own heads. If heads do not fit the target, their `problem` says why.
 
-    The heads that the user named first come last, so that they take precedence in a dict.
+    The pairs are in reverse order of the user's folders, so that in a dict made of them the folder named first wins.
 
     Raises:
         ModelError: a folder named by the user cannot be read.

@@ -12,11 +12,11 @@ MASK = "<|reserved_0|>"
 
 
 def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
-    """Return why a method cannot decode a target, if only one of them is for masked language modelling; else "".
+    """Return why a method cannot decode a target; "" if both are for masked language modelling, or neither is.
 
     Args:
         target: name of the target.
-        is_masked: whether it is a masked language model.
+        is_masked: whether the target is a masked language model.
         needs: requirements of the method.
     """
     if is_masked and MASKED_LM not in needs:
@@ -35,6 +35,6 @@ def mask_token_of(config: Any) -> int | None:
     """Return the id of a model's mask token if it is a bidirectional masked language model, else None.
 
     Args:
-        config: configuration of a model: `is_bidirectional` and `mask_token_id`.
+        config: configuration of a model, whose `is_bidirectional` and `mask_token_id` are read.
     """
     return getattr(config, "mask_token_id", None) if getattr(config, "is_bidirectional", False) else None

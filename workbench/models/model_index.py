@@ -1,6 +1,7 @@
 """Find published models, which are stored on the Hugging Face Hub or in a Python package that contains only data.
 
-Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
+Local files come first: an earlier download from the Hub, then the converted copy of the package's GGUF file, then the
+GGUF file itself.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
 hundreds of megabytes that are on this machine already.
 """
@@ -29,15 +30,15 @@ class IndexedModel:
         name: name of the model in the workbench.
         title: display name.
         hub_id: id of the model on the Hub.
-        package: name of a Python package that contains its weights.
-        version: version of that package.
+        package: name of a Python package that contains the weights.
+        version: version of the package.
         file: name of the GGUF file in the package.
-        sha256: checksum of that file.
+        sha256: SHA-256 sum of the GGUF file.
         package_bytes: download size of the package.
         copy_bytes: size of the converted files.
         licence: licence of the weights.
-        shape: expected values of its configuration.
-        vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_hash`.
+        shape: pairs (name, expected value) of the configuration; other values mean another model.
+        vocabulary: SHA-256 of the tokens and their ids; see `vocabulary_hash`.
     """
 
     name: str
@@ -85,7 +86,7 @@ def local_folder(model: IndexedModel) -> Path | None:
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download from the Hub; None unless it is complete and the expected model."""
+    """Return the folder of an earlier download from the Hub; None unless it is complete and has the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")
@@ -113,7 +114,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of the converted copy of the package's file; None if there is none.
+    """Return the folder with the converted copy of the GGUF file from the model's package; None if there is none.
 
     The package need not be installed any more.
     """
@@ -156,7 +157,7 @@ def _vocabulary(file: str, changed: int) -> str:
 
 
 def packaged_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file in the model's package, without importing the package; None if it is not installed.
+    """Return the GGUF file in the model's package, which is not imported; None if the package is not installed.
 
     Raises:
         ModelError: the package has another version, or lacks the file.
@@ -181,12 +182,12 @@ def packaged_file(model: IndexedModel) -> Path | None:
 
 
 def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progress = lambda done, total: None) -> Path:
-    """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
+    """Return the model's folder: local, else converted from its package's GGUF file, else downloaded from the Hub.
 
     Args:
         model: the model.
         from_hub: function that downloads the model; raises `ModelError` if the Hub is unreachable or lacks it.
-        on_progress: progress callback, called with the completed bytes of the package's file and its bytes in total.
+        on_progress: progress callback, called with the completed bytes of the GGUF file and its bytes in total.
 
     Raises:
         CapacityError: the model is too large for this machine's memory or disk.
@@ -243,7 +244,7 @@ def download(model: IndexedModel) -> Path:
 
 
 def _checked_file(model: IndexedModel) -> Path | None:
-    """Return the package's file after checking its SHA-256; None if the package is not installed."""
+    """Return the GGUF file of the model's package, with its SHA-256 sum checked; None if no package is installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(

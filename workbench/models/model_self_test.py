@@ -11,8 +11,8 @@ Equal means equal up to rounding, which preserves the leading half of a number's
 differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
 than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). Models in half precision are
 therefore also compared in float32, module by module, so that the weights are never in memory twice. The error in the
-model's own dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: in real
-models, the token after an attention sink has large rounding errors anyway.
+model's own dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward pass: in
+real models, the token after an attention sink has large rounding errors anyway.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class SelfTestResult:
     """Result of a model's self-test.
 
     Attributes:
-        why_not: why not even chains can be verified; "" if they can.
-        why_no_trees: why chains can be verified, but not trees; "" if trees can be verified.
+        why_not: why chains cannot be verified, and so no trees either; "" if chains can be verified.
+        why_no_trees: why trees cannot be verified although chains can; "" if trees can be verified.
     """
 
     why_not: str = ""
@@ -92,7 +92,7 @@ def run_self_test(runner: Runner) -> SelfTestResult:
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
                 return SelfTestResult("it supports only its own class of KV cache, which cannot drop rejected drafts")
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            return SelfTestResult(f"its forward fails with explicit positions and masks ({message})")
+            return SelfTestResult(f"its forward pass fails with explicit positions and masks ({message})")
         if result == SelfTestResult():
             return result
     return result
@@ -100,8 +100,9 @@ def run_self_test(runner: Runner) -> SelfTestResult:
 
 @contextmanager
 def scaled_down(runner: Runner) -> Iterator[None]:
-    """Temporarily set the model's thresholds to a few tokens, and measure its attention spans again.
+    """Temporarily reduce the lengths at which a model's layers change their behaviour to a few tokens (`THRESHOLDS`).
 
+    Such lengths are the sliding window or the original context of a RoPE scaling. Attention spans are measured again.
     Both the engine and the model's own forward pass then cross every attention window of the model within a few tokens.
     """
     objects: dict[int, Any] = {}
@@ -143,7 +144,7 @@ class _Place:
     Attributes:
         text: all tokens up to this position, included.
         logits: [V], the engine's logits of the next token.
-        branched: whether this token or an earlier one was in a tree.
+        branched: whether this position or an earlier one was verified in a draft tree.
     """
 
     text: Text
@@ -175,7 +176,10 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
 def _times_in_half(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """Return each position's error as a multiple of the allowed one: the larger of float32 and half precision."""
+    """Return the error of the engine's logits at each position, as a multiple of the allowed error.
+
+    Each result is the larger of two multiples: one for the engine in float32, one for the engine in half precision.
+    """
     with _in_float32(runner):
         ours_wide, (wide_logits, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
     multiples = []
@@ -266,7 +270,7 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean.
+    """Return the largest difference of logits, relative to the largest magnitude in `b` after subtracting its mean.
 
     Args:
         a: logits to compare.
@@ -279,7 +283,10 @@ def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
 
 
 def _digits(dtype: torch.dtype) -> float:
-    """Return √ε, with ε of the dtype or of float32, if larger: models compute norms and routers in float32."""
+    """Return the allowed relative error √ε of logits, where ε is the larger epsilon of the dtype and of float32.
+
+    Even float64 models compute norms and routers in float32.
+    """
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 

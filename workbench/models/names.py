@@ -35,9 +35,9 @@ def locate(name: str) -> str:
     this beforehand with progress messages, so that only direct users of the engine have to wait here.
 
     Raises:
-        ModelError: not a bundled or published name, a model folder, a GGUF file, or a possible Hub id; or the folder
-            contains a pipe or a device.
-        WorkbenchError: a necessary copy cannot be made.
+        ModelError: `name` is not a bundled or published name, a model folder, a GGUF file, or a possible Hub id; or
+            the folder contains a pipe or a device.
+        WorkbenchError: a converted or joined copy of the files cannot be written.
     """
     bundled_models = bundled()
     if name in bundled_models:
@@ -69,7 +69,7 @@ def locate(name: str) -> str:
 
 
 def weight_bytes(name: str) -> int:
-    """Return the size of a model's weight files in bytes; 0 if it is not in a folder on this machine."""
+    """Return the size of a model's weight files in bytes; 0 if the model is not in a folder on this machine."""
     folder = folder_of(name)
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
 
@@ -94,7 +94,7 @@ def is_drafter(name: str) -> bool:
 
 
 def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Yield (name, folder, configuration) of bundled targets and draft models, which name their `target`."""
+    """Yield (name, folder, configuration) of bundled models; a draft model's configuration has the entry `target`."""
     for name, folder in bundled().items():
         if (config := config_of(folder)) and "workbench_head" not in config:
             yield name, folder, config

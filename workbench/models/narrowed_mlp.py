@@ -64,9 +64,10 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 
 @torch.inference_mode()
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
-    """Return each column's mean contribution to the residual stream over tokens, |a| · ‖output weights‖, by layer.
+    """Return the mean contribution of each MLP column to the residual stream over some tokens, by layer, [I].
 
-    Layers with another kind of MLP are left out.
+    The contribution of a column is |activation| · ‖output weights of the column‖. Layers with another kind of MLP are
+    left out.
 
     Args:
         runner: runner of the model.
@@ -97,7 +98,8 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 
     Args:
         runner: runner of the whole model.
-        columns: columns that remain, in order, by layer, equally many in each; other layers keep all their columns.
+        columns: layer → indices of its remaining columns, equally many in each of these layers. Other layers keep all
+            columns.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [
@@ -111,7 +113,7 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
     """Return the lean decoder with a narrowed model's MLPs.
 
-    It is compiled if the whole model's decoder is and all layers are narrowed.
+    The result is compiled if the whole model's decoder is compiled, all layers are narrowed, and weights are not int8.
     """
     layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
     shared_copy.layers = [

@@ -80,10 +80,11 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
 def resolve_drafter_dtype(
     dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
 ) -> torch.dtype:
-    """Return the dtype of a draft model by name; "auto" is a target's default on this device.
+    """Return the dtype of a draft model by name; "auto" depends on the device and on the target's dtype.
 
-    For a float64 target, "auto" is float64. A draft model for a published target uses bfloat16 if the target does and
-    the compiled kernels support the draft model's sizes. Any other draft model would be slower in bfloat16.
+    "auto" is float64 for a float64 target. On a CPU it is bfloat16 only if the target is published and computes in
+    bfloat16, and if the compiled kernels support the draft model's sizes: other draft models would be slower in
+    bfloat16. Otherwise "auto" is the default of `resolve_dtype`.
 
     Args:
         dtype: as in `resolve_dtype`.

@@ -154,7 +154,10 @@ class Runner:
 
     @torch.inference_mode()
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot. Rows are kept dense: a slot's `index` may change when another one closes."""
+        """Open an empty slot for the sequence with the `id` `owner`, or for no known sequence.
+
+        Rows are kept dense: a slot's `index` may change when another slot closes.
+        """
         if len(self.slots) == self.cache.n_rows:
             try:
                 self.cache.grow(max(2 * self.cache.n_rows, 1))
@@ -244,16 +247,17 @@ class Runner:
     def may_begin_at(self, layer: int) -> bool:
         """Return whether a forward pass may start from the hidden states after `layer` layers.
 
-        With compiled layers it may not. They never round their residual stream to the model's dtype, so their results
-        do not depend on the other tokens of the batch. States that are passed in are rounded.
+        With compiled layers it may not: they keep their residual stream in float32, but states that are passed in are
+        rounded to the model's dtype, so the results would differ. It may not either if an earlier comparison for this
+        layer failed (`forward_from`).
         """
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
     def forward_from(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
-        """Run `forward` for uncommitted tokens that the first layers have already processed, from a later layer on.
+        """Run uncommitted tokens, which the first layers have already processed, through the remaining layers.
 
-        Their keys and values of the first layers are scratch entries of the KV cache.
+        The keys and values of these tokens in the first layers are scratch entries of the KV cache.
 
         At the first use of a starting layer, the tokens are also run through the whole model, and that result is
         returned. If the logits differ by more than rounding, as for models with more than one residual stream, the
@@ -305,7 +309,7 @@ class Runner:
             skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
                 layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
-            everywhere: with `last_only`, nevertheless return the LM head's input at every position.
+            everywhere: whether to return the LM head's input at every position even with `last_only`.
 
         Raises:
             ModelError: a segment is a tree, and the model supports only chains (see `admission.admit`).

@@ -25,7 +25,9 @@ MOST = 9_000_000
 
 
 def join_shards(folder: Path) -> Path:
-    """Return the folder to load: `folder`, or for split weights a copy with whole tensors, created if necessary.
+    """Return the folder to load: `folder` itself or, if its weights are split, a copy with joined tensors.
+
+    The copy is created at the first call.
 
     Raises:
         ModelError: a part is missing or damaged.

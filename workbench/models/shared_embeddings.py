@@ -39,7 +39,7 @@ def shares_embeddings(config: Any) -> bool:
 
 
 def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Load the decoder in a folder, with embedding and LM head computed from those of its target.
+    """Load the decoder in a folder; compute its embedding and LM head from the target's embedding and LM head.
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.
@@ -105,9 +105,10 @@ def expand_rows(
 def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Replace embedding and LM head rows of a draft model's weights by two matrices, the inverse of `expand_rows`.
+    """Replace a draft model's embedding and LM head by two projection matrices from the target's rows.
 
-    Weights that already have the matrices are returned unchanged.
+    This is the inverse of `expand_rows`. `embedding` and `head` are the target's rows. Weights that already have the
+    matrices are returned unchanged.
 
     Raises:
         ValueError: the rows cannot be computed from the target's rows.

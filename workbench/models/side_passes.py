@@ -26,7 +26,7 @@ def recompute_logits(
     skipped_halves: Collection[int] = (),
     shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Return the logits of tokens from a part of the model or a weight-sharing copy, outside the rounds.
+    """Run some tokens through a part of the model or a weight-sharing copy, and return their logits.
 
     Earlier positions are read from the KV cache as the whole model wrote them.
 

@@ -54,11 +54,11 @@ def save_truncated(target: str, folder: Path, layers: int) -> Path:
 
 
 def drafter_for(target: str | None, drafter: str | None = None) -> str:
-    """Return a draft model for a target: the named one, else the bundled one, else the target's first layers.
+    """Return a draft model for a target: the one named, else the bundled one, else a saved copy of its first layers.
 
     Args:
         target: name of the target, as in `Workbench`; None: the bundled one.
-        drafter: name of the draft model, as in `Workbench`; None: none was named.
+        drafter: name of the draft model, as in `Workbench`; None: choose one.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.

@@ -2,7 +2,7 @@
 
 All counts are of drafted tokens, with the definition of `metrics.acceptance_rate` (accepted / tested), so the rows of
 each table add up to the totals of the run. Intervals are `metrics.wilson_interval`. They treat the tests as
-independent, which tests of one run are only roughly, and they do not cover other prompts.
+independent, although tests of one run are only roughly independent. They do not cover other prompts.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class CalibrationBin:
         start: lower end of the interval, included.
         end: upper end, excluded; the last bin includes 1.
         drafted: number of drafted tokens, tested or not.
-        mean_q: their mean draft probability; None without drafted tokens.
-        mean_p: their mean target probability; None without drafted tokens.
-        acceptance: accepted / tested of them.
+        mean_q: mean draft probability of the drafted tokens; None without drafted tokens.
+        mean_p: mean target probability of the drafted tokens; None without drafted tokens.
+        acceptance: numbers of tested and accepted tokens among the drafted tokens.
     """
 
     start: float
@@ -92,7 +92,8 @@ class AcceptanceStatistics:
 
     Attributes:
         calibration: ten bins of q, from 0 on.
-        calibration_error: Σ drafted in a bin / all drafted with a q · |mean p − mean q|; None without a q.
+        calibration_error: mean of |mean p − mean q| over the bins, weighted by the number of drafted tokens in each
+            bin; None if no token has a draft probability.
         drafted: drafted tokens of the run.
         without_q: drafted tokens without a draft probability, which no bin contains.
         by_entropy: acceptance by entropy of the target's distribution that tested the token.
@@ -125,7 +126,7 @@ def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
     """Return calibration and acceptance by entropy and kind of token, as the Live page shows them.
 
     Args:
-        trace: a run: recorded, finished or kept (`workbench.views.recorded_runs.trace("draft-model")`).
+        trace: trace of a run, such as `workbench.views.recorded_runs.trace("draft-model")`.
 
     Source:
         Reliability diagram and calibration error: Guo et al. 2017, arXiv:1706.04599, §2, with the target's probability
@@ -156,8 +157,8 @@ def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
 def calibration(rounds: Sequence[Round]) -> list[CalibrationBin]:
     """Return the drafted tokens by draft probability q, in `BINS` bins of equal width.
 
-    The means of p and q are over all drafted tokens of a bin. A discarded token counts: the target computed its p in
-    the same pass. The acceptance rate is over its tested tokens.
+    The means of p and q are over all drafted tokens of a bin, discarded tokens included: the target computed their p
+    in the same forward pass. The acceptance rate of a bin is over its tested tokens.
 
     Args:
         rounds: rounds of a run.
@@ -181,8 +182,8 @@ def calibration(rounds: Sequence[Round]) -> list[CalibrationBin]:
 def acceptance_by_entropy(rounds: Sequence[Round]) -> list[AcceptanceCount]:
     """Return accepted / tested drafted tokens by entropy of the target's distribution, in nats.
 
-    It is the distribution at the token's position: after temperature and filters when sampling, the plain softmax in
-    greedy decoding (`Round.entropy`). Positions without a recorded entropy are left out.
+    The entropy is that of the distribution at the token's position: after temperature and filters when sampling, of the
+    plain softmax in greedy decoding (`Round.entropy`). Positions without a recorded entropy are left out.
 
     Args:
         rounds: rounds of a run.
@@ -206,7 +207,7 @@ def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
     """Return accepted / tested drafted tokens by kind of the drafted token; kinds without a test are absent.
 
     Args:
-        trace: a run; the text before its first token is that of the prompt.
+        trace: trace of a run. The text before its first token is the prompt.
     """
     before_round = dict(zip(map(id, trace.rounds), _texts_before(trace), strict=True))
 

@@ -85,7 +85,7 @@ def read_curves(folder: Path) -> dict[str, Points]:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """Yield the events of a file. Each record consists of length, checksum of the length, event, and its checksum."""
+    """Yield the events of a file. A record is the length, its checksum, the event, and the event's checksum."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto import event_pb2
 

@@ -49,7 +49,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Change:
-    """Setting that the user changed between rounds; it applies from this round on."""
+    """Setting that the user changed between rounds. It applies from the round on that has it in `Round.changes`."""
 
     name: str
     before: Any
@@ -247,8 +247,8 @@ class Footer:
     """Last part of a trace: the end of the generation, its text and its warnings.
 
     `seconds`: wall time from the end of prefill, without paused time and delays for display. `reason`: "eos", "length",
-    "stop-string", "stop-token", "criterion", one of `ABORT_REASONS`, "error", or "" while it runs. `error`: message and
-    remedy. `warnings`: messages of self-checks, e.g. speculation inactive or fallback to plain decoding.
+    "stop-string", "stop-token", "criterion", one of `ABORT_REASONS`, "error", or "" before the end. `error`: message
+    and remedy. `warnings`: messages of self-checks, e.g. speculation inactive or fallback to plain decoding.
     """
 
     reason: str = ""

@@ -151,7 +151,7 @@ _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) argumen
 
 
 def _words_of(error: Exception) -> str:
-    """Return a description of the damaged field, because Python's message would name an internal function."""
+    """Return text that names the damaged field of a trace. Python's own message would name an internal function."""
     message = str(error)
     if match := _ARGUMENT.search(message):
         return f"there is no field {match[1]!r}"

@@ -78,7 +78,16 @@ _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Tables of a trace; see the schemas above for their columns."""
+    """Tables of a trace.
+
+    Attributes:
+        run: one row with header and footer (columns: `RUN`).
+        rounds: one row per round (columns: `ROUNDS`).
+        nodes: one row per drafted node (columns: `NODES`).
+        places: one row per recorded tree position, with the most likely next tokens (columns: `PLACES`).
+        tokens: one row per committed token (columns: `TOKENS`).
+        phases: one row per phase of a round (columns: `PHASES`).
+    """
 
     run: pl.DataFrame
     rounds: pl.DataFrame
@@ -133,7 +142,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join a trace's tables to one with a row per round, in which rows of other tables are lists of structs."""
+    """Join a trace's tables into one with a row per round; the rows of all other tables become lists of structs."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)

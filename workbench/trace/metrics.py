@@ -72,7 +72,11 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
 
 
 def grounded(trace: Trace) -> list[bool] | None:
-    """Return whether each emitted token needs the image: p − p_blind ≥ `GROUNDED_THRESHOLD`; None: no attribution."""
+    """Return whether each emitted token depends on the images; None if the trace has no attribution.
+
+    A token depends on the images if blanking them lowers the target's probability of the token by at least
+    `GROUNDED_THRESHOLD`.
+    """
     blind = (trace.attribution or {}).get("p_blind")
     if blind is None:
         return None
@@ -150,7 +154,7 @@ def tokens_per_second(rounds: Sequence[Round]) -> float | None:
 def overhead_share(rounds: Sequence[Round]) -> float | None:
     """Return the share of host overhead in the run's time; None without rounds.
 
-    It is seconds outside forward passes / seconds from the end of prefill to the last token.
+    The share is seconds outside forward passes / seconds from the end of prefill to the last token.
     """
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 

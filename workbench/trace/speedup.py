@@ -38,7 +38,7 @@ class Estimate:
         value: geometric mean over prompts with equal weight.
         low: lower end of the interval; None if there are too few runs.
         high: upper end of the interval.
-        n: number of observations: pairs of runs over all prompts and repeats.
+        n: number of observations (for a speed-up: pairs of runs) over all prompts and repeats.
         prompts: number of prompts.
     """
 
@@ -50,14 +50,14 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without interval."""
+        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without an interval."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
 
     @property
     def basis(self) -> str:
-        """Return text with the number of observations and of prompts of the interval.
+        """Return text that says on how many observations and prompts the interval is based.
 
         Example:
             >>> Estimate(1.2, 1.1, 1.3, 12, 4).basis, Estimate(1.2, 1.1, 1.3, 5, 1).basis
@@ -220,7 +220,7 @@ def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, in
 def group_by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
     """Group rates above 0 by prompt, as input of `estimate` for a typical rate.
 
-    The quotient of two such estimates over the same runs is exactly their speed-up; a quotient of medians is not.
+    The quotient of two such estimates over the same runs is exactly the speed-up; a quotient of medians is not.
     """
     return pair_ratios(rates, dict.fromkeys(rates, 1.0))
 

@@ -18,8 +18,9 @@ def find_stalls(rounds: Sequence[Round]) -> dict[int, float]:
     """Return the stalled rounds: index → time as a multiple of the median of comparable rounds.
 
     Comparable rounds have the same method and the same number of drafted tokens. If there are fewer than `FEWEST` of
-    them, rounds with the nearest numbers of drafted tokens are added. The deviation is the median absolute deviation,
-    scaled as for a normal distribution: it adapts to the usual scatter, and stalled rounds hardly change it.
+    them, rounds with the nearest numbers of drafted tokens are added. A round is stalled if its time is more than
+    `TIMES` the median, and more than `SCATTER` deviations above it. The deviation is the median absolute deviation,
+    scaled as for a normal distribution. It adapts to the usual scatter, and stalled rounds hardly change it.
     """
     stalled: dict[int, float] = {}
     for method in {r.method for r in rounds}:

@@ -54,7 +54,9 @@ def tau_by_position(rates: Sequence[float]) -> float:
 
 
 def accepted_length_distribution(rates: Sequence[float]) -> list[float]:
-    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens, from conditional acceptance by position.
+    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens of a chain.
+
+    `rates[i]` is the acceptance probability at position i, given that all earlier positions are accepted.
 
     Example:
         >>> accepted_length_distribution([0.5, 0.5])
@@ -275,7 +277,9 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 
 
 def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
-    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its divisor ρ of p/q.
+    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its discount ρ.
+
+    Each draft x is accepted with probability min(1, p(x) / (ρ q(x))).
 
     Args:
         p: target distribution.

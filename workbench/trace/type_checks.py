@@ -80,7 +80,7 @@ def _fits(kind: Any) -> Fits:
 
 
 def _list_of(kind: Any) -> Fits:
-    """Return a function that checks lists of one kind of item. Lists of strings, which are long, are joined first."""
+    """Return a function that checks lists of one kind of item. Strings are joined and checked at once."""
     of_item = _fits(kind)
     quick: dict[Any, Fits] = {str: lambda items: _is_text("".join(items)) if _all_are(items, str) else False}
     test = quick.get(kind, lambda items: all(map(of_item, items)))
@@ -111,7 +111,7 @@ def _numbers_or_none(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is JSON data with integers in range and at most `_DEEPEST` + 1 levels of nesting."""
+    """Return whether a value is JSON data whose integers fit 64 bits, and whose nesting has at most 41 levels."""
     pending = [(value, 0)]
     while pending:
         current, depth = pending.pop()

@@ -47,7 +47,7 @@ def is_available() -> bool:
 
 @no_type_check
 def _call(b, name, *arguments):
-    """Emit a tile instruction; tile numbers are immediate operands."""
+    """Emit the LLVM intrinsic `name`, a tile instruction; tile numbers among the arguments must be constants."""
     if not is_available():  # never executed without AMX, and LLVM could not compile it
         return
     kinds = [argument.type for argument in arguments]
@@ -62,7 +62,7 @@ def _tile(number):
 
 @no_type_check
 def _at_config(name):
-    """Return numba's signature and code generator of an instruction that loads or stores a tile configuration."""
+    """Return numba's signature and code generator for `name`, which loads or stores a tile configuration."""
 
     def codegen(ctx, b, sig, args):
         _call(b, name, b.inttoptr(args[0], llvm.I8.as_pointer()))
@@ -138,7 +138,7 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
             loop.end([])
 
         def put(sums, to):
-            """Store 16 outputs of a token."""
+            """Store `sums`, 16 outputs of one token, at the address `to`; if `add` is 1, add the old values."""
             to, is_added = llvm.at(b, to, llvm.VECTOR), b.icmp_signed("!=", add, llvm.number(0))
             b.store(b.select(is_added, b.fadd(sums, b.load(to, align=4)), sums), to, align=4)
 
@@ -233,7 +233,7 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tokens_of(rows):
-    """Return the number of tokens per group. All groups of a forward pass are equal, but the last may be smaller."""
+    """Return the number of tokens per group in a forward pass over `rows` tokens. The last group may be smaller."""
     groups = (rows + TILE - 1) // TILE
     return (rows + groups - 1) // groups
 
@@ -241,7 +241,7 @@ def tokens_of(rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def begin(by_tiles, rows):
-    """Configure tiles for a forward pass over `rows` tokens if it uses tiles; return the old configuration for `end`.
+    """Configure tiles for a forward pass over `rows` tokens if `by_tiles`; return the old configuration for `end`.
 
     Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's matrix
     products do not check whether it is still the one that torch loaded.
@@ -269,9 +269,10 @@ def end(before):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def pack(is_dealt, rows, out):
-    """Write rows, float32 [T, n], in the layout that `tiled` reads to `out`.
+    """Write rows, float32 [T, n], to `out` in the layout that `tiled` reads.
 
-    `out` is int32 of groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in even-odd order.
+    `out` is int32, with room for groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in
+    even-odd order.
     """
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)

@@ -30,7 +30,10 @@ def _without(p, q, by, share):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _beside(p, q, special, by, share):
-    """Return Σ (p − share · min(q, by · p))₊ over all tokens outside `special`, a sorted array without duplicates."""
+    """Return Σ (p − share · min(q, by · p))₊ over the tokens outside `special`; p and q are float32 [V].
+
+    `special`, int64 [m], is sorted and has no duplicates.
+    """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
@@ -45,7 +48,7 @@ def _beside(p, q, special, by, share):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _any(beta, k):
-    """Return the probability that at least one of k tests passes, each with probability β."""
+    """Return the probability that at least one of k independent tests passes, each with probability `beta`."""
     return -np.expm1(k * np.log1p(-min(beta, 1.0)))
 
 
@@ -59,7 +62,11 @@ def _excess(p, q, rho, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _discount(p, q, k, halvings, least):
-    """Compute `workbench.methods.verifiers.k_seq.discount` for one position."""
+    """Return K-SEQ's discount ρ at one position, like `workbench.methods.verifiers.k_seq.discount`.
+
+    p and q are float32 [V], target and draft distribution; k is the number of drafts. The search takes at most
+    `halvings` + 1 steps, and ends earlier if ρ is known to within least · (k − 1).
+    """
     low, high = 1.0, k
     f_low, f_high = _excess(p, q, low, k), _excess(p, q, high, k)
     tolerance = (k - 1) * least
@@ -98,8 +105,9 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
         there: bool [R, F], whether the child exists.
         halvings: largest number of bisection steps.
         least: precision of ρ, as a fraction of k − 1.
-        found: float32 [R, 4], written: ρ; accepted share of min(q, p / ρ); residual mass of p outside the children's
-            tokens; residual mass of p in total.
+        found: float32 [R, 4], written: ρ; c, the probability that any test passes, divided by β = Σ min(q, p / ρ), the
+            probability that one test passes; Σ (p − c · min(q, p / ρ))₊ over all tokens but the children's; the same
+            sum over all tokens.
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, f = token.shape

@@ -25,7 +25,7 @@ pay."""
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _product(p, x):
-    """Return Σ p·x, where x = −∞ (then p = 0) contributes 0."""
+    """Return Σ p·x, for float32 arrays of probabilities p and logits x; terms with x = −∞, where p is 0, are 0."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += p[i] * (x[i] if x[i] > np.float32(-1e30) else np.float32(-1e30))
@@ -76,7 +76,7 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _powers(x, most):
-    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most), with `most` the maximum of x.
+    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most) over logits x; `most` is the row's largest logit.
 
     Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
     """
@@ -93,7 +93,7 @@ def _powers(x, most):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _weigh(x, top, p_top, logs):
-    """Write the top tokens of one row, float32 [V]; return its largest logit, Σ exp(x − largest) and its entropy."""
+    """Write the top tokens of one row of logits x, float32 [V]; return largest logit, Σ exp(x − largest), entropy."""
     size, k = x.shape[0], top.shape[0]
     p_top[:] = -np.inf
     top[:] = 0

@@ -19,9 +19,11 @@ from workbench.kernels.compiled.forward import read_logits, run_layers
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def level(joined, beside, layered, read, weighed):
-    """Compute one level of the tree by five compiled functions, whose arguments are the five tuples.
+    """Compute one level of the tree. Any number of threads may call this function with the same arrays.
 
-    Any number of threads may call this function with the same arrays.
+    Each argument is the tuple of arguments of one compiled function: `joined` and `beside` of `feature_inputs.join`
+    (residual stream; terms added to queries, keys and values), `layered` of `forward.run_layers`, `read` of
+    `forward.read_logits`, `weighed` of `distributions.summarise_softmax_bf16`.
     """
     join(*joined)
     join(*beside)

@@ -31,7 +31,7 @@ def _product(one, other):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _norm(x, weight, eps):
-    """Apply RMS norm in place; do nothing if `weight` is empty."""
+    """Apply RMS norm in place to x, float32 [D], with the norm's `weight` [D]; do nothing if `weight` is empty."""
     if weight.shape[0] > 0:
         scale = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
         for i in range(x.shape[0]):
@@ -48,12 +48,12 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
 
     Inputs:
         table: int16 [V, D], embeddings; int16 arrays hold the bits of bfloat16.
-        tokens: int64 [n].
-        features: int16 [n, F].
+        tokens: int64 [n], token ids.
+        features: int16 [n, F], features, one row per token.
         norms: float32 [D] and [F], norm weights of embeddings and features; [0]: not normed.
         eps: float32, epsilon of the norms.
-        fuse: int16 [E, D + F].
-        out: float32 [n, E], written, rounded to bfloat16.
+        fuse: int16 [E, D + F], the matrix.
+        out: float32 [n, E], written: the products, rounded to bfloat16.
         taken: int64 [2], zeros: number of pieces taken, number of pieces done.
     """
     n, size = tokens.shape[0], table.shape[1]

@@ -10,8 +10,8 @@ F:
     x: float32 [T, D], the residual stream, changed in place.
     weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs].
     scales: int64 [L, 7], addresses of float32 [outputs, inputs / 64] if weights are int8.
-    biases: float32 [L, 1, (H + 2 G) d], or one per token, [L, T, …]; [0, 0, 0] if there is none.
-    norms: float32 [L, 2, D].
+    biases: float32 [L, 1, (H + 2 G) d], or one per token, [L, T, …]; shape [0, 0, 0] if there is none.
+    norms: float32 [L, 2, D], weights of the norms before attention and before the MLP.
     cos, sin: float32 [T, d], cosines and sines for each token's position in the sequence.
     cache: int64 [5], address of the KV cache, and its strides in bytes by layer, part (keys, values), row and head.
     row, place: int64 [T], row (sequence) and position of the KV cache at which each token is stored.

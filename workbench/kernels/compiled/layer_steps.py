@@ -34,9 +34,9 @@ _BYTES = np.array(SIZE)
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Compute outputs lo ≤ o < hi of a product for all rows of x; lo and hi are multiples of `OUTS`.
 
-    x is the result of `ready`, `w` the address of the weights, and `out` the address of output 0 of row 0. Up to eight
-    rows share each weight read; more rows are split as evenly as possible into parts of at most six, the fastest size.
-    With tiles, lo and hi are multiples of 16.
+    `kind` is the kind of the weights (`llvm.BF16`, …), x the result of `ready`, `w` the address of the weights, and
+    `out` the address of output 0 of row 0. Up to eight rows share each weight read; more rows are split as evenly as
+    possible into parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)
@@ -143,7 +143,7 @@ def exp(x):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _ordered(bits):
-    """Map a float's bits to an integer with the same order as the float, or back."""
+    """Map the bits of a float32, as int32, to an int32 with the same order as the floats. It is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
@@ -175,7 +175,7 @@ def largest(numbers):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _odds(scored):
-    """Replace scores by exp(score − largest) and return the sum of these weights."""
+    """Replace the scores `scored`, float32 [m], by exp(score − largest score), and return the sum of the results."""
     top = largest(scored)
     for j in range(scored.shape[0]):
         scored[j] = exp(scored[j] - top)

@@ -1,4 +1,4 @@
-"""Emit LLVM code for vectors of 16 numbers, addresses, loops and branches, on behalf of `instructions`.
+"""Emit LLVM code for vectors of 16 numbers, addresses, loops and branches, for the module `instructions`.
 
 `b` is llvmlite's builder throughout. These functions return LLVM values, not Python numbers.
 """

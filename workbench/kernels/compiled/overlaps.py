@@ -18,7 +18,7 @@ LEAST = np.float32(2.0**-100)
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _common(p, q, by):
-    """Return Σ min(p, by·q)."""
+    """Return Σ min(p, by·q) in float32 over one block of tokens; p and q are float32 arrays."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         scaled = by * q[i]
@@ -29,7 +29,7 @@ def _common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _excess(p, q, by):
-    """Return Σ (p − by·q)₊."""
+    """Return Σ (p − by·q)₊ in float32 over one block of tokens; p and q are float32 arrays."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -53,16 +53,16 @@ def add_common(p, q, by):
 def add_up(p, q, by, out, taken):
     """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
 
-    If hardly any mass remains, `by` is so small that by·p would be subnormal, and subnormal numbers take the processor
-    a hundred times as long.
+    The second form avoids products by·p so small that they would be subnormal: the processor takes a hundred times as
+    long for subnormal numbers.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
-        p: float32 [R, V].
-        q: float32 [R, V].
-        by: float32 [R].
-        out: float64 [R], written.
+        p: float32 [R, V], distributions that are scaled.
+        q: float32 [R, V], distributions that are subtracted.
+        by: float32 [R], factor of p in each row.
+        out: float64 [R], written: the sums.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
@@ -81,7 +81,7 @@ def add_up(p, q, by, out, taken):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _all_there(p):
-    """Return whether no probability is 0. The bits of non-negative floats have the same order as the floats."""
+    """Return whether none of the probabilities p, float32, is 0. Their bits, as int32, have the same order."""
     bits = p.view(np.int32)
     least = bits[0]
     for i in range(bits.shape[0]):
@@ -92,7 +92,7 @@ def _all_there(p):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _unseen(p, q, sure):
-    """Return Σ (q − p)₊ over tokens with q > `sure`."""
+    """Return Σ (q − p)₊ over the tokens of one block with q > `sure`; p and q are float32 arrays."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = q[i] - p[i]
@@ -103,7 +103,7 @@ def _unseen(p, q, sure):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _allowed(p, q, x, sure):
-    """Return Σ (q − p)₊ over tokens with q > `sure` whose logit x is not −∞."""
+    """Return Σ (q − p)₊ over the tokens of one block with q > `sure` and a logit x above −∞."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = q[i] - p[i]
@@ -117,11 +117,11 @@ def unseen(p, q, x, sure, out, taken):
     """Compute `workbench.methods.verifiers.sums.unverified_excess` for each row; threads share the work as in `add_up`.
 
     Inputs:
-        p: float32 [R, V].
-        q: float32 [R, V].
-        x: float32 [R, V], logits; read only in blocks where some p is 0, since elsewhere no logit is −∞.
-        sure: float32, the threshold of q.
-        out: float64 [R], written.
+        p: float32 [R, V], the target's distributions.
+        q: float32 [R, V], the drafter's distributions.
+        x: float32 [R, V], the target's logits; read only in blocks where some p is 0, since elsewhere no logit is −∞.
+        sure: float32, threshold: only tokens with a larger q count.
+        out: float64 [R], written: the sums.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
@@ -143,7 +143,7 @@ def unseen(p, q, x, sure, out, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _kept(p, q, least):
-    """Return Σ q over tokens with p > `least`."""
+    """Return Σ q over the tokens of one block with p > `least`; p and q are float32 arrays."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += q[i] if p[i] > least else np.float32(0)
@@ -153,7 +153,7 @@ def _kept(p, q, least):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _between(p, q, least, kept):
-    """Return Σ |q′ − kept · p|, where q′ is q at tokens with p > `least` and 0 elsewhere."""
+    """Return Σ |q′ − kept · p| over one block of tokens, where q′ is q if p > `least`, else 0."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += abs((q[i] if p[i] > least else np.float32(0)) - kept * p[i])
@@ -166,11 +166,11 @@ def threshold_rule_errors(p, q, row_of, least, out, taken):
     """Compute `workbench.core.relaxed.threshold_rule_error` for sampled drafts; threads share the work as in `add_up`.
 
     Inputs:
-        p: float32 [R, V].
-        q: float32 [M, V].
+        p: float32 [R, V], the target's distributions.
+        q: float32 [M, V], the drafter's distributions.
         row_of: int64 [R], row of q for each row of p.
-        least: float32 [R], the threshold of p.
-        out: float64 [R], written.
+        least: float32 [R], threshold of the rule: tokens with a larger p are accepted.
+        out: float64 [R], written: the errors.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape

@@ -23,7 +23,10 @@ ADDED = 1024
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _stand_out(p, q, p_bits, q_bits, at, top):
-    """Write to `at` ≤ V tokens with the largest max(p, q), in descending order (ties: lower token first)."""
+    """Write the tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
+
+    p, q are float32 [V], `p_bits`, `q_bits` their bits as int32; `top` is scratch, float32 [m].
+    """
     size, last = p.shape[0], at.shape[0] - 1
     blocks, highest = np.empty((size + BLOCK - 1) // BLOCK, np.int32), np.zeros(last + 1, np.int32)
     for b in range(blocks.shape[0]):
@@ -53,7 +56,7 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _beaten(own, w, q, g):
-    """Return Σ q / (own + w) and Σ g / (own + w), where own is the weight of one token and w those of others."""
+    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ); `own` is one token's weight, w the weights of all tokens."""
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         inverse = _ONE / (own + w[j])
@@ -77,9 +80,10 @@ def _sums(w, q, g, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
-    """Iterate w ← w · p / r, and write the weights with the largest acceptance to `best`.
+    """Search for the weights w with the largest acceptance Σ min(p, r), by iterating w ← w · p / r, with `steps` steps.
 
-    `from_q` and `from_g` receive the results of `_sums` for these weights.
+    r is the distribution of the chosen draft for the weights w. The best weights are written to `best`, and the results
+    of `_sums` for these weights to `from_q` and `from_g`.
     """
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
@@ -103,7 +107,10 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _group_of(p_bits, q_bits, groups, of):
-    """Compute `workbench.methods.verifiers.optimal_two.group` for each token."""
+    """Write the group of each token, by p / q in half octaves, to `of`: 0 … `groups` − 1.
+
+    The same groups as of `workbench.methods.verifiers.optimal_two.group`, from the bits of p and q, int32 [V].
+    """
     for x in range(p_bits.shape[0]):
         octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
         of[x] = min(max(octaves, 0), groups - 1)
@@ -112,7 +119,7 @@ def _group_of(p_bits, q_bits, groups, of):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _with_itself(q, found):
-    """Write q² / (1 − q) to `found`, with 1 − q at least 1e-12."""
+    """Write q² / (1 − q) for each token to `found`, float32 [V]; 1 − q is clamped to at least 1e-12."""
     for x in range(q.shape[0]):
         complement = _ONE - q[x]
         found[x] = q[x] * q[x] / (complement if complement > _NEARLY else _NEARLY)
@@ -121,7 +128,9 @@ def _with_itself(q, found):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add(one, two, of, into):
-    """Sum the probabilities of two distributions by group, in eight banks (separate sums of every eighth token).
+    """Add the probabilities of two distributions, by group, to the two rows of `into`; `of` is the group of each token.
+
+    Each sum has eight banks: partial sums over every eighth token.
 
     Neighbouring tokens are often in the same group; with one bank, each addition would wait for the previous one.
     """
@@ -143,7 +152,7 @@ def _add(one, two, of, into):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add_one(probs, of, into):
-    """Sum the probabilities of one distribution by group, in eight banks as `_add` does."""
+    """Add the probabilities `probs` of one distribution, by group, to `into`; `of` is the group of each token."""
     banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
     for x in range(0, n_full, 8):
         for i in range(8):
@@ -158,7 +167,7 @@ def _add_one(probs, of, into):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
-    """Write to `r` the distribution of the chosen draft if the two drafts differ.
+    """Write the distribution of the chosen draft to `r`, for two drafts drawn without replacement.
 
     On entry r is q² / (1 − q), so that q / (1 − q) = q + r.
     """
@@ -170,7 +179,7 @@ def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution(q, of, q_all, from_q, from_g, r):
-    """Write to `r` the distribution of the chosen draft if the two drafts are drawn with replacement."""
+    """Write the distribution of the chosen draft to `r`, float32 [V], for two drafts drawn with replacement."""
     factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
         r[x] = q[x] * factor[of[x]]
@@ -179,7 +188,7 @@ def _distribution(q, of, q_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _rest(p, r, rest):
-    """Write (p − r)₊ to `rest` and return its sum."""
+    """Write (p − r)₊ to `rest` and return the sum; all arrays are float32 [V]."""
     total = _NONE
     for x in range(p.shape[0]):
         excess = p[x] - r[x]
@@ -191,7 +200,10 @@ def _rest(p, r, rest):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """Compute `improve` for one position; `of` gives each token's index into `weight`, where the groups come first."""
+    """Compute `improve` for one position.
+
+    Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
+    """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)
     _group_of(p_bits, q_bits, groups, of)
@@ -215,7 +227,9 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
-    """Compute the weights with the largest acceptance found, and the resulting distribution of the chosen draft.
+    """Search for the weights that choose between two drafts, and compute the distribution of the chosen draft.
+
+    The weights are those with the largest acceptance probability that the search finds.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
@@ -228,7 +242,7 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
         without: whether the two drafts differ (drawn without replacement).
         steps: number of iterations.
         most: largest weight, float32; the smallest is its inverse.
-        best: float32 [R, m + G], written: weights of these tokens, then of the groups of all others.
+        best: float32 [R, m + G], written: weights of the tokens in `at`, then of the G groups of all other tokens.
         r: float32 [R, V], written: distribution of the chosen draft.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
@@ -267,14 +281,14 @@ def verify_pairs(
     left,
     taken,
 ):
-    """Compute acceptance probabilities of `OptimalTwo` at each position, and residual probabilities of drafted tokens.
+    """Compute, at each position, the acceptance probabilities of up to two drafts under the verifier `OptimalTwo`.
 
     Args, besides those of `siblings.verify_siblings` and `improve`:
         free: number of tokens with individual weights.
-        groups: number of groups of all other tokens.
+        groups: number of groups of the tokens without individual weights.
         kept: float32 [R, F], written: probability that each child is the accepted one.
         ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution.
-        beside: float32 [R], written: total probability of all other tokens in it.
+        beside: float32 [R], written: total probability of all other tokens in the residual distribution.
         left: float32 [R, V], written: the residual distribution; or [0, V].
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """

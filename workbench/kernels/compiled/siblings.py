@@ -22,7 +22,7 @@ _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _beyond(p, q, by):
-    """Return Σ (p − by · q)₊."""
+    """Return Σ (p − by · q)₊ over one block of tokens; p and q are float32 arrays."""
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -42,7 +42,7 @@ def _added(q):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _leave(p, q, by, over, left):
-    """Write (p − by · q)₊ · over to `left`."""
+    """Write (p − by · q)₊ · over, for each token of a block, to `left`; p, q and `left` are float32 arrays."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         left[i] = (excess if excess > _NONE else _NONE) * over
@@ -51,7 +51,7 @@ def _leave(p, q, by, over, left):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _weigh(p, q, by, weight, out):
-    """Add weight · (p − by · q)₊ to `out`."""
+    """Add weight · (p − by · q)₊, for each token of a block, to `out`; p, q and `out` are float32 arrays."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         out[i] += weight * (excess if excess > _NONE else _NONE)
@@ -60,7 +60,7 @@ def _weigh(p, q, by, weight, out):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _far(p, q, own, by, weight):
-    """Return Σ |own · p + weight · (p − by · q)₊|."""
+    """Return Σ |own · p + weight · (p − by · q)₊| over one block of tokens; p and q are float32 arrays."""
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -71,7 +71,7 @@ def _far(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _farther(p, q, own, by, weight):
-    """Compute `_far` with four terms weightᵢ · (p − byᵢ · q)₊, one per rejection of up to four siblings."""
+    """Return Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊| over one block of tokens; `by` and `weight` are float32 [4]."""
     total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
     for i in range(p.shape[0]):
         one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
@@ -84,7 +84,7 @@ def _farther(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _length(x):
-    """Return Σ |x|."""
+    """Return Σ |x| over a float32 array."""
     total = _NONE
     for i in range(x.shape[0]):
         total += abs(x[i])
@@ -112,7 +112,7 @@ def residual_mass(p, q, by, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def others(q, special):
-    """Return Σ q over all tokens outside `special`."""
+    """Return Σ q over all tokens outside `special`; q is float32 [V], `special` a sorted array without duplicates."""
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else q.shape[0]
@@ -127,7 +127,10 @@ def others(q, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _apart(p, q, special, by, weight, n):
-    """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over all tokens outside `special`, for i < n; by₀ = 0."""
+    """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p|: outer sum over the tokens outside `special`, inner sum over i < n.
+
+    p and q are float32 [V]; by₀ is 0.
+    """
     total, lo, own_weight, scratch = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     terms = np.zeros((2, 4), np.float32)
     for i in range(1, min(n, 5)):
@@ -182,7 +185,8 @@ def place_of(special, token):
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
     """Test the siblings at one position, and return the position's entries of `beside` and `apart`.
 
-    Arguments are those of `verify_siblings` for one position. `probs` may be unnormalised weights with the sum `total`.
+    `probs`, float32 [V], are target weights with the sum `total`; `ahead`, float32 [V], is the draft distribution;
+    `priced` says whether to compute `apart`. All other arguments are those of `verify_siblings` for one position.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0

@@ -34,7 +34,7 @@ def done(phase):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def wait(phase, pieces):
-    """Wait until any threads have done all pieces of a phase."""
+    """Wait until all pieces of a phase are done, whichever threads process them."""
     spins = 0
     while fetch_add(phase.ctypes.data + 8, 0) < pieces:
         spins += 1

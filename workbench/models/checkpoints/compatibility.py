@@ -23,10 +23,10 @@ class HeadRequirements:
 
     Attributes:
         name: name of the target.
-        hidden_size: width of its hidden states.
-        vocab_size: number of tokens in its vocabulary.
-        n_layers: number of its decoder layers.
-        rope: parameters of its rotary embedding, in the form that `rope_of` returns.
+        hidden_size: width of the target's hidden states.
+        vocab_size: number of tokens in the target's vocabulary.
+        n_layers: number of the target's decoder layers.
+        rope: parameters of the target's rotary embedding, in the form that `rope_of` returns.
     """
 
     name: str
@@ -146,9 +146,10 @@ def _rope(rope: Mapping[str, Any]) -> str:
 
 
 def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str) -> str:
-    """Return an error message if the heads' copy of the embedding shows that they were trained for other weights.
+    """Return an error message if the heads' copy of the target's embedding differs from the target's embedding.
 
-    The message is empty if the embeddings agree or the heads have no copy.
+    If it differs, the heads were trained for other weights. The message is empty if the embeddings
+    agree or the heads have no copy.
 
     Args:
         checkpoint: heads whose sizes fit the target.

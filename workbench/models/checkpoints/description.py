@@ -37,10 +37,10 @@ class Checkpoint:
         tensor_names: name of each tensor in this workbench → its name in the file.
         draft_tokens: ids of the tokens that the heads can propose, in increasing order; None: all of the target's
             tokens.
-        order: row of each of these tokens in the LM heads of the checkpoint; None: the rows are in the order of
-            `draft_tokens`.
-        unread: names of tensors in the files that are not used.
-        verifier: name of the target in the configuration; empty: none is named.
+        order: for each entry of `draft_tokens`, its row in the LM heads of the checkpoint; None: the rows are in the
+            order of `draft_tokens`.
+        unread: names of the tensors in the files that the workbench does not use.
+        verifier: name of the target according to the configuration; empty if the configuration names none.
     """
 
     layout: str

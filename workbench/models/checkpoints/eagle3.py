@@ -1,6 +1,6 @@
 """Read checkpoints of EAGLE-3: a decoder layer that reads features of three layers, and a reduced LM head.
 
-The decoder layer has an input of twice the width; the LM head is over a draft vocabulary.
+The input of the decoder layer is twice as wide as the hidden states. The LM head is over a draft vocabulary.
 
 Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
 vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
@@ -117,7 +117,7 @@ def _layout(stored: CheckpointFiles) -> str | None:
 
 
 def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
-    """Return the target's layers whose input the heads read, from their configuration.
+    """Return the indices of the target's layers whose input the heads read, according to the heads' configuration.
 
     The result is () if the configuration names none; the layers then follow from the number of the target's layers.
 

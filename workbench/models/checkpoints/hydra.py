@@ -1,7 +1,8 @@
 """Read checkpoints of Hydra and Hydra++: heads like Medusa's that also read the embeddings of tokens drafted before.
 
-Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"); Hydra++ has dropout between its blocks, which
-counts in the names, and a decoder layer over the features. Hydra: Ankner et al. 2024, arXiv:2402.05109.
+Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"); Hydra++ has a decoder layer over the
+features, and dropout layers between its blocks, so that the numbers in its tensor names are larger. Hydra: Ankner et
+al. 2024, arXiv:2402.05109.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def read_hydra(stored: CheckpointFiles) -> Checkpoint | None:
 def _prefix(stored: CheckpointFiles, width: int) -> list[TensorSpec]:
     """Return the tensors of the decoder layer over the features.
 
-    Its configuration is the target's, so its sizes are taken from the tensors.
+    The checkpoint's configuration lacks the layer's sizes (they are the target's), so they are read from the tensors.
     """
     layer_prefix = f"{_PREFIX}layers.0."
     keys = stored.shapes.get(f"{layer_prefix}self_attn.k_proj.weight", (width, width))[0]

@@ -57,7 +57,7 @@ _missed: set[str] = set()
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in some folders in this process, with precedence over the folders that the environment names."""
+    """Use the heads in the folders `places` in this process, with precedence over those of `WORKBENCH_HEADS`."""
     _chosen[:] = places
 
 
@@ -79,10 +79,10 @@ def head_folders() -> list[str]:
 
 
 def own_heads() -> Iterator[OwnHeads]:
-    """Yield the heads in the named folders; preferred folders that cannot be read are skipped.
+    """Yield the heads in the folders of `head_folders`. A folder set by `prefer` is skipped if it cannot be read.
 
     Raises:
-        ModelError: a folder that is not preferred cannot be read.
+        ModelError: another folder cannot be read.
     """
     for folder in head_folders():
         try:
@@ -116,7 +116,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """Return the result of `read_checkpoint` from a cache. Its key includes `changed`, the newest date of a file."""
+    """Return the result of `read_checkpoint`, cached by path and by `changed`, the time of the files' last change."""
     return read_checkpoint(Path(place))
 
 
@@ -127,7 +127,7 @@ def _date(path: Path) -> float:
 
 
 def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
-    """Return why heads do not fit a target, according to its files; empty if they fit or the target is unknown.
+    """Return why heads do not fit a target, according to the target's files; empty if they fit or no files are known.
 
     Args:
         heads: heads to check.

@@ -58,12 +58,12 @@ def compare_with_transport_bound(rounds: Sequence[Round]) -> list[dict[str, Any]
     """Compare the acceptance of sampled siblings with the optimal-transport bound, by number of siblings.
 
     Only tree positions with both distributions recorded count. The bound is computed from the recorded most likely
-    tokens and can only be too high. Siblings with equal tokens mean sampling with replacement.
+    tokens and can only be too high. If two siblings have the same token, they were sampled with replacement.
 
     Returns:
-        For each number of siblings: `siblings`, `places` (tree positions), `accepted` (share of these positions),
-            `bound` (mean),
-        `exact` (share of the positions at which the recorded tokens hold both distributions completely).
+        One dict for each number of siblings: `siblings`, this number; `places`, number of tree positions; `accepted`,
+        share of these positions at which a sibling was accepted; `bound`, mean of the bound; `exact`, share of the
+        positions at which the recorded tokens have all of the mass of both distributions.
     """
     by_n: dict[int, list[tuple[bool, float, bool]]] = defaultdict(list)
     for r in rounds:

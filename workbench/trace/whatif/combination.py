@@ -23,8 +23,8 @@ class Combination:
         tau: τ with the better draft in every round, or with both drafts in one tree: an upper bound for every rule that
             chooses between the two.
         share_first: share of the combined rounds in which the first drafter's draft reached further.
-        share_second: share of the combined rounds in which the second drafter's draft reached further; the rest are
-            ties.
+        share_second: share of the combined rounds in which the second drafter's draft reached further. In all other
+            rounds both drafts reached equally far.
     """
 
     first: str
@@ -81,7 +81,10 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Return, per round in the common prefix, the positions where it starts and up to which its draft is accepted."""
+    """Return the position at which each round starts, and the position at which the tokens that it emits end.
+
+    Only rounds that start within the first `common` tokens of the output count; ends are at most `common`.
+    """
     starts, ends, at = list[int](), list[int](), 0
     for r in trace.rounds:
         if at >= common:

@@ -117,10 +117,10 @@ class LengthPredictions:
 def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPredictions:
     """Predict the speed of a run with other draft lengths.
 
-    With drafts cut to k levels, a round ends after at most k accepted tokens and the target's own, and the next round
-    starts there, inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of a
-    round is the cost of the first k levels of the recorded round in which it starts. A tree keeps its shape up to level
-    k; a tree rebuilt with all its nodes on fewer levels may accept more.
+    With drafts cut to k levels, a round ends after at most k accepted tokens and one token of the target. The next
+    round starts there, inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of
+    a round is the cost of the first k levels of the recorded round in which it starts. A tree keeps its shape up to
+    level k; a tree rebuilt with all its nodes on fewer levels may accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
 

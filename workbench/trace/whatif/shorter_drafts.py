@@ -25,7 +25,7 @@ from workbench.trace.whatif.tau_prediction import draft_depths
 
 
 class Outcome(Enum):
-    """Recorded outcome at a position of the text."""
+    """Recorded outcome of drafting at a position of the text: accepted, rejected, or not drafted (with the reason)."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -38,7 +38,7 @@ class Position:
     """Position of the recorded text, with the outcome of drafting there.
 
     Attributes:
-        number: index of the recorded round that emitted its token.
+        number: index of the recorded round that emitted the token at this position.
         depth: depth in the draft of that round, from 1.
         outcome: recorded outcome.
     """
@@ -65,9 +65,9 @@ def positions(rounds: Sequence[Round]) -> list[Position]:
 
 
 def round_start_probs(rounds: Sequence[Round], most: int) -> list[float]:
-    """Return, for each position of the text, the probability that a round with drafts of at most `most` starts there.
+    """Return the probability that a round starts at each position of the text, if drafts have at most `most` tokens.
 
-    Their sum is the expected number of rounds.
+    The sum of these probabilities is the expected number of rounds.
     """
     text_positions, accept_prob = positions(rounds), _chances(count_by_depth(rounds))
     start_probs = [0.0] * len(text_positions)

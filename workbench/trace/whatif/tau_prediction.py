@@ -1,4 +1,4 @@
-"""Predict τ from the measured acceptance under two models."""
+"""Predict τ from the measured acceptance, under two models of acceptance."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def draft_depths(rounds: Sequence[Round]) -> list[int]:
 
 
 def _offered(r: Round) -> int:
-    """Return the number of levels along the accepted path: the path and the levels drafted below its last node.
+    """Return the number of drafted levels along the accepted path: its length plus the levels below its last node.
 
-    If the text ended with a drafted token, nothing after it counts, and there was no bonus token.
+    If the text ended with a drafted token, that token takes the place of the bonus token, and no later level counts.
     """
     if r.emitted and r.emitted[-1].node is not None and not r.placed:
         return len(r.emitted) - 1

@@ -84,7 +84,11 @@ class TimeBreakdown:
         return theory.speedup(self.tau_iid, self.draft_s, self.plain_s, 0.0, self.plain_s)
 
     def steps(self) -> list[tuple[str, float]]:
-        """Return speed-ups from formula to measurement, replacing one assumption at a time by measured values."""
+        """Return (text, speed-up) pairs that lead from the speed-up by Leviathan's formula to the measured one.
+
+        Each entry replaces one more assumption by a measurement: τ, verification time, host overhead. The list is empty
+        without a baseline or without a prediction.
+        """
         plain, predicted, measured = self.plain_s, self.predicted_speedup, self.speedup
         if plain is None or predicted is None or measured is None:
             return []

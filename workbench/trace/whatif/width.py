@@ -38,7 +38,7 @@ class EmittedTokenRanks:
         return asdict(self) | {"ranks": {str(rank): n for rank, n in sorted(self.ranks.items())}}
 
     def within(self, width: int) -> float:
-        """Return the share of tests in which one of the first `width` ranks is emitted; unknown ranks do not count."""
+        """Return the share of tests whose emitted token has a rank up to `width`; unknown ranks do not count."""
         return sum(n for rank, n in self.ranks.items() if rank <= width) / self.tested
 
 
