@@ -104,7 +104,7 @@ class Client(Protocol):
     @property
     @local_call
     def capabilities(self) -> frozenset[str]:
-        """Return the optional calls that this backend supports, out of "estimate", "pairing" and "recommending"."""
+        """Return the optional calls that this backend supports: "estimate", "pairing", "recommending", "heads"."""
         return ANSWER
 
     @property
@@ -152,8 +152,9 @@ class Client(Protocol):
         """Return the state of the backend, without names of users or models.
 
         Returns:
-            Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, progress
-            of a load ("dequantising 40 %", or empty), and memory in bytes: models, their limit, traces, free.
+            Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue (its length), rows
+            (sequences in the batch), models, progress of a load ("dequantising 40 %", or empty), and memory in bytes:
+            models, their limit, traces, free.
         """
         return ANSWER
 

@@ -36,7 +36,7 @@ def is_user() -> bool:
 
 
 def is_user_scope(scope: Mapping[str, Any]) -> bool:
-    """Return whether a request may come from this machine's user, from its scope; true if the server is not `open`."""
+    """Return whether a request may come from this machine's user, by its scope; True if the scope does not say so."""
     return scope.get(USER, True)
 
 
@@ -82,7 +82,7 @@ class AccessControl:
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:
-        """Return security warnings for the operator."""
+        """Return warnings about weak access control, for the person who starts the server."""
         if self.key is None and not self.public and not is_loopback(host):
             return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} restricts access."]
         if self.key is None and not self.public and self.shared:
@@ -93,13 +93,18 @@ class AccessControl:
 
 
 class LocalUserMiddleware:
-    """ASGI middleware that records whether a request comes from this machine's user, as `is_users` decides."""
+    """ASGI middleware that records whether a request may come from this machine's user.
+
+    Args:
+        app: next ASGI application.
+        is_users: function that decides this from a request's scope.
+    """
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
         self.app, self.is_users = app, is_users
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
+        """Record whether a request may come from this machine's user, in its scope and context; pass it on."""
         is_from_user = self.is_users(scope)
         token = _USER.set(is_from_user)
         try:

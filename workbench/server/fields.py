@@ -169,9 +169,10 @@ Positive = Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, T
 
 
 class Fields(BaseModel):
-    """Fields of both kinds of requests, besides `SAMPLING`. Fields of type `Any` are checked later by `Generation`.
+    """Fields that requests for completions and for chat completions share, apart from sampling parameters.
 
-    If several present fields have the same destination, the last one applies.
+    Fields of type `Any` are checked later, by `workbench.client.requests.Generation`. If several present fields have
+    the same destination, the last one applies.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -205,7 +206,7 @@ class Fields(BaseModel):
         return {name: to for name, field in cls.model_fields.items() for to in field.metadata if isinstance(to, To)}
 
     def start_options(self) -> dict[str, Any]:
-        """Return the arguments of `Client.start` that fields set; without the sampling parameters."""
+        """Return the arguments of `Client.start` that the request's fields set, except for sampling parameters."""
         values = [(to.argument, getattr(self, name)) for name, to in self.destinations().items() if to.argument]
         return self.speculation | {argument: value for argument, value in values if value is not None}
 

@@ -104,7 +104,7 @@ def _published(name: str) -> dict[str, Any]:
 
 
 def drafters(target: str) -> list[dict[str, Any]]:
-    """Return the bundled draft models, with whether each shares the target's vocabulary and accepts images.
+    """Return a dict for each bundled draft model: whether it shares the target's vocabulary and accepts images.
 
     Key `stranger`: whether the draft model has another vocabulary, which only methods that translate tokens can use.
     """

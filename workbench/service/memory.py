@@ -147,7 +147,9 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the memory in bytes that growing a KV cache takes, since it is copied to a buffer of twice the size.
+    """Return the bytes of the larger buffer to which a full KV cache is copied; 0 if the cache need not grow.
+
+    The number of sequences for which the buffer has space is doubled until it suffices.
 
     Args:
         runner: runner of the model.

@@ -14,7 +14,7 @@ REASON = "ZeroGPU assigns a GPU for one whole generation only. Step through the 
 
 
 class ZeroRun(Run):
-    """Run whose rounds arrive as messages from another process."""
+    """Run in a GPU process, from which its rounds arrive as messages."""
 
     def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""

@@ -72,7 +72,7 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Platfo
 
     Args:
         env: the environment; by default that of this process.
-        public: treat localhost as public too.
+        public: whether to treat localhost as public, too.
     """
     env = os.environ if env is None else env
     if env.get("SPACES_ZERO_GPU", "").lower() in _TRUE:
@@ -118,8 +118,8 @@ def client(
         platform: platform and rules of the app.
         target: bundled name, local folder or Hub id.
         drafter: draft model, named in the same way; "auto": the target's own.
-        device: auto, cpu, cuda, …
-        dtype: auto, float64, …
+        device: device of all models: auto, cpu, cuda, …
+        dtype: number format of the target: auto, float64, …
         limits: see `limits_of`.
         background_models: models of the index to load after the first pair, comma-separated; "auto": those on this
             machine, and on a Space also those on the Hub; "none": none.
