@@ -250,7 +250,7 @@ Action = Annotated[str, one_of(ACTIONS)]
 StateAction = Annotated[str, one_of(MEMORY_ACTIONS)]
 Pace = Annotated[float, validator(pace_of), Limits(0, FASTEST)]
 PaceOrNone = Annotated[float | None, validator(lambda value: value)]
-"""Pace whose validity the run checks."""
+"""Display rate that is passed on unchecked: the run checks it."""
 Seconds = Annotated[float, Whole(bounds.SHORTEST_S, bounds.LONGEST_S), Json(int)]
 NewTokens = Annotated[int, Whole(1, 10**6)]
 Seed = Annotated[int, Whole(0)]

@@ -211,9 +211,9 @@ class Session:
             if request.get("rates") is False:
                 raise WorkbenchError("The machine's rates are measured when all runs have ended.")
             if getattr(self.client, "is_remote", False):
-                raise WorkbenchError("The rates of the machine of a remote backend are not measured.")
+                raise WorkbenchError("The rates of a remote backend's machine are not measured.")
             if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
-                raise WorkbenchError("The target of this run is not one of this app.")
+                raise WorkbenchError("The target of this run is not available in this app.")
             found["roofline"] = roofline(trace, plain, request.get("live") is True)
         except WorkbenchError as error:
             found["roofline"] = {"reason": str(error)}
