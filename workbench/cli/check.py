@@ -186,7 +186,7 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line of text for each kind of test that was left out because the time was over.
+    """Yield a line of text for each kind of test that was left out because the time limit was reached.
 
     Args:
         findings: results of all tests.

@@ -136,7 +136,7 @@ class Client(Protocol):
 
     @local_call
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge a user's address the CPU time of a page's call, or check whether it may make one.
+        """Charge the CPU time of a page's call to a user's address, or check whether the address may make a call.
 
         Args:
             user: opaque key of the user.
@@ -193,7 +193,7 @@ class Client(Protocol):
 
     @local_call
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Prefer the heads in a local folder over all others of their kind; with `on` False, stop preferring them.
+        """Draft with the heads in a local folder in place of all others of their kind; with `on` False, stop that.
 
         Running generations use them from their next round on.
 
@@ -355,7 +355,7 @@ class Client(Protocol):
         user: str = LOCAL,
         stopped: Callable[[], bool] = lambda: False,
     ) -> "Iterator[Advice]":
-        """Measure in the background which method is fastest on prompts; closing the iterator ends it.
+        """Measure in the background which method is fastest on prompts; closing the iterator ends the measurement.
 
         Args:
             prompts: user messages, each a text or an object with text, name and chat; in the process of the backend

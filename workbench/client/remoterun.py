@@ -18,7 +18,7 @@ from workbench.trace.events import Footer, Header, Round, Trace
 
 
 class RemoteRun:
-    """Run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
+    """Handle (`workbench.client.RunHandle`) of a run in another backend; a thread copies the run's rounds here.
 
     Args:
         connection: connection to the backend.

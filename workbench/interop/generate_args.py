@@ -103,7 +103,7 @@ def _needs_batch(processor: Any) -> bool:
 
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
-    """Return a history for each sequence of the batch.
+    """Return a `History` for each sequence of the batch.
 
     Args:
         prompts: prompts of all sequences, padded on the left.

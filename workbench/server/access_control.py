@@ -78,7 +78,7 @@ class AccessControl:
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def is_for_others(self, host: str) -> bool:
-        """Return whether other users may reach a server on this address; its logs then omit prompts and texts."""
+        """Return whether other users may reach a server at `host`, so that its logs must omit prompts and texts."""
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:

@@ -202,7 +202,7 @@ class Fields(BaseModel):
 
     @classmethod
     def destinations(cls) -> dict[str, To]:
-        """Return the destinations of the fields that have one, by name."""
+        """Return the destination of each field that has one, by the name of the field."""
         return {name: to for name, field in cls.model_fields.items() for to in field.metadata if isinstance(to, To)}
 
     def start_options(self) -> dict[str, Any]:
@@ -235,7 +235,10 @@ class Completion(Fields):
     logprobs: Annotated[int | None, named_validator(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of top tokens; with `echo`, the prompt gets the same number as the answer."""
+        """Return the numbers of most likely tokens to list per position, for the answer and for the prompt.
+
+        With `echo`, the number for the prompt is by default the number for the answer.
+        """
         return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
@@ -248,7 +251,10 @@ class Chat(Fields):
     echo: ClassVar[bool] = False
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of top tokens; in chat completions, `top_logprobs` is the number for the answer."""
+        """Return the numbers of most likely tokens to list per position, for the answer and for the prompt.
+
+        In chat completions, `top_logprobs` is the number for the answer.
+        """
         if self.top_logprobs and not self.logprobs:
             raise field_error("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs

@@ -183,7 +183,7 @@ class Backend(BaseBackend):
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Prefer the heads in a folder to all others of their kind; with `on` False, stop preferring them.
+        """Draft with the heads in a folder in place of all others of their kind; with `on` False, stop that.
 
         Returns:
             Number of running generations that change their heads; they do so from their next round on.

@@ -114,7 +114,7 @@ class ModelLoader:
             self.threads.submit(self._load_then_queue, pair, progress)
 
     def _load_then_queue(self, pair: Pair, progress: Progress) -> None:
-        """Load a pair and queue its waiting runs; runs in a loader thread."""
+        """Load a pair of models, and queue the runs that wait for it. Called in a loader thread."""
         models, problem = None, None
         try:
             models = self.load(pair, progress)

@@ -48,7 +48,7 @@ class Host(Protocol):
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Compute the attribution of a run's text, and store it in its trace."""
+        """Attribute the text of a run to its images, and store the attribution in the run's trace."""
         ...
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class Run:
             self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text so far to regions of the image; also stores the result in `Trace.attribution`.
+        """Attribute the text so far to regions of the images, and store the result in `Trace.attribution`.
 
         Raises:
             PromptError, CapacityError: the run has no images, no tokens yet, or is too long.
@@ -340,7 +340,7 @@ class Run:
                 self._state, self._progress = QUEUED, None
 
     def attach_sequence(self, sequence: Sequence) -> None:
-        """Set the engine's sequence and apply pending actions; cancel it if the run was cancelled meanwhile."""
+        """Set the engine's sequence and apply pending actions to it; cancel it if the run has been cancelled."""
         with self._news:
             if self.ended:
                 sequence.cancel()

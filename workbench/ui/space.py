@@ -53,7 +53,7 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Platform:
-    """Platform and its rules.
+    """Platform that the app runs on, and its rules for visitors.
 
     Attributes:
         mode: platform that the app runs on.

@@ -58,7 +58,7 @@ def folder() -> Path:
 
 @cache
 def visitors_folder() -> Path:
-    """Return a folder for the sweeps of users of other machines, deleted when the app ends.
+    """Return a temporary folder for sweeps of users of other machines; it is deleted when the app ends.
 
     These sweeps neither replace nor continue the sweeps of this machine's user. Folders of apps that were
     killed are deleted here.

@@ -89,7 +89,7 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def speed(rows: Sequence[Row]) -> Panel | None:
-    """Plot the speed-up with its interval, best on top."""
+    """Plot the speed-up of each method with its confidence interval, the best method on top."""
     ordered = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
     if not ordered:
         return None

@@ -204,7 +204,7 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
 
 
 def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float, float]]:
-    """Return the lower and upper end of each point's error bar, in values; empty if the trace has none.
+    """Return the lower and upper end of each point's error bar, as values on the axis; empty if there are none.
 
     Args:
         trace: a trace of Plotly.
@@ -230,7 +230,7 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
 
 
 def _error_bars(lines: Sequence[tuple[float, float, float, float]], colour: str) -> str:
-    """Return lines between two ends, in pixels, each with a short cap at both ends."""
+    """Return the SVG of error bars (x0, y0, x1, y1) in pixels, each with a short cap at both ends."""
     path = []
     for x0, y0, x1, y1 in lines:
         if not all(math.isfinite(v) for v in (x0, y0, x1, y1)):

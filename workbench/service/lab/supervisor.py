@@ -170,12 +170,15 @@ class Lab:
             shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, prefer_heads: PreferHeads, on: bool = True) -> dict[str, Any]:
-        """Make the app draft with the last saved head of a run, or stop that. Return the result of `promotion.promote`.
+        """Make the app draft with the last saved head of a run; with `on` False, stop that.
 
         Args:
             run_id: id of the run.
             prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
             on: whether to draft with the head; False: stop drafting with it.
+
+        Returns:
+            {"folder", "step", "switched"}, as from `workbench.service.lab.promotion.promote`.
 
         Raises:
             WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.
