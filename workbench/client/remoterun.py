@@ -1,4 +1,4 @@
-"""Local mirror of a run in another backend."""
+"""Handle of a run in another backend, whose rounds are copied into this process as they arrive."""
 
 from __future__ import annotations
 

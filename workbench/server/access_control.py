@@ -36,7 +36,7 @@ def is_user() -> bool:
 
 
 def is_user_scope(scope: Mapping[str, Any]) -> bool:
-    """Return whether a request may come from this machine's user, by its scope; True if the scope does not say so."""
+    """Return whether a request may come from this machine's user, as its scope records; True without such a record."""
     return scope.get(USER, True)
 
 

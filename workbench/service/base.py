@@ -265,7 +265,7 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes (methods with their settings), one run at a time on the device, and yield the steps.
+        """Compare lanes (methods with their settings), one run at a time on the device, and yield the progress.
 
         See `workbench.bench.compare.measure` for arguments and results.
         """

@@ -146,7 +146,7 @@ class _PlainTokenizer:
         return copy
 
     def encode(self, text: str, own: Sequence[tuple[int, int]], breaks: Sequence[int]) -> tuple[list[int], str]:
-        """Return the ids, and the text of a special token that plain text produced ("" if none).
+        """Return the token ids, and the text of a special token that plain text produced ("" if none).
 
         Args:
             text: text of the conversation.

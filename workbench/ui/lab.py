@@ -149,7 +149,7 @@ class LabView:
         return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
 
     def promote_again(self) -> None:
-        """Load the heads again that were promoted when the app last ended."""
+        """Load again the heads that were promoted when the app last ended."""
         if self._saved_runs.is_enabled and "heads" in self.client.capabilities:
             (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 

@@ -44,7 +44,7 @@ def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 class SavedRunsView:
-    """Calls of the pages about saved runs. The store is shared with `workbench runs`.
+    """Functions about saved runs that the pages call. `workbench runs` uses the same store of runs.
 
     Args:
         allowed: whether this machine's user may use the store of saved runs here. Other visitors that reach the page

@@ -121,8 +121,8 @@ def client(
         device: device of all models: auto, cpu, cuda, …
         dtype: number format of the target: auto, float64, …
         limits: see `limits_of`.
-        background_models: models of the index to load after the first pair, comma-separated; "auto": those on this
-            machine, and on a Space also those on the Hub; "none": none.
+        background_models: names of published models to load after the target and its draft model, comma-separated;
+            "auto": published models on this machine, and on a Space also those on the Hub; "none": no models.
         has_other_users: whether users other than this machine's may send requests: then the log must not contain
             their text, as in every public app.
 
