@@ -81,7 +81,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "messages": ("it is a field of /v1/chat/completions", ()),
     "prompt": ("it is a field of /v1/completions", ()),
 }
-"""Unsupported fields, each with the reason, and the values with which it has no effect and is accepted."""
+"""Unsupported fields, each with the reason, and the values with which the field has no effect and is accepted."""
 
 
 def field_error(name: str, message: str, remedy: str) -> ParameterError:

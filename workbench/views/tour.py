@@ -29,7 +29,7 @@ TITLES = {
     "what-it-buys": "From acceptance to speed-up",
     "share": "Share this view",
 }
-"""Title of each step of both forms."""
+"""Titles of the steps of both forms of the tour, by the name of the step."""
 OUTCOMES = (
     "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
     "line) after a rejection, bonus (dashed) when every draft was accepted."
