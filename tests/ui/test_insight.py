@@ -78,7 +78,7 @@ def test_the_session_returns_statistics_of_runs_for_researchers(monkeypatch: pyt
     trace, plain = recorded_runs.trace("draft-model").to_wire(), recorded_runs.trace("autoregressive").to_wire()
     found = session.research({"trace": trace})
     assert (found["drafted"], sum(row["accepted"] for row in found["by_kind"])) == (48, 43)
-    assert found["roofline"] == {"reason": "The target of this run is not one of this app."}
+    assert found["roofline"] == {"reason": "The target of this run is not available in this app."}
     assert session.research({"trace": make_hostile_trace().to_wire()})["by_kind"]
     assert "damaged" in return_errors(session.research)({"trace": {"header": {}}})["error"]["message"]
 
@@ -115,7 +115,7 @@ def test_statistics_for_researchers(fake_app: str, open_page: PageOpener, width:
     rows = section.locator(".wb-card-byKind tbody tr").all_inner_texts()
     assert [row.split("\t")[:2] for row in rows] == [["word start", "36 / 38"], ["punctuation", "7 / 7"]]
     assert "32 / 32" in section.locator(".wb-card-byEntropy tbody tr").first.inner_text()
-    assert "not one of this app" in section.locator(".wb-card-roofline").inner_text()
+    assert "not available in this app" in section.locator(".wb-card-roofline").inner_text()
     section.locator(".wb-card-calibration .wb-tool").click()
     wait_until_drawn(page)
     assert section.locator(".wb-card-calibration tbody tr").count() == 10

@@ -1,4 +1,4 @@
-"""Run `workbench bench --suite answers` without methods: count correct answers with each approximate verifier."""
+"""`workbench bench --suite answers`: count correct answers with each approximate verifier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ KINDS = (".json", ".md")
 def measure(
     load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool, resume: Path | None
 ) -> None:
-    """Solve all problems with every verifier. An existing JSON file keeps its results of other targets.
+    """Generate answers to all problems with every verifier, and report how many are correct.
+
+    An existing JSON file in `out` keeps its results of other targets.
 
     Args:
         load: function that loads the models.

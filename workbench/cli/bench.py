@@ -360,7 +360,7 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print the differences between two saved reports that exceed noise.
+    """Print the differences between two saved reports, as far as the differences exceed noise.
 
     Args:
         old: file of the earlier report.

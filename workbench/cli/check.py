@@ -119,7 +119,7 @@ def check(
         return loaded[pair]
 
     def measure(method: Method) -> Generator[Finding, None, tuple[str, list[Finding]] | None]:
-        """Test a method; yield the findings, and return them with their target. None: there is no time for it."""
+        """Test a method; yield the findings, and return the target and all findings; None if no time is left."""
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         usable_pairs = (pair for pair in pairs if not models_of(pair).unsupported_reason(method.needs))
         place = next(usable_pairs, pairs[0])
@@ -186,7 +186,7 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line of text for each kind of test that was left out because the time was over.
+    """Yield a line of text for each kind of test that was left out because the time limit was reached.
 
     Args:
         findings: results of all tests.

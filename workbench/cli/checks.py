@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_sampling(values: Mapping[str, Any]) -> None:
-    """Check the values of sampling parameters, which have options of their own, by name.
+    """Check the values of sampling parameters, such as `temperature`, by the parameters' names.
 
     Raises:
         ParameterError: a value is out of range.

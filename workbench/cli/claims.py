@@ -144,7 +144,7 @@ def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:
 
 
 def text() -> str:
-    """Return the content that the file of claim keys should have now."""
+    """Return the up-to-date text of the file with the keys of all claims, as JSON by method."""
     from workbench.bench import claims as known
 
     keys_by_method: dict[str, list[str]] = {}
@@ -154,7 +154,7 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has. Methods that the file lacks are checked later, by `claims_of`."""
+    """Refuse a key that no claim of a method has; a method without an entry in the file of keys is checked later."""
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return

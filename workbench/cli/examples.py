@@ -38,7 +38,7 @@ def compare(target: str, report: Progress) -> dict[str, Any]:
 
 
 def sweep(target: str, report: Progress) -> dict[str, Any]:
-    """Measure the example sweep, with the labels of its figures: the page may show it before it has loaded them."""
+    """Measure the example sweep, and return it as JSON data, together with the labels of its figures."""
     from workbench.bench.comparison_figures import METRICS, THEORY
     from workbench.bench.sweep import Sweep, backend_workers, run
     from workbench.client import Workbench

@@ -135,7 +135,7 @@ def wait_for_models(run: Any, what: str) -> None:
     """Wait until the models of a run are loaded, and show a progress line. The run itself reports errors.
 
     Args:
-        run: the run.
+        run: run whose models are being loaded.
         what: names of the models, as from `describe_models`.
     """
 

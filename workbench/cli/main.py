@@ -166,7 +166,7 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
 
 
 def _is_usage_error(error: Any) -> bool:
-    """Return whether an error is a usage error of Typer, by its attributes: its module depends on Typer's version."""
+    """Return whether an error has the attributes of Typer's usage errors, whose module differs between versions."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 

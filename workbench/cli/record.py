@@ -70,7 +70,7 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
 
 
 def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
-    """Record pairs of plain decoding and `draft-tree` with the same prompt, in alternating order.
+    """Record pairs of runs of one prompt, by plain decoding and by `draft-tree`, in alternating order.
 
     Returns:
         Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The two
@@ -143,7 +143,7 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
 
 
 def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
-    """Return whether the recording supports every tour step that shows it.
+    """Return whether a reader can do the tasks of all tour steps that show a recording.
 
     Args:
         name: name of the recording.

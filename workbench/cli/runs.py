@@ -248,7 +248,7 @@ def _date(text: str | None, option: str) -> datetime.date | None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Convert a row of the index to values for JSON."""
+    """Return a row of the store's index of runs with values that JSON can represent."""
     return {name: value.isoformat() if isinstance(value, datetime.datetime) else value for name, value in row.items()}
 
 

@@ -50,7 +50,7 @@ class Marks(str, Enum):
 
 
 def harmless(text: str) -> str:
-    """Replace the characters that a terminal would interpret by their codes."""
+    """Replace each control character, which a terminal would interpret, by its hexadecimal code in brackets."""
     return _CONTROL.sub(lambda found: f"\u2039{ord(found[0]):02X}\u203a", text)
 
 
@@ -113,7 +113,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """Put the character of a kind around a token's text, without the blanks at its ends unless all of it is blank."""
+    """Return a token's text between two marks of its kind; blanks at both ends of the text stay outside the marks."""
     core = text.strip() or text
     head, _, tail = text.partition(core)
     return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

@@ -14,7 +14,7 @@ KINDS = (".json", ".md")
 
 
 def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all verifiers, and SmolLM2's forward passes (bfloat16, float32) if its weights are on this machine.
+    """Measure the time of all verifiers, and of SmolLM2's forward passes if its weights are on this machine.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.

@@ -32,7 +32,7 @@ def measure(
         dtype: number format of the target.
         methods: names of methods; empty: all methods that need no model besides the target.
         per_kind: number of prompts per workload.
-        max_new_tokens: length limit of every run, in tokens; None: the board's.
+        max_new_tokens: length limit of every run, in tokens; None: the board's usual limit.
         report: whether to save each workload on the board as soon as it is measured, and reuse those that the board
             has from this commit.
         fresh: whether to measure all workloads again.

@@ -14,7 +14,7 @@ from workbench.trace.type_checks import is_object
 
 
 def check_answer(answer: Any) -> dict[str, Any]:
-    """Return the answer of an endpoint, unless it is an error.
+    """Return the answer of an endpoint; raise the error that the answer describes, if any.
 
     Raises:
         WorkbenchError: the answer is an error, or not a JSON object.

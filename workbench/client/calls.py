@@ -1,6 +1,6 @@
-"""Calls of the API: one declaration of each, from which its request, its endpoint and its client are built.
+"""Declarations of the API's calls: a call's request, endpoint and client are all built from its one declaration.
 
-The declaration is the signature and the docstring of a protocol's method. Its parameters with a type of
+The declaration is the signature and the docstring of a protocol's method. The method's parameters with a type of
 `workbench.client.values` are the fields of the request, in this order; other parameters, such as a function that is
 polled, exist only in the process of the backend. Editors and type checkers read the same signature.
 """
@@ -33,8 +33,8 @@ class Request(BaseModel):
     """Base class of requests. Defaults are validated too, so that every value has the validated form.
 
     Attributes:
-        signature: parameters of the Python method that the request declares.
-        complete: see `Complete`.
+        signature: signature of the Python method whose arguments the request holds.
+        complete: function that completes the checked options; None: they are complete.
     """
 
     model_config = ConfigDict(validate_default=True, extra="ignore")

@@ -66,7 +66,7 @@ class Workbench(Client):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether the backend is that of another process, perhaps on another machine."""
+        """Return whether the backend runs in another process, perhaps on another machine."""
         return isinstance(self._backend, RemoteBackend)
 
     # -- blocking calls ------------------------------------------------------------------------------------------

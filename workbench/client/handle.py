@@ -86,7 +86,7 @@ class RunHandle(Protocol):
         ...
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text so far to regions of the image; also stores the result in `Trace.attribution`.
+        """Attribute the text so far to regions of the images, and store the result in `Trace.attribution`.
 
         Raises:
             WorkbenchError: the run has no images, or cannot be explained.

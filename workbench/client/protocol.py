@@ -104,7 +104,7 @@ class Client(Protocol):
     @property
     @local_call
     def capabilities(self) -> frozenset[str]:
-        """Return the optional calls that this backend supports, out of "estimate", "pairing" and "recommending"."""
+        """Return the optional calls that this backend supports: "estimate", "pairing", "recommending", "heads"."""
         return ANSWER
 
     @property
@@ -136,7 +136,7 @@ class Client(Protocol):
 
     @local_call
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge a user's address the CPU time of a page's call, or check whether it may make one.
+        """Charge the CPU time of a page's call to a user's address, or check whether the address may make a call.
 
         Args:
             user: opaque key of the user.
@@ -152,8 +152,9 @@ class Client(Protocol):
         """Return the state of the backend, without names of users or models.
 
         Returns:
-            Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, progress
-            of a load ("dequantising 40 %", or empty), and memory in bytes: models, their limit, traces, free.
+            Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue (its length), rows
+            (sequences in the batch), models, progress of a load ("dequantising 40 %", or empty), and memory in bytes:
+            models, their limit, traces, free.
         """
         return ANSWER
 
@@ -192,7 +193,7 @@ class Client(Protocol):
 
     @local_call
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Prefer the heads in a local folder over all others of their kind; with `on` False, stop preferring them.
+        """Draft with the heads in a local folder in place of all others of their kind; with `on` False, stop that.
 
         Running generations use them from their next round on.
 
@@ -354,7 +355,7 @@ class Client(Protocol):
         user: str = LOCAL,
         stopped: Callable[[], bool] = lambda: False,
     ) -> "Iterator[Advice]":
-        """Measure in the background which method is fastest on prompts; closing the iterator ends it.
+        """Measure in the background which method is fastest on prompts; closing the iterator ends the measurement.
 
         Args:
             prompts: user messages, each a text or an object with text, name and chat; in the process of the backend

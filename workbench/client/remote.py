@@ -93,7 +93,7 @@ class RemoteBackend(Connection, Client):
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def start(self, *args: Any, extras: RequestOptions | None = None, **named: Any) -> RemoteRun:
-        """Start a generation in the app and follow it. It ends when this process ends, even if it has no lease."""
+        """Start a generation in the app and follow it. The run ends when this process ends, even without a lease."""
         if extras is not None:
             raise MethodUnavailableError(
                 "Penalties, further stop conditions and log-probabilities are not available through this client.",
@@ -102,7 +102,7 @@ class RemoteBackend(Connection, Client):
         return self._follow("stream", Generation.arguments(*args, **named))
 
     def run(self, run_id: str) -> RemoteRun:
-        """Follow a run that another client started. It continues when this process ends."""
+        """Follow a run that another client started. The run continues when this process ends."""
         return self._follow("follow", [run_id])
 
     def stream_comparison(
@@ -114,9 +114,10 @@ class RemoteBackend(Connection, Client):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Yield the steps of a comparison in the app; closing the iterator ends it. The app sets `user` itself.
+        """Yield the steps of a comparison in the app, which sets `user` itself.
 
-        Ctrl-C or `stopped` ends it in the app too; the last step has the results so far.
+        Closing the iterator, Ctrl-C and `stopped` end the comparison in the app, too. After Ctrl-C or `stopped`, the
+        last step has the results so far.
         """
         from workbench.bench.compare import Plan, prepare
         from workbench.bench.steps import Step, StepDecoder
@@ -138,7 +139,7 @@ class RemoteBackend(Connection, Client):
     def stream_recommendation(
         self, *args: Any, stopped: Callable[[], bool] = lambda: False, **options: Any
     ) -> Iterator[Advice]:
-        """Yield the steps of a recommendation in the app; closing the iterator ends it. The app sets `user` itself."""
+        """Yield the steps of a recommendation in the app; closing the iterator ends the measurement there."""
         return self._recommending(RecommendationRequest.arguments(*args, **options), stopped)
 
     def _recommending(self, arguments: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:

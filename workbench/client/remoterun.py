@@ -1,4 +1,4 @@
-"""Local mirror of a run in another backend."""
+"""Handle of a run in another backend, whose rounds are copied into this process as they arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.trace.events import Footer, Header, Round, Trace
 
 
 class RemoteRun:
-    """Run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
+    """Handle (`workbench.client.RunHandle`) of a run in another backend; a thread copies the run's rounds here.
 
     Args:
         connection: connection to the backend.

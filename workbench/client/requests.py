@@ -1,4 +1,4 @@
-"""Requests that pages and servers also check. An endpoint takes the fields as arguments in the same order."""
+"""Request classes, with which pages and servers check values, too. An endpoint's arguments are a request's fields."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Control(RunRequest):
 
 
 class SweepRequest(Request):
-    """Numbers of a sweep that apply to every cell unless an axis varies them."""
+    """Number fields of a sweep's form, which apply to every cell unless an axis of the sweep varies them."""
 
     limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each group")
     max_new_tokens: Tokens = Field(48, description="maximum number of new tokens per run")

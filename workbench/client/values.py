@@ -46,7 +46,7 @@ ListedModels = Callable[[], tuple[list[str], bool]]
 
 
 def listed_models(client: Client) -> ListedModels:
-    """Return a function that lists a client's models once, and only if a request names one."""
+    """Return a function that lists a client's models at its first call, and then returns the same list again."""
 
     @functools.cache
     def models() -> tuple[list[str], bool]:
@@ -57,7 +57,7 @@ def listed_models(client: Client) -> ListedModels:
 
 
 def model_of(value: Any, info: ValidationInfo) -> str | None:
-    """Check the name of a model: a listed one, or a Hub id; None if empty."""
+    """Check that a value is the name of a listed model or a Hub id, and return it; None if it is empty."""
     return _model(str(info.field_name), value, info)
 
 
@@ -69,7 +69,9 @@ def _model(name: str, value: Any, info: ValidationInfo) -> str | None:
 
 
 def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
-    """Check a lane (a method with its settings), whose draft model the server lists or is a Hub id; return plain data.
+    """Check a lane (a method with its settings) and return it as plain data.
+
+    Its draft model must be one that the server lists, or a Hub id.
 
     Raises:
         WorkbenchError: the lane is invalid.
@@ -150,7 +152,7 @@ def pace_of(value: Any) -> float:
 
 
 def one_of(actions: Sequence[str]) -> PlainValidator:
-    """Return a validator that accepts only these actions."""
+    """Return a validator that accepts only the given actions."""
 
     def check(value: Any) -> str:
         if value not in actions:
@@ -248,7 +250,7 @@ Action = Annotated[str, one_of(ACTIONS)]
 StateAction = Annotated[str, one_of(MEMORY_ACTIONS)]
 Pace = Annotated[float, validator(pace_of), Limits(0, FASTEST)]
 PaceOrNone = Annotated[float | None, validator(lambda value: value)]
-"""Pace whose validity the run checks."""
+"""Display rate that is passed on unchecked: the run checks it."""
 Seconds = Annotated[float, Whole(bounds.SHORTEST_S, bounds.LONGEST_S), Json(int)]
 NewTokens = Annotated[int, Whole(1, 10**6)]
 Seed = Annotated[int, Whole(0)]

@@ -288,7 +288,7 @@ def _finished(row: Sequence) -> Trace:
 
 
 def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: GenerationConfig) -> Tensor:
-    """Return prompts and new tokens as one tensor; shorter sequences are padded on the right."""
+    """Return prompts and new tokens as one tensor, int64 [B, L + n]; shorter texts are padded on the right."""
     new = [trace.token_ids for trace in traces]
     longest = max(len(ids) for ids in new)
     pad = pad_of(config)

@@ -103,7 +103,7 @@ def _needs_batch(processor: Any) -> bool:
 
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
-    """Return a history for each sequence of the batch.
+    """Return a `History` for each sequence of the batch.
 
     Args:
         prompts: prompts of all sequences, padded on the left.
@@ -166,7 +166,7 @@ def _of_row(processor: Any, row: int) -> Any:
 
 
 class Stop:
-    """Stop conditions of one sequence, checked after every token; the engine counts the length.
+    """Stop conditions of one sequence, checked after every token, except its maximum length, which the engine checks.
 
     EOS tokens end their sequence. Other criteria are checked here only for a batch of one: see `BatchStop`.
     """

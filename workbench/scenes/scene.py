@@ -238,7 +238,7 @@ def _vertical_clear(a: Item, b: Item) -> bool:
 
 
 def relation(item: Item, other: Item, overlap: bool) -> str:
-    """Return the position of an item relative to another: "overlapping", "above", "below" or "beside"."""
+    """Return the position of `item` relative to `other`: "overlapping" (if `overlap`), "above", "below" or "beside"."""
     if overlap:
         return "overlapping"
     dy = item.y - other.y

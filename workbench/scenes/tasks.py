@@ -136,8 +136,8 @@ def refer(scene: Scene, item: Item, rng: random.Random) -> str:
     """Return a phrase that identifies one item of the scene.
 
     Args:
-        scene: the scene.
-        item: item of the scene.
+        scene: scene that contains the item.
+        item: item to identify.
         rng: source of randomness, which chooses among the possible phrases.
     """
     is_unique = sum(other.shape == item.shape for other in scene.items) == 1
@@ -335,7 +335,7 @@ def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
 
     Args:
         kind: key of `QUESTIONS`.
-        scene: the scene.
+        scene: scene to ask about.
         rng: source of randomness.
     """
     return QUESTIONS[kind](scene, rng)
@@ -345,7 +345,7 @@ def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[st
     """Return a caption request and `count` other questions about a scene.
 
     Args:
-        scene: The scene.
+        scene: Scene to ask about.
         count: Number of questions in addition to the caption.
         rng: Source of randomness.
         favoured: Kinds that are chosen five times as often as others.
@@ -365,11 +365,11 @@ class Said:
     """Description of one object in a plain caption.
 
     Attributes:
-        size: Size of the object.
-        colour: Colour of the object.
-        shape: Shape of the object.
-        place: Position of the object.
-        relation: Position relative to the previous object; "" for the first.
+        size: One of `workbench.scenes.scene.SIZES`.
+        colour: One of `workbench.scenes.scene.COLOURS`.
+        shape: One of `workbench.scenes.scene.SHAPES`.
+        place: Part of the image in which the object lies, such as "top left".
+        relation: Position relative to the previous object ("above", …); "" for the first object.
     """
 
     size: str

@@ -36,7 +36,7 @@ def is_user() -> bool:
 
 
 def is_user_scope(scope: Mapping[str, Any]) -> bool:
-    """Return whether a request may come from this machine's user, from its scope; true if the server is not `open`."""
+    """Return whether a request may come from this machine's user, as its scope records; True without such a record."""
     return scope.get(USER, True)
 
 
@@ -78,11 +78,11 @@ class AccessControl:
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def is_for_others(self, host: str) -> bool:
-        """Return whether other users may reach a server on this address; its logs then omit prompts and texts."""
+        """Return whether other users may reach a server at `host`, so that its logs must omit prompts and texts."""
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:
-        """Return security warnings for the operator."""
+        """Return warnings about weak access control, for the person who starts the server."""
         if self.key is None and not self.public and not is_loopback(host):
             return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} restricts access."]
         if self.key is None and not self.public and self.shared:
@@ -93,13 +93,18 @@ class AccessControl:
 
 
 class LocalUserMiddleware:
-    """ASGI middleware that records whether a request comes from this machine's user, as `is_users` decides."""
+    """ASGI middleware that records whether a request may come from this machine's user.
+
+    Args:
+        app: next ASGI application.
+        is_users: function that decides this from a request's scope.
+    """
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
         self.app, self.is_users = app, is_users
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
+        """Record whether a request may come from this machine's user, in its scope and context; pass it on."""
         is_from_user = self.is_users(scope)
         token = _USER.set(is_from_user)
         try:

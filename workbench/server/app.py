@@ -48,7 +48,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
 
 def serve(client: Client, host: str, port: int, access_control: AccessControl | None = None, **https: Any) -> None:
-    """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
+    """Serve the HTTP API until the process is interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 
     from workbench.server.connections import HeaderTimeoutProtocol

@@ -81,7 +81,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "messages": ("it is a field of /v1/chat/completions", ()),
     "prompt": ("it is a field of /v1/completions", ()),
 }
-"""Unsupported fields, each with the reason, and the values with which it has no effect and is accepted."""
+"""Unsupported fields, each with the reason, and the values with which the field has no effect and is accepted."""
 
 
 def field_error(name: str, message: str, remedy: str) -> ParameterError:
@@ -169,9 +169,10 @@ Positive = Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, T
 
 
 class Fields(BaseModel):
-    """Fields of both kinds of requests, besides `SAMPLING`. Fields of type `Any` are checked later by `Generation`.
+    """Fields that requests for completions and for chat completions share, apart from sampling parameters.
 
-    If several present fields have the same destination, the last one applies.
+    Fields of type `Any` are checked later, by `workbench.client.requests.Generation`. If several present fields have
+    the same destination, the last one applies.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -201,11 +202,11 @@ class Fields(BaseModel):
 
     @classmethod
     def destinations(cls) -> dict[str, To]:
-        """Return the destinations of the fields that have one, by name."""
+        """Return the destination of each field that has one, by the name of the field."""
         return {name: to for name, field in cls.model_fields.items() for to in field.metadata if isinstance(to, To)}
 
     def start_options(self) -> dict[str, Any]:
-        """Return the arguments of `Client.start` that fields set; without the sampling parameters."""
+        """Return the arguments of `Client.start` that the request's fields set, except for sampling parameters."""
         values = [(to.argument, getattr(self, name)) for name, to in self.destinations().items() if to.argument]
         return self.speculation | {argument: value for argument, value in values if value is not None}
 
@@ -234,7 +235,10 @@ class Completion(Fields):
     logprobs: Annotated[int | None, named_validator(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of top tokens; with `echo`, the prompt gets the same number as the answer."""
+        """Return the numbers of most likely tokens to list per position, for the answer and for the prompt.
+
+        With `echo`, the number for the prompt is by default the number for the answer.
+        """
         return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
@@ -247,7 +251,10 @@ class Chat(Fields):
     echo: ClassVar[bool] = False
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of top tokens; in chat completions, `top_logprobs` is the number for the answer."""
+        """Return the numbers of most likely tokens to list per position, for the answer and for the prompt.
+
+        In chat completions, `top_logprobs` is the number for the answer.
+        """
         if self.top_logprobs and not self.logprobs:
             raise field_error("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs

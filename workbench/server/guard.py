@@ -14,7 +14,7 @@ logger = logging.getLogger("workbench.server")
 BODY_BYTES = 12 << 20
 """Largest body of a request: an image of `workbench.service.image_decoding.MAX_BYTES` in base64, and a long prompt."""
 CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
-"""Path of the pages' calls, and the largest body of one in a public app: a trace of a thousand tokens has 3 MB, and
+"""Path of the pages' calls, and the largest body of a call in a public app: a trace of a thousand tokens has 3 MB, and
 the pages scale images down before they send them."""
 
 FILE_BYTES = CALL_BYTES * 3 // 4 - (256 << 10)

@@ -82,7 +82,7 @@ class Keys:
         return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
     def _holds(self, scope: Any) -> bool:
-        """Return whether a request has the cookie derived from the key, in constant time."""
+        """Return whether a request has the cookie derived from the key. The comparison takes constant time."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
         cookie_parts = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
         values = [value for name, _, value in cookie_parts if name == self.cookie.encode()]
@@ -93,7 +93,7 @@ class Keys:
         """Check keys in constant time, and count wrong ones.
 
         Returns:
-            Whether one of them is the key; and the error, if the address has to wait.
+            Whether one of the given keys is the server's key; and the error, if the address has to wait.
         """
         matches = [self._is(candidate) for candidate in given]
         is_known = any(matches)

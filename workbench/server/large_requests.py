@@ -77,7 +77,7 @@ class LargeRequests:
 
     @contextlib.asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
-        """Wait for the user's turn and a free slot; occupy the slot during the block."""
+        """Wait for the user's turn and a free slot, and occupy the slot within this context."""
         address = address_of(user)
         if self._may(address):
             self._take(address)

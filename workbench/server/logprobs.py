@@ -21,7 +21,7 @@ def token(data: bytes) -> str:
 
 
 def of_chat(scores: Sequence[Any]) -> dict[str, Any]:
-    """Return `choices[].logprobs` of chat completions.
+    """Return log-probabilities in the format of `choices[].logprobs` of OpenAI's chat completions.
 
     Args:
         scores: a `workbench.engine.request_options.TokenLogprob` per token.

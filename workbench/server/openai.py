@@ -270,7 +270,7 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters in effect, without those of policies, tree builders and verifiers that are not chosen."""
+    """Return the parameters in effect, without parameters of policies, tree builders and verifiers not chosen."""
     try:
         specs = {**method_info.sampling(), **method_info.get(method).params}
     except UnknownNameError:  # the method is registered only in another process

@@ -91,7 +91,9 @@ class CallCharges:
 
     @contextlib.asynccontextmanager
     async def charge(self, user: str) -> AsyncIterator[None]:
-        """Refuse a user whose address is over its budget; otherwise charge it the block's CPU time, at least `LEAST_S`.
+        """Refuse a user whose address is over its budget; else charge the address for CPU time within this context.
+
+        The charge is at least `LEAST_S`.
 
         Raises:
             CapacityError: the address is over its budget.
@@ -151,7 +153,10 @@ def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
 
 
 async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
-    """Wait for `work` unless the caller disconnects first; return whether it finished. Receives only a disconnect."""
+    """Wait for `work` unless the caller disconnects first, and return whether `work` has finished.
+
+    The request's body must have been received before, so that `receive` returns only when the caller disconnects.
+    """
     disconnected = DISCONNECTED.get()
     if disconnected is not None and disconnected.is_set():
         work.close()
@@ -170,7 +175,7 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 
 
 def make_charge_call(client: Client) -> ChargeCall:
-    """Return a function that charges the CPU time of a page's call to the caller's address, as `Client.charge_call`."""
+    """Return a function that charges the CPU time of a page's call to the caller's address (`Client.charge_call`)."""
 
     def charge_call(user: str, seconds: float) -> None:
         if client.ready:  # before the client has started, its calls would block the event loop

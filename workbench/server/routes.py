@@ -47,7 +47,7 @@ def router(client: Client) -> APIRouter:
 
     @routes.get("/ready")
     def ready(request: Request) -> Response:
-        """Return whether requests can be answered now: a model is loaded and the engine works; 503 until then."""
+        """Return whether a model is loaded and the engine works, so that requests can be answered; 503 until then."""
         state = doing()
         problem = f"the backend is {state['status']}" if state["status"] != "ok" else "no model is loaded"
         is_ready = state["status"] == "ok" and state["models"] > 0

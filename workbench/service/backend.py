@@ -94,7 +94,7 @@ class Backend(BaseBackend):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets as plain data: first the default one, then bundled, allowed and loaded ones."""
+        """Return a dict for each target: first the default target, then bundled, allowed and loaded targets."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         entries = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
@@ -102,7 +102,7 @@ class Backend(BaseBackend):
         return sorted(entries_with_progress, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Return the draft models as plain data, each with the reason if it does not fit the target."""
+        """Return a dict for each draft model, which says whether the model fits the target and, if not, why."""
         return choices.drafters(self._names.resolve_pair(target, "none")[0])
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -183,7 +183,14 @@ class Backend(BaseBackend):
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Prefer the heads in a folder for drafting, or stop preferring them, as `client.protocol.Client` describes."""
+        """Draft with the heads in a folder in place of all others of their kind; with `on` False, stop that.
+
+        Returns:
+            Number of running generations that change their heads; they do so from their next round on.
+
+        Raises:
+            ModelError: the heads cannot be read, or do not fit the target; nothing is changed.
+        """
         if not on:
             user_heads.prefer(folder, False)
             self._pool.find_heads()
@@ -257,7 +264,7 @@ class Backend(BaseBackend):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Any]:
-        """Measure a speed-up in the background, in pairs of runs with and without the method, and yield the steps.
+        """Measure a speed-up in the background by pairs of runs with and without the method; yield the progress.
 
         See `workbench.bench.pairing.measure_pairs` for arguments and results.
         """
@@ -267,7 +274,7 @@ class Backend(BaseBackend):
         return measure_pairs(self, prompt, method, params, **options)
 
     def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
-        """Measure in the background which method is fastest on some prompts, and yield the steps.
+        """Measure in the background which method is fastest on the prompts; yield the progress, with a ranking.
 
         See `workbench.bench.advice.advise` for arguments and results.
         """
@@ -304,11 +311,11 @@ class Backend(BaseBackend):
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
-        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
+        """Check a change against the run's planned settings, load the draft model if it is new, inform the engine."""
         self._run_controller.change(run, *args, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to its images, and store it in the trace. Runs in the caller's thread."""
+        """Attribute the text of a run to its images, in the caller's thread; store the attribution in the trace."""
         return self._run_controller.explain(run)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -366,7 +373,7 @@ class Backend(BaseBackend):
         }
 
     def close(self) -> None:
-        """End all runs, threads and loads, for which the process would otherwise wait, and release all models."""
+        """End all runs, stop the threads and loads that would keep the process alive, and release all models."""
         self._loading.end()
         runs = self._runs.active()
         for run in runs:

@@ -1,4 +1,4 @@
-"""Load further models in the background, one by one, after the first pair has been loaded."""
+"""Load further targets in the background, one by one, after the first target and its draft model."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def parse_background_models(text: str, fetches: bool) -> list[str]:
 
 
 class BackgroundLoader:
-    """Load models in the background, and report the progress. One loader thread writes, any thread reads.
+    """Load models in the background, and report the progress, which any thread may read.
 
     Args:
-        load: function that loads a pair of models; raises `WorkbenchError`.
+        load: function that loads a pair (target, draft model); raises `WorkbenchError`.
         room: function that returns the remaining memory for models, in bytes.
         progress: function that creates the progress of a load, from the model's name.
     """
@@ -69,9 +69,10 @@ class BackgroundLoader:
         self._problems: dict[str, str] = {}
 
     def run(self, first: Pair, names: Sequence[str]) -> None:
-        """Load the first pair of models, then each target in `names` if there is memory for it. Errors are recorded.
+        """Load the pair `first` of target and draft model, then each target in `names` if there is memory for it.
 
-        All targets that are still to be loaded are reported as loading.
+        A target that cannot be loaded is skipped, and the reason is stored. All targets in `names` that have not been
+        loaded yet are reported as loading.
         """
         others = [name for name in names if name != first[0]]
         self._now = {name: self._progress(name) for name in others}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Checked request for a generation. Other fields are the arguments of `workbench.client.protocol.Client.start`.
+    """Checked request for a generation. Fields not listed here are arguments of `workbench.client.Client.start`.
 
     Attributes:
         configured: the method with its parameters.
@@ -64,7 +64,7 @@ class GenerationRequest:
 
 
 class BaseBackend(ABC):
-    """Part of the `workbench.client.Client` interface that all backends share: lists, runs, measurements.
+    """Base class of backends, with the calls of `workbench.client.Client` that all of them answer in the same way.
 
     Args:
         limits: limits of users.
@@ -107,7 +107,7 @@ class BaseBackend(ABC):
         """Return device and dtypes as arguments of `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Return a function from a method's `needs` to the reason why it cannot run on this pair ("" if it can)."""
+        """Return a function that maps a method's `needs` to the reason why these models do not meet them, or ""."""
         return choices.static_reasons(*pair)
 
     def _own_head_names(self, pair: Pair) -> dict[str, str]:
@@ -120,7 +120,7 @@ class BaseBackend(ABC):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Describe all methods and their parameters as plain data, and say why a method cannot run with these models.
+        """Return a dict for each method, with its parameters and the reason if it cannot run with these models.
 
         Args:
             target: name of the target; None: the default.
@@ -265,7 +265,7 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes (methods with their settings), one run at a time on the device, and yield the steps.
+        """Compare lanes (methods with their settings), one run at a time on the device, and yield the progress.
 
         See `workbench.bench.compare.measure` for arguments and results.
         """

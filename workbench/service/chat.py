@@ -50,15 +50,16 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
 
 
 def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """Return the ids of the text of `apply_chat_template`, with special tokens inside messages as plain text."""
+    """Apply the chat template and return token ids; a special token's text inside a message stays plain text."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return special_ids.encode(tokenizer, text, _origins(tokenizer, messages, text), [*_all_texts(messages)])
 
 
 def _origins(tokenizer: Any, messages: list[dict[str, Any]], text: str) -> str:
-    """Return the origin of each character of a rendered conversation, as in `traced_template`.
+    """Return the origin of each character of a rendered conversation: the template, a message, or unknown.
 
-    All characters are UNKNOWN if the template cannot be traced.
+    `workbench.service.traced_template` defines a letter for each origin. All characters are UNKNOWN if the template
+    cannot be traced.
     """
     try:
         rendered = traced_template.render(tokenizer, messages)
@@ -77,7 +78,10 @@ def _all_texts(value: Any) -> Iterator[str]:
 
 
 def _texts(message: dict[str, Any]) -> list[str] | None:
-    """Return a message's content as a list of texts: the content, or its parts of type "text"; None if invalid."""
+    """Return a message's content as a list of texts: the content itself, or its parts of type "text".
+
+    None if the content is neither text nor a list of valid parts.
+    """
     content = message.get("content")
     if isinstance(content, str):
         return [content]

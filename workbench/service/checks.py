@@ -47,7 +47,7 @@ def check_models(
 
 @contextmanager
 def set_error_option(option: str) -> Iterator[None]:
-    """Within this context, set the attribute `option` of workbench errors to the name of the wrong option."""
+    """Name the command-line option at fault in every `WorkbenchError` that is raised within this context."""
     try:
         yield
     except WorkbenchError as error:
@@ -126,7 +126,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def check_vocabulary(pair: Pair) -> None:
-    """Refuse a draft model whose vocabulary differs from the target's, if files show it.
+    """Refuse a draft model whose vocabulary differs from the target's, as far as the models' files show it.
 
     Raises:
         TokenizerMismatchError: the vocabularies differ.

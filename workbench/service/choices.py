@@ -80,7 +80,7 @@ def _kv_cache_of(name: str) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=64)
 def _read_kv_cache(folder: str, _version: int) -> dict[str, Any] | None:
-    """Return the size of a model's KV cache; transformers completes the configuration, which takes milliseconds."""
+    """Return the size of a model's KV cache, from its configuration, whose defaults transformers fills in."""
     from transformers import AutoConfig  # imports PyTorch, which the command line starts without
 
     from workbench.kernels.layers import text_config
@@ -104,7 +104,7 @@ def _published(name: str) -> dict[str, Any]:
 
 
 def drafters(target: str) -> list[dict[str, Any]]:
-    """Return the bundled draft models, with whether each shares the target's vocabulary and accepts images.
+    """Return a dict for each bundled draft model: whether it shares the target's vocabulary and accepts images.
 
     Key `stranger`: whether the draft model has another vocabulary, which only methods that translate tokens can use.
     """

@@ -51,7 +51,7 @@ class EngineThread:
         pool: pool with the engines.
         runs: register of all runs.
         limits: time limits of runs.
-        make_room: function that starts to free bytes of memory from unused models, and returns at once.
+        make_room: function that starts to evict unused models until a number of bytes is free, and returns at once.
         timing: coordination of timed runs with other computations.
     """
 
@@ -86,7 +86,7 @@ class EngineThread:
         """Queue a run for its target's batch.
 
         Args:
-            run: the run.
+            run: run to queue.
             request: request of the engine for this run.
             models: loaded models of the run.
         """
@@ -155,7 +155,7 @@ class EngineThread:
         return worked
 
     def _sweep(self) -> None:
-        """Cancel runs without followers and runs over their time limits; drop old runs."""
+        """Cancel runs that no client follows or that exceed a time limit; remove old ended runs from the register."""
         now = time.monotonic()
         if now - self._swept < SWEEP_S:
             return
@@ -232,7 +232,7 @@ class EngineThread:
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
-        """While other runs are queued, stop delaying rounds for display."""
+        """Stop delaying the rounds of a target's runs for display while other runs of this target are queued."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
@@ -247,7 +247,7 @@ class EngineThread:
         return False
 
     def _step(self, loaded: LoadedTarget) -> bool:
-        """Run one step of an engine. If the engine itself fails, end its runs and replace it."""
+        """Run one step of a target's engine. If the engine itself fails, end its runs and create a new engine."""
         try:
             worked = loaded.engine.step()
             if worked:

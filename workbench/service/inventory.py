@@ -22,8 +22,8 @@ def inventory() -> list[dict[str, Any]]:
 
     Each is {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}. `name` is the value for
     `--target`. `state` is "ready", "at first use" (converted from files on this machine at first use) or "to fetch".
-    `bytes` is the size of its files on disk, now or after download. `how` tells how to get the model; it is empty if
-    the model is ready.
+    `bytes` is the size of the model's files on disk, now or after download. `place` is the model's folder; None if it
+    is not on this machine. `how` tells how to get the model; it is empty if the model is ready.
     """
     return [*_bundled(), *map(_published, MODEL_INDEX.values()), *_copies(), *_downloads()]
 
@@ -64,7 +64,7 @@ def _published(model: IndexedModel) -> dict[str, Any]:
 
 
 def _copies() -> Iterator[dict[str, Any]]:
-    """Yield the copies of GGUF files, named by the files' paths; copies of published models are in `_published`."""
+    """Yield an entry for each converted copy of a GGUF file, named by the copy's folder; no published models."""
     copies_of_published = {model_index.packaged_copy(model) for model in MODEL_INDEX.values()}
     for folder in converted_models.copies():
         if folder not in copies_of_published:

@@ -20,7 +20,7 @@ class Limits:
 
     Attributes:
         runs_per_user: running and waiting runs of one user.
-        runs_per_address: running and waiting runs of one client address, over all of its users; None: `runs`.
+        runs_per_address: running and waiting runs of one client address, over all of its users; None: as `runs`.
         max_new_tokens: new tokens per run.
         prompt_tokens: tokens per prompt, by the target's tokenizer.
         prompt_chars: characters per prompt, checked before tokenisation.

@@ -35,7 +35,7 @@ class LoadedTarget:
     runs: list[Run] = field(default_factory=list)
 
     def check_fit(self, n_prompt: int, max_new_tokens: int, is_unbounded: bool = False) -> None:
-        """Refuse a run that does not fit the target's context, or the context that fits memory.
+        """Refuse a run that does not fit into the target's context, or into the context for which there is memory.
 
         A run that exceeds only the model's own context is accepted; the engine shortens it and adds a warning.
 

@@ -49,7 +49,7 @@ class ModelLoader:
         self._lock, self._clearing = threading.Lock(), threading.Lock()
 
     def progress(self, name: str) -> Progress:
-        """Create the progress of a new load. After `end` was called, the progress aborts the load."""
+        """Create the progress record of a new load. After `end` was called, its next update aborts the load."""
         return Progress(name, is_over=self._closing.is_set)
 
     @property
@@ -92,7 +92,7 @@ class ModelLoader:
             self._now.remove(progress)
 
     def make_room(self, n_bytes: int) -> None:
-        """Start to evict idle models in a loader thread, unless that is already running."""
+        """Start to evict idle models in a loader thread until `n_bytes` are free; at most one eviction runs at once."""
         if self._clearing.acquire(blocking=False):
             clearing = self.threads.submit(self._pool.make_room, n_bytes)
             clearing.add_done_callback(lambda _: (self._clearing.release(), self._wake()))
@@ -101,7 +101,7 @@ class ModelLoader:
         """Queue a run as soon as its models are loaded. Runs with the same models share one load, and keep their order.
 
         Args:
-            run: the run.
+            run: run to queue.
             request: request of the engine for this run.
             pair: names of the target and the draft model.
         """
@@ -114,7 +114,7 @@ class ModelLoader:
             self.threads.submit(self._load_then_queue, pair, progress)
 
     def _load_then_queue(self, pair: Pair, progress: Progress) -> None:
-        """Load a pair and queue its waiting runs; runs in a loader thread."""
+        """Load a pair of models, and queue the runs that wait for it. Called in a loader thread."""
         models, problem = None, None
         try:
             models = self.load(pair, progress)

@@ -68,7 +68,11 @@ def write_json_logs(level: str = "INFO") -> None:
 
 
 def write_plain_logs(level: str = "WARNING") -> None:
-    """Send the workbench's logs to stderr as plain lines, with the argument of `write_json_logs`."""
+    """Send the workbench's logs to stderr as plain lines.
+
+    Args:
+        level: lowest level to write.
+    """
     _write(RedactingFormatter("%(levelname)s %(name)s: %(message)s"), level)
 
 

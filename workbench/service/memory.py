@@ -96,7 +96,7 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
 
 _UNEVEN = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
            "swa_head_dim", "swa_num_key_value_heads")  # fmt: skip
-"""Settings of models whose layers do not all cache keys and values of the same shape, such as latent attention."""
+"""Configuration keys of models whose layers cache keys and values of different shapes, such as latent attention."""
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 
 
@@ -147,7 +147,9 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the memory in bytes that growing a KV cache takes, since it is copied to a buffer of twice the size.
+    """Return the bytes of the larger buffer to which a full KV cache is copied; 0 if the cache need not grow.
+
+    The number of sequences for which the buffer has space is doubled until it suffices.
 
     Args:
         runner: runner of the model.

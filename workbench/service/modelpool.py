@@ -135,7 +135,7 @@ class ModelPool:
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Return the memory of weights and KV caches, its limit, and the device's free memory, in bytes, by name."""
+        """Return three sizes by name, in bytes: weights and KV caches, the limit for them, the device's free memory."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
@@ -187,7 +187,7 @@ class ModelPool:
         _collect()
 
     def find_heads(self) -> None:
-        """Search for trained heads again. Runs that start or change later use the result.
+        """Search the folders of trained heads again. Runs that start or change later use the heads that are found.
 
         Running generations keep their models, and so their heads.
 
@@ -302,7 +302,7 @@ class ModelPool:
             loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
-        """Return the longest context, up to the target's own, for which weights and a sequence's KV cache fit."""
+        """Return the longest context for which weights and one KV cache fit into memory, at most the target's own."""
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.sequence_bytes(context) for need in needs), pair)
         room = self.room()

@@ -92,7 +92,7 @@ class Names:
 
 
 def _at_hand() -> list[str]:
-    """Return the published models on this machine; a restricted server downloads and converts none."""
+    """Return the names of the published models that are ready in a folder of this machine."""
     return [name for name, model in MODEL_INDEX.items() if local_folder(model)]
 
 

@@ -60,7 +60,7 @@ def split_params(
     """Separate a method's own parameters from sampling parameters.
 
     Args:
-        method: the method.
+        method: method whose parameters are separated.
         params: values of both kinds of parameters, by name.
         sampling: sampling parameters to start from; by default, the default ones.
 

@@ -45,9 +45,9 @@ class Bucket:
 class RateLimiter:
     """Enforce the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
 
-    A request needs one whole request in the bucket. Tokens are charged in advance: the prompt and `max_new_tokens`; the
-    unused ones are returned at the end. A request is accepted if its address has no debt in tokens, so that even a
-    request larger than one minute's allowance is answered.
+    A request is refused while the address's bucket of requests holds less than 1. Tokens are charged in advance for the
+    prompt and for `max_new_tokens`; unused tokens are refunded at the end. A request is accepted if its address has no
+    debt in tokens, so that even a request larger than one minute's allowance is answered.
 
     Args:
         limits: `requests_per_minute`, `tokens_per_minute`, `call_seconds_per_minute`; None: no limit.

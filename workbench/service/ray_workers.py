@@ -1,4 +1,4 @@
-"""Measure the cells of a sweep by workers on a Ray cluster. Cells of a lost machine are measured again."""
+"""Measure the cells of a sweep by workers on a Ray cluster. If a machine is lost, its cells are measured again."""
 
 from __future__ import annotations
 

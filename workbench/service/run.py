@@ -33,7 +33,7 @@ def round_bytes(record: Round) -> int:
 
 
 class Host(Protocol):
-    """Interface of a backend that its runs use."""
+    """Methods of a backend that its runs call."""
 
     def change(
         self,
@@ -48,7 +48,7 @@ class Host(Protocol):
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Compute the attribution of a run's text, and store it in its trace."""
+        """Attribute the text of a run to its images, and store the attribution in the run's trace."""
         ...
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -200,7 +200,10 @@ class Run:
 
     @property
     def stop_reason(self) -> str:
-        """Return why the run was stopped, if it was: one of `workbench.trace.events.ABORT_REASONS`."""
+        """Return the reason for which the run was stopped, one of `workbench.trace.events.ABORT_REASONS`.
+
+        It is "cancelled" unless `cancel` was called with another reason.
+        """
         return self._stop_reason or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
@@ -219,7 +222,7 @@ class Run:
                     self._news.wait(0.05)
 
     def wait(self, timeout: float | None = None) -> Trace:
-        """Wait for the end and return the trace.
+        """Wait for the end of the run and return its trace.
 
         Raises:
             WorkbenchError: the run failed; the message has the remedy.
@@ -258,7 +261,7 @@ class Run:
             drafter: name of a draft model; None: no change.
             images: new images, as many as the prompt has, as in `start`. The target reads them in place of the old ones
                 and continues the text; with sees="drafter" only the drafter gets them.
-            sees: "both" or "drafter".
+            sees: models that get the new images: "both" (target and drafter) or "drafter".
             pace: display rate in tokens per second, effective at once; 0: no delay; None: no change.
 
         Raises:
@@ -272,7 +275,7 @@ class Run:
             self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text so far to regions of the image; also stores the result in `Trace.attribution`.
+        """Attribute the text so far to regions of the images, and store the result in `Trace.attribution`.
 
         Raises:
             PromptError, CapacityError: the run has no images, no tokens yet, or is too long.
@@ -337,7 +340,7 @@ class Run:
                 self._state, self._progress = QUEUED, None
 
     def attach_sequence(self, sequence: Sequence) -> None:
-        """Set the engine's sequence and apply pending actions; cancel it if the run was cancelled meanwhile."""
+        """Set the engine's sequence and apply pending actions to it; cancel it if the run has been cancelled."""
         with self._news:
             if self.ended:
                 sequence.cancel()

@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against a run's planned settings, load a new draft model, pass the change to the engine."""
+        """Check a change against the run's planned settings, load the draft model if it is new, inform the engine."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")

@@ -27,7 +27,7 @@ class RunRegister:
         self._lock = threading.Lock()
 
     def add(self, run: Run, max_new_tokens: int) -> None:
-        """Add a run, and charge its user for it.
+        """Add a run; charge the user's address for a request and `max_new_tokens` tokens.
 
         A timed run belongs to a measurement and does not count as a request, but its user must have tokens left.
 
@@ -41,7 +41,7 @@ class RunRegister:
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
-        """Charge the user of a run for the tokens that it requests."""
+        """Charge the user's address for tokens that a run may use; `settle` refunds unused tokens."""
         run.charged_tokens += tokens
         self.rate_limiter.charge(run.user, tokens)
 

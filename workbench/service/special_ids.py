@@ -91,7 +91,7 @@ def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], specia
     """Encode each piece between special tokens separately, for a tokenizer that is written in Python.
 
     Args:
-        tokenizer: the tokenizer.
+        tokenizer: a tokenizer of Transformers that is written in Python.
         text: the rendered conversation.
         own: spans (start, end) of special tokens that the template wrote.
         special: id by text of a special token.
@@ -146,7 +146,7 @@ class _PlainTokenizer:
         return copy
 
     def encode(self, text: str, own: Sequence[tuple[int, int]], breaks: Sequence[int]) -> tuple[list[int], str]:
-        """Return the ids, and the text of a special token that plain text produced ("" if none).
+        """Return the token ids, and the text of a special token that plain text produced ("" if none).
 
         Args:
             text: text of the conversation.

@@ -1,4 +1,4 @@
-"""Count metrics for operators over all users, in Prometheus' text format. No label contains a user's text."""
+"""Metrics over all users for the operator of a server, in Prometheus' text format. No label has a user's text."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ class Telemetry(Collector):
         """Count a round of a run.
 
         Args:
-            record: the round.
-            before: previous round of the same run, from whose end host overhead is counted; None: the first round.
+            record: round to count.
+            before: previous round of the same run; the time between the two rounds counts as host overhead. None:
+                `record` is the run's first round.
         """
         idle_s = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]

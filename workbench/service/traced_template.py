@@ -188,7 +188,8 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
     """Render a conversation as `apply_chat_template` does, with the generation prompt.
 
-    A role counts as part of the template (`'<|' + role + '|>'` gives a special token), unless it contains one itself.
+    The text of a role counts as part of the template, which may build a special token from it (`'<|' + role + '|>'`).
+    A role that itself contains a special token counts as part of a message.
 
     Args:
         tokenizer: a tokenizer of Transformers with a chat template.

@@ -44,7 +44,7 @@ class ZeroGpuBackend(BaseBackend):
     """Backend on ZeroGPU. It has to be created in the main thread before the app is launched.
 
     Args:
-        gpu: `spaces.GPU`.
+        gpu: the decorator `spaces.GPU`, which runs a function on a GPU.
         isolated: whether `gpu` runs each call in a process of its own. Otherwise (the package's behaviour outside of
             ZeroGPU) generations run one at a time in this process.
         names: targets and draft models to load besides the bundled ones; no other model can be loaded later.
@@ -196,7 +196,7 @@ class ZeroGpuBackend(BaseBackend):
                 "pictures": generation.images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """Add the messages of a run's GPU process to the run until it ends. The run's own thread calls this."""
+        """Add the messages of a run's GPU process to the run, until the run ends. Called in the run's own thread."""
         try:
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():

@@ -14,7 +14,7 @@ REASON = "ZeroGPU assigns a GPU for one whole generation only. Step through the 
 
 
 class ZeroRun(Run):
-    """Run whose rounds arrive as messages from another process."""
+    """Run in a GPU process, from which its rounds arrive as messages."""
 
     def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
@@ -33,9 +33,9 @@ class ZeroRun(Run):
         self.pause()
 
     def add_message(self, message: dict[str, Any]) -> list[Round]:
-        """Add a message of the other process to the trace, and return its new rounds.
+        """Add a message of the GPU process to the trace, and return the rounds that the message contains.
 
-        The first message must have the header.
+        The first message of a run must have the header of the trace.
         """
         rounds = [Round.from_wire(wire) for wire in message.get("rounds", ())]
         with self._news:

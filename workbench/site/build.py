@@ -120,7 +120,7 @@ def _contents(lessons: dict[str, Page]) -> str:
     lines = [
         "# Lessons",
         "",
-        f"{len(lessons)} notebooks, executed as in the tests: in FAST mode, with the bundled models, on a CPU. "
+        f"{len(lessons)} notebooks, executed on a CPU with the bundled models and FAST = True (shorter measurements). "
         "Widgets are shown as static images; open a notebook with `workbench lab` to use them.",
         "",
     ]

@@ -57,9 +57,9 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a lesson's kernel: this process's variables, and defaults for FAST mode.
+    """Return the environment variables of a lesson's kernel: this process's variables, and defaults for others.
 
-    The defaults also restrict the kernel to one thread.
+    The defaults switch on the fast mode of the lessons, with fewer repetitions, and restrict the kernel to one thread.
     """
     return {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ)
 
@@ -68,7 +68,7 @@ def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
     """Copy a notebook to the folder of executed notebooks, so that the original stays without outputs. Return the copy.
 
     Args:
-        source: the notebook.
+        source: notebook without outputs.
         into: folder of the executed copies.
     """
     into.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ def _evidence(row: dict[str, Any]) -> str:
 
 
 def _verifier_link(method: Method, verifier: Verifier) -> str:
-    """Return a link to a verifier; if the method has several verifiers, add its guarantee with this verifier."""
+    """Return a link to a verifier; if the method has several, add the method's guarantee with this verifier."""
     guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + guarantee
 

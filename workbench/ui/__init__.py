@@ -20,7 +20,7 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        can_save_runs: whether this machine's user may use its run store through the page.
+        can_save_runs: whether the page may save and show runs in the store of this machine's user.
     """
     from workbench.ui.page import build as build_page  # gradio takes a second or two to import
 

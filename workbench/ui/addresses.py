@@ -1,7 +1,7 @@
 """Addresses of runs: `/r/NAME` opens one in the Live view, `/r/ONE+OTHER` two side by side.
 
 Gradio serves pages at fixed paths only, so the middleware rewrites the path of a request. The browser's address
-stays, and the page of tabs reads the names of the runs from it. `SavedRunsView` checks the names.
+stays, and the main page reads the names of the runs from it. `SavedRunsView` checks the names.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ list of <a href="{root}/methods">methods</a>.</p></body></html>
 
 
 class Addresses:
-    """ASGI middleware that maps addresses of runs to the page of tabs, and shows a page for unknown addresses."""
+    """ASGI middleware that maps addresses of runs to the main page, and shows a page for unknown addresses."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, with the path of its page."""
+        """Pass a request on; the address of a run is replaced by the path of the main page."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
             scope = rewrite_run_path(scope)
             if b"text/html" in dict(scope.get("headers", ())).get(b"accept", b""):
@@ -63,7 +63,7 @@ def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
 
 
 def rewrite_run_path(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the scope with the path of the page of tabs if it is an address of runs; otherwise unchanged.
+    """Return the ASGI scope with the main page's path if its path is an address of runs; otherwise unchanged.
 
     Example:
         >>> rewrite_run_path({"path": "/r/20261122-180000-0a1b2c3d"})["path"]

@@ -57,7 +57,7 @@ def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return client and headers of a request, also from Gradio's queue, as an ASGI scope (for `access_control`)."""
+    """Return the client and the headers of a request as an ASGI scope, also if it came through Gradio's queue."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
@@ -90,13 +90,13 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @json_endpoint(Generation, "")
     def start(self, request: gr.Request, **options: Any) -> Answer:
-        """Start a generation and return the run's id. Poll `since` for its rounds; without polling, it is cancelled."""
+        """Start a generation and return the run's id. Poll `since` for its rounds; a run without polls is cancelled."""
         run = self._client.start(**options, user=user_key(request), lease_s=LEASE_S)
         return {"run": run.id, "lease_s": LEASE_S}
 
     @json_endpoint(UpdateRequest, "")
     def since(self, run: str, number: int) -> Answer:
-        """Return the record of a run from a round on: state, header, rounds, and footer once the run has ended."""
+        """Return a run's state, header, rounds from number `number` on, and footer once the run has ended."""
         return wire.scrub_update(self._client.run(run).since(number))
 
     @json_endpoint(RunRequest, "")
@@ -118,8 +118,8 @@ class Endpoints(EndpointBase, protocol=Client):
     async def explain(self, run: str) -> AsyncGenerator[Answer, None]:
         """Return the attribution of a run's text to its images, token by token.
 
-        During the computation the progress is streamed (`done`, 0 to 1); the last answer has the result. It stops when
-        the caller disconnects.
+        During the computation the progress is streamed (`done`, 0 to 1); the last answer has the result. The
+        computation stops when the caller disconnects.
         """
         handle = await self._do(lambda: self._client.run(run))
         messages = while_connected(
@@ -142,7 +142,8 @@ class Endpoints(EndpointBase, protocol=Client):
     async def generate(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Generate a text and return the whole trace: every token drafted, accepted or rejected, and the figures.
 
-        While it runs, its state is streamed; the last answer is the trace. It is cancelled when the caller disconnects.
+        During the generation the run's state is streamed; the last answer is the trace. The run is cancelled when the
+        caller disconnects.
         """
         async with self._running(request, options) as run:
             last_message_s = 0.0
@@ -155,9 +156,9 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(ComparisonRequest)
     def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Compare methods: each alone on the device, interleaved and repeated, together with plain decoding.
+        """Compare methods with plain decoding: one run at a time on the device, interleaved and repeated.
 
-        While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
+        During the comparison its progress is streamed; the last answer has the result: figures of each lane with their
         intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
         return self._stream_steps(self._client.stream_comparison, options, request, _plain)
@@ -173,14 +174,15 @@ class Endpoints(EndpointBase, protocol=Client):
     def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Measure which method is fastest on these prompts, in the background: other runs have priority.
 
-        Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
+        Each message is a JSON text with the progress. Its key `found` has the ranking of the methods so far, the reason
+        why the best method is fastest, and the command that uses this method.
         """
         return self._stream_steps(self._client.stream_recommendation, options, request, _plain)
 
     async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
-        """Yield the steps of a job, converted by `encode`. When the caller disconnects, the job ends."""
+        """Start a job and yield its steps, converted by `encode`. When the caller disconnects, the job ends."""
         steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:
@@ -190,7 +192,7 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(Generation, text=True)
     async def stream(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Start a generation and stream its rounds; it is cancelled when the caller disconnects.
+        """Start a generation and stream its rounds; the run is cancelled when the caller disconnects.
 
         Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
         """
@@ -223,7 +225,7 @@ def _plain(step: Any) -> Answer:
 
 
 def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
-    """Remove private details from the messages of a measurement's step."""
+    """Remove paths and access tokens from the error messages in one step of a measurement."""
     for lane in (step.get("comparison") or {}).get("lanes", ()):
         lane["error"] = wire.scrub(lane["error"])
     if update := step.get("news"):
@@ -242,7 +244,7 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:
-    """Return the trace of a run with its figures; raise the run's error if it has no trace."""
+    """Return the trace of a run with its figures; raise the run's error if the run has no trace."""
     if run.trace is None:
         if run.ended:
             run.wait()  # raises the run's error

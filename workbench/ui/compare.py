@@ -45,7 +45,10 @@ class CompareView:
         return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded comparison as `made`, shown before the first measurement; empty if none exists."""
+        """Return a recorded comparison (key `made`), which the tab shows before the first measurement.
+
+        It is empty if there is no recording. Key `plotly`: address of the plotting library.
+        """
         return {"made": recorded_runs.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ class CompareView:
         return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
 
     def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Compare methods, and yield messages; `step` of each is a `workbench.bench.compare.Step` as plain data."""
+        """Compare methods, and yield messages whose key `step` has a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             options = ComparisonRequest.options(self.client, request)

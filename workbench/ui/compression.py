@@ -1,4 +1,4 @@
-"""Compression of the page and of the answers to its calls. Gradio compresses only files with an extension."""
+"""Compression of pages and of the answers to pages' calls; Gradio itself compresses only files with an extension."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CompressionMiddleware:
         self.compressing = AnyPath(app, quality=QUALITY, minimum_size=MIN_BYTES)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, compressed if it is one for a page or for a page's function and accepts compression."""
+        """Pass a request on; compress the answer if it is a page or a function's result and the client accepts that."""
         app = self.compressing if scope["type"] == "http" and is_compressed(scope) else self.app
         await app(scope, receive, send)
 
 
 class AnyPath(BrotliMiddleware):
-    """Gradio's compression, for paths without an extension too."""
+    """Gradio's compression middleware, which here also compresses answers at paths without a file extension."""
 
     def _is_compressible_file_type(self, scope: Any) -> bool:
         return True

@@ -25,10 +25,10 @@ async def while_connected(
     Args:
         work: the function to run.
         keep_alive_message: function that returns the message to send while the work continues.
-        run_in_thread: runs a function in a thread.
+        run_in_thread: function that runs another function in a thread.
 
     Yields:
-        the messages of `keep_alive_message`, then the result of the work.
+        The messages of `keep_alive_message`, then the result of `work`.
     """
     disconnected = threading.Event()
 

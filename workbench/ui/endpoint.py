@@ -38,8 +38,8 @@ def user_key(request: gr.Request | None) -> str:
 class EndpointBase:
     """Base of endpoint classes: a client, and a thread pool for its calls.
 
-    Calls count towards the same limits as calls of pages. A subclass gets an endpoint for each call of a
-    protocol that it does not define itself.
+    Calls count towards the same limits as calls of pages. A subclass gets an endpoint for each call of its
+    `protocol`, unless it defines the endpoint itself.
 
     Attributes:
         names: names of the endpoints, in the order of the API page.
@@ -48,7 +48,7 @@ class EndpointBase:
     names: tuple[str, ...] = ()
 
     def __init_subclass__(cls, protocol: type | None = None) -> None:
-        """Add the endpoints of the calls that `protocol` declares."""
+        """Add an endpoint for each call that `protocol` declares and the class does not define itself."""
         declared = {call.endpoint: call for call in calls_of(protocol) if call.endpoint} if protocol is not None else {}
         own = [name for name, value in vars(cls).items() if callable(value) and not name.startswith("_")]
         for name, call in declared.items():
@@ -62,7 +62,7 @@ class EndpointBase:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Run a blocking call in a thread: the client may not exist yet, or may have to read files."""
+        """Run a blocking call in a thread, since the client may still be starting, or may have to read files."""
 
         def call_without_panics() -> Any:
             with convert_panics(), measure_cpu_time():
@@ -83,7 +83,7 @@ def _call_endpoint(call: Call) -> Callable[..., Any]:
 
 
 def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that turns a method into an endpoint. It calls the method in a thread, with checked arguments.
+    """Return a decorator that turns a method into an endpoint, which calls it in a thread with checked arguments.
 
     Args:
         kind: the request class. A method with a `request` parameter also gets Gradio's request; a method without a
@@ -176,7 +176,7 @@ def _signature(kind: type[Request], without: Collection[str], returns: Any) -> i
 def _bound(
     signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], gr.Request | None]:
-    """Return the host whose endpoint was called, the arguments, and Gradio's request."""
+    """Return the object whose endpoint was called, the endpoint's arguments by name, and Gradio's request."""
     bound = signature.bind(*args, **named)
     bound.apply_defaults()
     arguments = dict(bound.arguments)

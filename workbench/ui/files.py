@@ -31,7 +31,7 @@ _VERSION = re.compile(r"^[0-9a-f]{12}/")
 
 @cache
 def files() -> dict[str, Path]:
-    """Return all files by name: modules, stylesheets, and Plotly, which is loaded when a view plots."""
+    """Return the paths of the pages' files by public name: modules, stylesheets, and Plotly for views with plots."""
     by_name = {module(name): modules.module_path(name) for name in modules.module_names()}
     by_name |= {path.name: path for path in modules.all_stylesheets()}
     spec = find_spec("plotly")

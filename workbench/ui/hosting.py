@@ -39,7 +39,7 @@ def add_view(
     tab: str | None = None,
     elem_id: str = "",
 ) -> gr.HTML:
-    """Add a view at the current place in the app's `gr.Blocks`. A tab loads none of it before it is opened.
+    """Add a view at the current place in the app's `gr.Blocks`. A view in a tab is loaded when the tab is opened.
 
     Args:
         module: the view, one of `modules.ENTRIES`: its module draws it, through its `mount(el, {host})`.

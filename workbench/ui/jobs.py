@@ -68,9 +68,9 @@ class Jobs(Generic[T]):
         """Run a job and yield its messages. Closing the generator ends the job.
 
         Args:
-            begin: called with the job's id and a function that returns whether to stop; its messages are computed in
-                another thread.
-            channel: name that the page gave the job.
+            begin: function that starts the job and returns a generator of its messages, which runs in another thread.
+                Its arguments are the job's id and a function that returns whether the job should stop.
+            channel: name of the job, chosen by the page and repeated in every message.
         """
         job, stop, steps = secrets.token_urlsafe(12), threading.Event(), None
         with self._lock:

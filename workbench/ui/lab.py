@@ -72,7 +72,7 @@ class LabView:
         ]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the panel; key `barred`: reason why training is disabled (empty: it is enabled)."""
+        """Return the data of the tab's form; key `barred`: reason why training is disabled (empty: it is enabled)."""
         barred, fields = self.unavailable_reason(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
@@ -92,7 +92,7 @@ class LabView:
         }
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded training run, shown while the lab has no other runs; empty if there is none."""
+        """Return the recorded training run, shown while the lab has no other runs; empty without a recording."""
         return recorded_training()
 
     def unavailable_reason(self) -> str:
@@ -102,7 +102,11 @@ class LabView:
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Summarise all runs, newest first; return the run `opened` in full, and the curves of the runs `compared`."""
+        """Return summaries of all runs, newest first, and details of the runs that the request names.
+
+        Key `opened` of the request is the id of a run to return in full, key `compared` a list of ids of runs whose
+        curves to return.
+        """
         lab, opened = self._open(), request.get("opened")
         requested = request.get("compared")
         compared = {str(name) for name in requested[:COMPARED]} if isinstance(requested, list) else set()
@@ -116,7 +120,7 @@ class LabView:
         return {"runs": summaries, "opened": opened_run, "compared": curves}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Start a training run: `head`, `target`, `options`."""
+        """Start a training run with the `head`, `target` and `options` of the request, and return its id."""
         names = [target["name"] for target in self.client.targets() if target.get("available", True)]
         options = request.get("options") or {}
         training_request = TrainingRequest.of(
@@ -145,7 +149,7 @@ class LabView:
         return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
 
     def promote_again(self) -> None:
-        """Load the heads again that were promoted when the app last ended."""
+        """Load again the heads that were promoted when the app last ended."""
         if self._saved_runs.is_enabled and "heads" in self.client.capabilities:
             (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 

@@ -23,7 +23,7 @@ def add(demo: gr.Blocks) -> None:
 
 
 def tour_steps() -> list[dict[str, Any]]:
-    """Return the steps whose recordings exist, in order."""
+    """Return the steps of the guided tour whose recordings exist, in order."""
     existing = set(recorded_runs.names())
     return [
         tour.to_wire(name, make_step(*map(recorded_runs.trace, needed)))

@@ -58,7 +58,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
 
 
 def matrix_of(client: Client) -> ServerFunction:
-    """Return the server function `matrix`: `compatibility` of a client, cached for `MATRIX_S` seconds."""
+    """Return the function `matrix` for the page: it calls `compatibility`, and caches the result for `MATRIX_S` s."""
     matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
 
     def matrix(request: dict[str, Any]) -> dict[str, Any]:
@@ -68,12 +68,12 @@ def matrix_of(client: Client) -> ServerFunction:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Return `method_map`, cached while the boards stay the same."""
+    """Return the result of `method_map`, cached until the file of a board changes."""
     return _method_maps.get(stamp(boardfiles.folder(), "*.json"), method_map)
 
 
 def method_map() -> dict[str, Any]:
-    """Return the data of the map of methods: `methods`, `groups`, and the measured speeds on each target of a board."""
+    """Return the data of the map of methods: `methods`, `groups`, and `targets` with the measured speeds on each."""
     return {
         "methods": [
             {"name": m.name, "title": m.title, "group": m.group, "promise": m.promise, "teaches": m.teaches}
@@ -101,7 +101,7 @@ def extra_part(needs: Sequence[str]) -> str:
 
 
 def all_boards() -> dict[str, Any]:
-    """Return the boards as the page shows them. Takes seconds of CPU time."""
+    """Return the boards (tables of measurements) as the page shows them. This takes seconds of CPU time."""
     from workbench.bench import board, claimsboard, workload_board  # import PyTorch
     from workbench.methods import combinations, registry
 
@@ -113,7 +113,7 @@ def all_boards() -> dict[str, Any]:
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Return the data of every registered method's card, all of it from the registry."""
+    """Return the data of a card for each registered method, taken from the registry."""
     return [
         describe(m, "")
         | {name: m.to_wire()[name] for name in IN_FULL}

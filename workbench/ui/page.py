@@ -17,7 +17,7 @@ TITLE = "Speculative Decoding Workbench"
 
 
 def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
-    """Return the page over `client`. It loads and starts nothing before the browser sends a request."""
+    """Return the app's main page. Before a browser sends a request, nothing is loaded or started."""
     saved_runs = SavedRunsView(can_save_runs)
     with RedactingBlocks(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header, whose links press Gradio's tab buttons: see tabs.js.
@@ -45,5 +45,5 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
 
 
 def live_view(session: Session) -> None:
-    """Add the Live view. Call inside the app's one `gr.Blocks`."""
+    """Add the Live view. Call this inside the main page's `gr.Blocks`."""
     add_view("live", session.server_functions(), decode=session.decode, tab="live", elem_id="wb-page")

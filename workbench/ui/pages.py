@@ -15,11 +15,11 @@ def add_page(
     """Add a page to the app.
 
     Args:
-        demo: the finished main page; call outside its `with`.
-        name: shown in the header; in lower case it is the path.
-        module: the ES module that draws it; see `workbench.ui.hosting.add_view`.
+        demo: the finished main page; call this outside the page's `with` block.
+        name: name of the page, shown in the header; in lower case it is the page's path.
+        module: the ES module that draws the page; see `workbench.ui.hosting.add_view`.
         server_functions: functions of one request that the module may call by their names.
-        decode: generator that `host.decode` of the module starts, if any.
+        decode: generator function that `host.decode(request)` of the module starts; None: there is none.
     """
     with demo.route(name, f"/{name.lower()}", show_in_navbar=False):
         add_view(module, server_functions, decode=decode)

@@ -27,7 +27,7 @@ def load_run(saved_runs: SavedRunsView, request: dict[str, Any]) -> dict[str, An
     """Return a run by its name, or the `trace` that the browser sent, with its figures and their definitions.
 
     Raises:
-        WorkbenchError: there is no such run, none are saved here, or the trace cannot be read.
+        WorkbenchError: there is no such run, no runs are saved here, or the trace cannot be read.
     """
     if isinstance(sent := request.get("trace"), dict):
         from workbench.trace import export  # Polars, which few visits need

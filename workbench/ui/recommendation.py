@@ -18,7 +18,7 @@ MAX_CHARS = 200_000
 
 
 class RecommendationView:
-    """Functions that the page of recommendations calls, over the client.
+    """Functions over the client for the part of the Methods page that recommends a method.
 
     Args:
         client: client that runs the measurement.

@@ -1,4 +1,4 @@
-"""Record a finished training run of the lab as a small file, which the Lab shows before the first own run.
+"""Record a finished training run of the lab as a small file, which the Lab tab shows before the user's first run.
 
 `python -m workbench.ui.recorded_training FOLDER` records the run in a folder (`…/lab/runs/ID`).
 """
@@ -27,7 +27,7 @@ def recorded_training() -> dict[str, Any]:
 
 
 def describe_training(run: LabRun) -> dict[str, Any]:
-    """Return the data to record: `LabRun.details` without facts about the process, and the hardware.
+    """Return the data to record: the name of the hardware, and `LabRun.details` without facts about the process.
 
     Raises:
         WorkbenchError: the run is not finished.

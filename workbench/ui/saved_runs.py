@@ -32,9 +32,9 @@ MAX_TEXT = 2000
 
 
 def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of the gallery; remove its draft model if none of its methods drafts with one.
+    """Return an entry of the gallery, without the draft model if none of the run's methods drafts with one.
 
-    A trace names the draft model that was loaded with the target, even if its method did not use it.
+    A trace names the draft model that was loaded with the target, even if the method did not use it.
     """
     try:
         needed = any(DRAFTERS & set(method_info.get(name).needs) for name in entry["methods"] or [entry["method"]])
@@ -44,11 +44,11 @@ def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 class SavedRunsView:
-    """Calls of the pages about saved runs. The store is shared with `workbench runs`.
+    """Functions about saved runs that the pages call. `workbench runs` uses the same store of runs.
 
     Args:
-        allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
-            network without a key may not: see `workbench.server.access_control`. A refused call explains why.
+        allowed: whether this machine's user may use the store of saved runs here. Other visitors that reach the page
+            over the network without a key may not: see `workbench.server.access_control`. A refused call explains why.
     """
 
     def __init__(self, allowed: bool = False) -> None:
@@ -65,7 +65,7 @@ class SavedRunsView:
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Save a trace from the browser, with the `baseline` measured with it; return its id."""
+        """Save a trace from the browser, with the `baseline` measured with it; return the id of the saved run."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
@@ -119,7 +119,11 @@ class SavedRunsView:
         return rows, len(saved)
 
     def significance(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the differences between two groups of saved runs, `first` and `second` (names); see `compare_runs`."""
+        """Return the differences between two groups of saved runs, with confidence intervals.
+
+        Keys `first` and `second` of the request are lists of names of runs. For the result see
+        `workbench.bench.run_comparison.compare_runs`.
+        """
         groups: list[list[Trace]] = []
         for side in ("first", "second"):
             names = request.get(side)
@@ -131,7 +135,7 @@ class SavedRunsView:
         return compare_runs(*groups)
 
     def prompts(self, target: str, last: int, is_from_user: bool) -> list[tuple[str, list[int]]]:
-        """Return the prompts of the newest saved runs of a target, each once: the run's id, and its token ids.
+        """Return the prompts of a target's newest saved runs as (run id, token ids), each prompt once.
 
         Args:
             target: name of the target.
@@ -139,7 +143,7 @@ class SavedRunsView:
             is_from_user: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
 
         Raises:
-            WorkbenchError: there are none, or runs are not saved here for this caller.
+            WorkbenchError: there are no such runs, or runs are not saved here for this caller.
         """
         if not is_from_user:
             raise WorkbenchError("This app saves runs only for the user of this machine.", "Type prompts instead.")
@@ -165,7 +169,7 @@ class SavedRunsView:
         """Return a trace by name: a saved run's id, with its `baseline` if one was saved, or a gallery recording.
 
         Raises:
-            WorkbenchError: there is none, or runs are not saved here.
+            WorkbenchError: there is no such trace, or runs are not saved here.
         """
         if is_id(name):
             store = self._store()

@@ -75,8 +75,8 @@ class Session:
 
         A drafter with a different vocabulary stays selected only if the method can translate between vocabularies.
 
-        If the requested target is not available, the answer has a `problem`. The rest is then for the first available
-        target, so that the requested method is not rejected because of models that do not exist here.
+        If the requested target is not available, the answer has a `problem`, and its other keys describe the first
+        available target, so that the requested method is not rejected because of models that do not exist here.
         """
         targets = self._targets()
         target, problem = str(request.get("target") or "") or _first(targets), None
@@ -143,11 +143,11 @@ class Session:
         return wire.state_to_wire(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the rounds of a run from an index on: fills a gap, or everything after a reload."""
+        """Return the rounds of a run from index `from` on, after the page has missed some or was reloaded."""
         return wire.scrub_update(self._run(request).since(wire.check_integer("from", request.get("from") or 0)))
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded trace by its name, shown before any model is loaded, or a saved run by its id."""
+        """Return a trace by `name`: a bundled recording, which needs no model, or a saved run by its id."""
         return self.saved_runs.recording(str(request.get("name")))
 
     def tour(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Session:
         return {"steps": live_steps()}
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a trace as Parquet, in base64: that of a run by its id, or one sent by the browser."""
+        """Return a trace as Parquet data in base64: the trace of a run by its id, or one that the browser sent."""
         from workbench.trace import export  # Polars, which few visits need
 
         trace_data = request.get("trace")
@@ -167,7 +167,8 @@ class Session:
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
         """Explain the speed of a run that the browser sends.
 
-        `others`: its plain run, and runs to combine with; `pairs`: measured speed-ups of pairs of such runs.
+        Key `others` of the request has further traces: plain decoding of the same prompt, and runs to combine with.
+        Key `pairs` has measured speed-ups, one for each pair of a run with the method and a plain run.
         """
         from workbench.bench import whatif_errors
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
@@ -191,9 +192,10 @@ class Session:
     def research(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return statistics of a run that the browser sends, for the section "For researchers".
 
-        `plain`: its plain run, if there is one; `live`: whether this backend made the run, so that its times are those
-        of this machine; `rates`: whether the machine's rates may be measured, which would slow a run in progress. In
-        the answer `roofline` has a `reason` instead of figures if sizes or rates are unknown.
+        Keys of the request: `plain`: trace of plain decoding of the same prompt, if there is one; `live`: whether this
+        backend made the run, so that its times are those of this machine; `rates`: whether the machine's rates
+        (floating-point operations and bytes per second) may be measured, which would slow a run in progress. In the
+        answer `roofline` has a `reason` instead of figures if sizes or rates are unknown.
         """
         from workbench.bench.roofline import roofline
         from workbench.trace import export  # Polars, which few visits need
@@ -209,9 +211,9 @@ class Session:
             if request.get("rates") is False:
                 raise WorkbenchError("The machine's rates are measured when all runs have ended.")
             if getattr(self.client, "is_remote", False):
-                raise WorkbenchError("The rates of the machine of a remote backend are not measured.")
+                raise WorkbenchError("The rates of a remote backend's machine are not measured.")
             if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
-                raise WorkbenchError("The target of this run is not one of this app.")
+                raise WorkbenchError("The target of this run is not available in this app.")
             found["roofline"] = roofline(trace, plain, request.get("live") is True)
         except WorkbenchError as error:
             found["roofline"] = {"reason": str(error)}

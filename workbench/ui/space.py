@@ -53,7 +53,7 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Platform:
-    """Platform and its rules.
+    """Platform that the app runs on, and its rules for visitors.
 
     Attributes:
         mode: platform that the app runs on.
@@ -72,7 +72,7 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Platfo
 
     Args:
         env: the environment; by default that of this process.
-        public: treat localhost as public too.
+        public: whether to treat localhost as public, too.
     """
     env = os.environ if env is None else env
     if env.get("SPACES_ZERO_GPU", "").lower() in _TRUE:
@@ -118,11 +118,11 @@ def client(
         platform: platform and rules of the app.
         target: bundled name, local folder or Hub id.
         drafter: draft model, named in the same way; "auto": the target's own.
-        device: auto, cpu, cuda, …
-        dtype: auto, float64, …
+        device: device of all models: auto, cpu, cuda, …
+        dtype: number format of the target: auto, float64, …
         limits: see `limits_of`.
-        background_models: models of the index to load after the first pair, comma-separated; "auto": those on this
-            machine, and on a Space also those on the Hub; "none": none.
+        background_models: names of published models to load after the target and its draft model, comma-separated;
+            "auto": published models on this machine, and on a Space also those on the Hub; "none": no models.
         has_other_users: whether users other than this machine's may send requests: then the log must not contain
             their text, as in every public app.
 

@@ -45,7 +45,7 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or one next to the saved runs; on a Space lost at a restart."""
+    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or one next to the saved runs; temporary in a public app."""
     variable = os.environ.get("WORKBENCH_SWEEPS")
     if variable:
         return Path(variable)
@@ -58,7 +58,7 @@ def folder() -> Path:
 
 @cache
 def visitors_folder() -> Path:
-    """Return a folder for the sweeps of users of other machines, deleted when the app ends.
+    """Return a temporary folder for sweeps of users of other machines; it is deleted when the app ends.
 
     These sweeps neither replace nor continue the sweeps of this machine's user. Folders of apps that were
     killed are deleted here.
@@ -112,9 +112,10 @@ class SweepView:
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded sweep as `made`, shown before the first measurement; empty if none exists.
+        """Return a recorded sweep (key `made`), which the tab shows before the first measurement.
 
-        Its Python code and command line are regenerated, because modules may have been renamed since the recording.
+        It is empty if there is no recording. Its Python code and command line are regenerated, because modules may have
+        been renamed since the recording.
         """
         from workbench.bench.grid import Sweep
 
@@ -163,7 +164,7 @@ class SweepView:
         return {"kept": sorted(lines, key=lambda line: line["date"], reverse=True)}
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open a saved sweep: return a job, whose runs and tables can be requested, and all cells."""
+        """Open a saved sweep: return all cells, and the id of a job under which traces and tables can be requested."""
         from workbench.bench.sweep import load_updates
         from workbench.bench.sweepfolder import SweepFolder
 
@@ -275,9 +276,9 @@ def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """Return one line per set of conditions (machine, software, models) in a sweep's folder; none if unreadable.
+    """Return lines for the list of saved sweeps, one per set of conditions in a sweep's folder; none if unreadable.
 
-    A setting that varies along an axis is empty in these lines.
+    Conditions are machine, software and models. A setting that varies along an axis is empty in these lines.
     """
     from workbench.bench.sweep import load_updates
 
@@ -295,7 +296,7 @@ def lines_of(place: Any) -> list[dict[str, Any]]:
 
 
 def scrubbed(update: dict[str, Any]) -> dict[str, Any]:
-    """Remove private details from an update's messages."""
+    """Remove paths and access tokens from the error messages of a sweep's cells."""
     for cell in update["cells"]:
         cell["error"] = wire.scrub(cell["error"])
     return update

@@ -40,7 +40,7 @@ class VisionSession(Session):
         return [t for t in self.client.targets() if t.get("pictures")]
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the bundled images with their questions, the word kinds, and the measured curves."""
+        """Return the bundled images with their questions, the kinds of words in captions, and the measured curves."""
         return {
             "scenes": scenes.gallery(),
             "questions": scenes.questions(),

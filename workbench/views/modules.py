@@ -1,4 +1,4 @@
-"""Locations of the live drawings: ES modules, hosted by URL (Gradio) or as text (a notebook)."""
+"""Files of the ES modules that draw the views; a browser loads them by URL, a notebook gets them as one text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
 
 
 def module_names() -> list[str]:
-    """Return all modules without tests, as paths below `js/`: `live/tree`."""
+    """Return the names of all modules except tests: paths below `js/` without suffix, such as `live/tree`."""
     paths = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
     return sorted(name.removesuffix(".js") for name in paths)
 

@@ -71,9 +71,10 @@ def baseline(name: str) -> Baseline | None:
 
 
 def describe(name: str, recording: Trace) -> dict[str, Any]:
-    """Return a trace's settings and its `workbench.trace.metrics.summary`, for a list.
+    """Return a trace's settings and its figures (`workbench.trace.metrics.summary`), for a list of recordings.
 
-    `lengths` has accepted drafts and emitted tokens of the first `THUMBNAIL_ROUNDS` rounds.
+    Key `lengths` has the numbers of accepted drafts and of emitted tokens of each of the first `THUMBNAIL_ROUNDS`
+    rounds.
     """
     header, rounds = recording.header, recording.rounds
     return {

@@ -18,7 +18,10 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def replay(trace: Trace) -> str:
-    """Return the file's text. It loads nothing from outside; its content security policy forbids that."""
+    """Return the text of an HTML file that replays a run.
+
+    The file loads nothing from outside; its content security policy forbids that.
+    """
     definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
     view = "vision" if trace.header.pictures else modules.FIRST_MODULE
     page_sources, recording = sources(view), {"trace": trace.to_wire(), "definitions": definitions}
@@ -33,7 +36,7 @@ def replay(trace: Trace) -> str:
 
 
 def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
-    """Return the texts of the file: `template`, `style`, and `module`, the player."""
+    """Return the parts of an HTML replay by name: `template`, `style`, and `module`, the code of the player."""
     sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
     return {
         "template": modules.REPLAY.read_text(encoding="utf-8"),

@@ -89,7 +89,7 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def speed(rows: Sequence[Row]) -> Panel | None:
-    """Plot the speed-up with its interval, best on top."""
+    """Plot the speed-up of each method with its confidence interval, the best method on top."""
     ordered = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
     if not ordered:
         return None
@@ -210,7 +210,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
 
 
 def cost(rows: Sequence[Row]) -> Panel | None:
-    """Plot the parts of a round's time."""
+    """Plot the time of a round by its parts (draft, verify, overhead), one bar per method."""
     recorded = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
     if not recorded:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 GROUP = "captions"
-"""Group of the suite's questions from which the curve is drawn."""
+"""Group of the vision suite's questions from whose results the Vision tab's curve is drawn."""
 CAPTION_TOKENS = 160
 """Number of tokens for the bundled target's description of six shapes and a word. Runs in the tab and recordings use
 it; a visitor's next run takes over the settings of a recording."""

@@ -29,7 +29,7 @@ TITLES = {
     "what-it-buys": "From acceptance to speed-up",
     "share": "Share this view",
 }
-"""Title of each step of both forms."""
+"""Titles of the steps of both forms of the tour, by the name of the step."""
 OUTCOMES = (
     "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
     "line) after a rejection, bonus (dashed) when every draft was accepted."
@@ -77,7 +77,7 @@ class Step:
 
 
 def read_a_round(trace: Trace) -> Step:
-    """Return step 1: the parts of a round, on a chain from a draft model."""
+    """Return step 1 of the tour: the parts of a round, shown on a chain of drafts from a draft model."""
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
@@ -96,7 +96,7 @@ def read_a_round(trace: Trace) -> Step:
 
 
 def same_text(trace: Trace, plain: Trace) -> Step:
-    """Return step 2: a greedy chain, compared with plain decoding of the same prompt."""
+    """Return step 2 of the tour: a greedy run, compared with plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
         title=TITLES["same-text"],
@@ -114,7 +114,7 @@ def same_text(trace: Trace, plain: Trace) -> Step:
 
 
 def keep_or_refuse(trace: Trace) -> Step:
-    """Return step 3: a sampled chain whose drafter has a distribution."""
+    """Return step 3 of the tour: accepting and rejecting sampled drafts, by the probabilities p and q."""
     accepted_nodes = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
     n_rejected = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
     n_accepted = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
@@ -136,7 +136,7 @@ def keep_or_refuse(trace: Trace) -> Step:
 
 
 def two_denominators(trace: Trace) -> Step:
-    """Return step 4: a tree with many nodes that are never tested."""
+    """Return step 4 of the tour: the two denominators of acceptance, on trees with many untested nodes."""
     rounds = trace.rounds
     n_accepted, n_tested, n_drafted = (
         metrics.count_accepted(rounds),
@@ -161,7 +161,7 @@ def two_denominators(trace: Trace) -> Step:
 
 
 def copying(trace: Trace) -> Step:
-    """Return step 5: prompt lookup on a text that repeats itself."""
+    """Return step 5 of the tour: prompt lookup on a text that repeats itself."""
     longest = max(len(r.path) for r in trace.rounds)
     return Step(
         title=TITLES["copying"],
@@ -179,7 +179,7 @@ def copying(trace: Trace) -> Step:
 
 
 def trees(trace: Trace) -> Step:
-    """Return step 6: a tree in which a later sibling was accepted."""
+    """Return step 6 of the tour: draft trees in which a later sibling was accepted."""
     depth, nodes = int(trace.header.params["depth"]), int(trace.header.params["nodes"])
 
     def second(r: Round, i: int) -> bool:
@@ -204,7 +204,7 @@ def trees(trace: Trace) -> Step:
 
 
 def switch(trace: Trace) -> Step:
-    """Return step 7: a change of the method during a run."""
+    """Return step 7 of the tour: a change of the method during a run."""
     at = next(r.index for r in trace.rounds if any(c.name == "method" for c in r.changes))
     before, after = trace.rounds[:at], trace.rounds[at:]
     names = before[-1].method, after[0].method
@@ -224,7 +224,7 @@ def switch(trace: Trace) -> Step:
 
 
 def acceptance_to_speedup(trace: Trace) -> Step:
-    """Return step 8: formulas of τ and speed-up, with dials, next to a recording of the oracle."""
+    """Return step 8 of the tour: formulas of τ and speed-up with adjustable values, and a recording of the oracle."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
@@ -297,9 +297,13 @@ def live_steps() -> list[dict[str, Any]]:
 
 
 def expected_tau(acceptance: float, depth: int) -> float:
-    """Return the expected tokens per round if all drafts are accepted with one probability.
+    """Return τ, the expected number of tokens per round, if every draft is accepted with the same probability.
 
-    Source: Leviathan et al. 2023, eq. 1.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1.
+
+    Args:
+        acceptance: acceptance probability of a draft, 0 to 1.
+        depth: number of drafts per round.
     """
     return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
 

@@ -28,7 +28,7 @@ class Bench(Widget):
 
     Attributes:
         state: `words`, `p`, `q` (at temperature 1, in the order of words), `tp`, `tq` (temperatures), `k` (drafts),
-            `way` (how the drafts are sampled), `rule`, `seed`, `rounds` (sampled so far).
+            `way` (how the drafts are sampled), `rule` (verifier), `seed`, `rounds` (number of rounds sampled so far).
     """
 
     state = traitlets.Dict().tag(sync=True)

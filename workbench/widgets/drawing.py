@@ -204,7 +204,7 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
 
 
 def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float, float]]:
-    """Return the lower and upper end of each point's error bar, in values; empty if the trace has none.
+    """Return the lower and upper end of each point's error bar, as values on the axis; empty if there are none.
 
     Args:
         trace: a trace of Plotly.
@@ -230,7 +230,7 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
 
 
 def _error_bars(lines: Sequence[tuple[float, float, float, float]], colour: str) -> str:
-    """Return lines between two ends, in pixels, each with a short cap at both ends."""
+    """Return the SVG of error bars (x0, y0, x1, y1) in pixels, each with a short cap at both ends."""
     path = []
     for x0, y0, x1, y1 in lines:
         if not all(math.isfinite(v) for v in (x0, y0, x1, y1)):
@@ -320,7 +320,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
 
 
 def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Return whether a line or a note belongs to a pair of axes, because a coordinate is a value on one of them."""
+    """Return whether a Plotly shape or annotation belongs to a pair of axes: it has a coordinate on one of them."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)
@@ -328,7 +328,7 @@ def _on(drawn: Any, axes: tuple[str, str]) -> bool:
 
 
 def _place(value: Any, ref: str | None, axis: Axis) -> float:
-    """Return the position in pixels of a value on an axis, or of a share of the axis if `ref` says so."""
+    """Return the position of a value on an axis, in pixels; `ref` (Plotly's `xref`, `yref`) may make it a share."""
     share = bool(ref) and ("domain" in str(ref) or ref == "paper")
     return axis.start + _number(value) * (axis.end - axis.start) if share else axis.at(value)
 

@@ -1,4 +1,4 @@
-"""Promote a head from the lab: the app drafts with a copy of the head, as with `--head`, and the run records that."""
+"""Promote a head from the lab: the app drafts with a copy of it, as with `--head`; the run's folder records that."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
     """Make the app draft with the last checkpoint of a run's head.
 
     Args:
-        run: the run.
-        runs: all runs: only one head of each kind is promoted for a target.
-        heads: folder of the copies.
+        run: training run of the head.
+        runs: all training runs; an earlier promoted head of the same kind and target is demoted.
+        heads: folder for copies of promoted heads.
         prefer_heads: function that makes the backend draft with the head.
 
     Returns:
         {"folder", "step", "switched"}: folder of the copy, step of the checkpoint, and number of running generations
-        that now draft with it.
+        that now draft with this head.
 
     Raises:
         WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.

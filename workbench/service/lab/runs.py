@@ -136,13 +136,13 @@ class LabRun:
 
     @property
     def saved_step(self) -> int:
-        """Return the step of the last saved head: losses are recorded at each step, held-out figures at checkpoints."""
+        """Return the training step of the last saved head, which is the last step with held-out figures."""
         return max(
             (points[-1][0] for tag, points in self.curves().items() if tag.startswith(TEACHER_FORCED)), default=0
         )
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
-        """Return a summary of the run as plain data. Its key `trouble` has the error and its remedy."""
+        """Return a summary of the run as a dict. Key `trouble`: error and remedy of a failed run."""
         request, state = self.record, self.state
         curves = self.curves() if curves is None else curves
         last_step = max((points[-1][0] for points in curves.values()), default=0)

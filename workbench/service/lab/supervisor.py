@@ -86,7 +86,7 @@ class Lab:
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Return the speed at which a target last generated training answers here, in tokens per second, or None."""
+        """Return a target's speed when it last generated training data here, in tokens per second; None: unknown."""
         paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -139,7 +139,7 @@ class Lab:
         return run
 
     def stop(self, run_id: Any) -> LabRun:
-        """Stop a run after its current step and a checkpoint; its process is killed if that takes over `GRACE_S`."""
+        """Stop a run after its current step and a checkpoint; kill its process if this takes more than `GRACE_S`."""
         run = self.run(run_id)
         process = run.process
         if process is not None:
@@ -170,12 +170,15 @@ class Lab:
             shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, prefer_heads: PreferHeads, on: bool = True) -> dict[str, Any]:
-        """Make the app draft with the last saved head of a run, or stop that. Return the result of `promotion.promote`.
+        """Make the app draft with the last saved head of a run; with `on` False, stop that.
 
         Args:
             run_id: id of the run.
             prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
             on: whether to draft with the head; False: stop drafting with it.
+
+        Returns:
+            {"folder", "step", "switched"}, as from `workbench.service.lab.promotion.promote`.
 
         Raises:
             WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.

@@ -64,7 +64,7 @@ export function scriptWarning(choice, catalogue) {
     other = /[^\P{L}\p{Script=Latin}]/u.test(roles.split(choice.prompt ?? "").words);
   if (now?.kind !== "bundled" || !other) return "";
   const chatTarget = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name)),
-    remedy = chatTarget ? `choose ${chatTarget.name} as target` : "start the app with --target and a model that knows this language";
+    remedy = chatTarget ? `choose ${chatTarget.name} as target` : "start the app with --target and a model for this language";
   return `${now.name} was trained on short English stories: ${remedy}.`;
 }
 

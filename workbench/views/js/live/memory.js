@@ -60,7 +60,7 @@ export function size(seen) {
     ? `${count(seen.entries)} of at most ${count(seen.bound)} ${seen.unit}, ${bytes(seen.n_bytes)} of ${bytes(seen.most_bytes)}`
     : `${count(seen.entries)} ${seen.unit}, ${bytes(seen.n_bytes)}, read only`;
   const hits = seen.asked
-    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} tokens drafted from it were accepted`
+    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} tokens drafted from the state were accepted`
     : "no look-ups yet";
   const shared = seen.shared ? " Shared by all runs of this app in which “warm” is on." : "";
   return `${seen.title}: ${room}; ${hits}.${shared}`;

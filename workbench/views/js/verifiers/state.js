@@ -21,7 +21,7 @@ export const EXAMPLES = [
   {
     name: "four tokens",
     p: [0.5, 0.3, 0.15, 0.05], q: [0.1, 0.4, 0.3, 0.2], k: 3, way: "without", rule: "recursive",
-    says: "The drafter underrates the most likely token. Every rule that uses q starts at 0.6; rules differ in the gain from more drafts.",
+    says: "The drafter underrates the most likely token. Every rule that uses q accepts a single draft with probability 0.6; the rules differ in the gain from further drafts.",
   },
   {
     name: "two tokens",
@@ -41,7 +41,7 @@ export const EXAMPLES = [
   {
     name: "flat drafter",
     p: [0.4, 0.3, 0.2, 0.06, 0.04], q: [0.2, 0.2, 0.2, 0.2, 0.2], k: 3, way: "independent", rule: "k-seq",
-    says: "q is uniform: more drafts help only by their number, and K-SEQ uses that better than sequential tests.",
+    says: "q is uniform, so drafts carry no information about p. With two or more drafts, K-SEQ accepts more often than the rule “Independent”.",
   },
 ].map((each) => ({ ...each, words: WORDS.slice(0, each.p.length) }));
 

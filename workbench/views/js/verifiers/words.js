@@ -13,7 +13,7 @@ export function boundWords({ p, q }, { k, way: sampling, words }) {
   const found = transport(p, q, k, sampling), how = sampling === "head" || sampling === "fixed" ? "These drafts" : "Drafts sampled this way";
   if (!found.set.length)
     return `${how} are never confined to a set of tokens more often than p allows: the bound is 1.`;
-  return `The bound, ${figure(found.bound)}, follows from H = ${list(found.set, words)}: ${k === 1 ? "the draft is" : "all drafts are"} in H with ${figure(found.inAll)}, but p gives H only ${figure(found.inP)}, so any exact rule must reject with ${figure(found.inAll - found.inP)}.`;
+  return `The bound, ${figure(found.bound)}, follows from H = ${list(found.set, words)}: ${k === 1 ? "the draft is" : "all drafts are"} in H with probability ${figure(found.inAll)}, but p gives H only ${figure(found.inP)}, so any exact rule must reject with probability ${figure(found.inAll - found.inP)}.`;
 }
 
 /** Compare the greedy draft (only one draft is sampled) with the bounds of sampled drafts. */
