@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 ASSETS = Path(__file__).parents[2] / "assets"
 PAGES = {
-    "screenshot-live": ("", ".wb-raceresult strong:has-text('faster')"),
+    "screenshot-live": ("", ".wb-firstraceresult strong:has-text('faster')"),
     "screenshot-vision": ("?tab=vision", ".wb:visible :text('finished: end-of-sequence token')"),
 }
 """Address of each page by file name, and the selector of an element that appears once the recording has ended."""

@@ -38,14 +38,14 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     wait_for_text(page, ".wb-go", "4 cells")
     assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no recorded sweep"
     page.click(V + ".wb-go")
-    page.wait_for_selector(V + ".wb-cell[data-state=done]", timeout=240_000)
-    page.evaluate(f"window.cells = [...document.querySelectorAll('{V}.wb-cell')]")
+    page.wait_for_selector(V + ".wb-sweepcell[data-state=done]", timeout=240_000)
+    page.evaluate(f"window.cells = [...document.querySelectorAll('{V}.wb-sweepcell')]")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
-    states = page.eval_on_selector_all(V + ".wb-cell", "cells => cells.map((c) => c.dataset.state)")
+    states = page.eval_on_selector_all(V + ".wb-sweepcell", "cells => cells.map((c) => c.dataset.state)")
     assert states == ["done"] * 4
     assert page.evaluate("window.cells.every((cell) => cell.isConnected)"), "cells are updated, not replaced"
     # by keyboard: one stop, arrows, Enter
-    page.focus(V + ".wb-cell")
+    page.focus(V + ".wb-sweepcell")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     wait_for_text(page, ".wb-card-cell dd", "prompt-lookup")
@@ -74,7 +74,7 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     assert SweepFolder(folder).sweep.axes[1].values == (0.0, 0.5)
     page = open_page(real_app + "/?tab=sweep", ready=READY)
     page.click(V + ".wb-keptsweeps button:has-text('open')")
-    page.wait_for_selector(V + ".wb-cell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")
+    page.wait_for_selector(V + ".wb-sweepcell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")
     assert page.input_value(V + ".wb-axis >> nth=1 >> input") == "0, 0.5", "the panel has the sweep's settings"
     page.set_viewport_size({"width": 390, "height": 844})
     hidden = page.eval_on_selector(V + ".wb-heat", "(grid) => grid.scrollWidth - grid.clientWidth")
@@ -109,9 +109,9 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener) -> None
         page = open_page(
             fake_app + "/?tab=sweep", ready=READY, viewport={"width": width, "height": 900}, color_scheme=scheme
         )
-        page.wait_for_selector(V + ".wb-cell[data-state=done]:visible")
+        page.wait_for_selector(V + ".wb-sweepcell[data-state=done]:visible")
         page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
-        page.click(V + ".wb-cell >> nth=1")
+        page.click(V + ".wb-sweepcell >> nth=1")
         wait_for_text(page, ".wb-card-cell dd", "0.7")
         name = page.locator(V + ".wb-card-lines .wb-seriesnames > g").filter(has_text="at measured costs").first
         name.wait_for()

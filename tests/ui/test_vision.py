@@ -139,7 +139,7 @@ def test_drafters_with_and_without_image_side_by_side(vision_app: str, open_page
     # A word, then its patches; a patch, then its words.
     captions[0].locator(".wb-token:has-text('red')").first.click()
     wait_for_text(page, ".wb-card-target em", "for “red”")
-    hot = page.locator(f"{V}.wb-card-target .wb-heat").evaluate_all(
+    hot = page.locator(f"{V}.wb-card-target .wb-patchheat").evaluate_all(
         "(all) => all.map((e) => +e.getAttribute('opacity'))"
     )
     assert hot.index(max(hot)) == 18

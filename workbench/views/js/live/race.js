@@ -135,37 +135,37 @@ export function build(parts) {
   const button = (name, text, title) =>
     (parts[name] = h("button", { type: "button", className: "wb-tool", title }, text));
   const line = (kind) => {
-    const row = h("div", { className: `wb-racelane is-${kind}` });
+    const row = h("div", { className: `wb-firstracelane is-${kind}` });
     Object.assign(row, {
-      _name: h("b"), _passes: h("small"), _text: h("span", { className: "wb-racetext" }), _fill: h("i"),
-      _rounds: h("span", { className: "wb-racerounds" }), _time: h("b", { className: "wb-racetime" }),
+      _name: h("b"), _passes: h("small"), _text: h("span", { className: "wb-firstracetext" }), _fill: h("i"),
+      _rounds: h("span", { className: "wb-firstracerounds" }), _time: h("b", { className: "wb-firstracetime" }),
     });
     row.append(
-      h("span", { className: "wb-racename" }, row._name, row._passes),
-      h("span", { className: "wb-racebar" }, row._fill, row._rounds, row._text),
+      h("span", { className: "wb-firstracename" }, row._name, row._passes),
+      h("span", { className: "wb-firstracebar" }, row._fill, row._rounds, row._text),
       row._time,
     );
     row.setAttribute("role", "listitem");
     return row;
   };
-  parts.raceLanes = h("div", { className: "wb-racelanes" }, line("plain"), line("mine"));
+  parts.raceLanes = h("div", { className: "wb-firstracelanes" }, line("plain"), line("mine"));
   parts.raceLanes.setAttribute("role", "list");
-  parts.raceSplit = h("span", { className: "wb-racesplit" });
+  parts.raceSplit = h("span", { className: "wb-firstracesplit" });
   parts.raceSplit.setAttribute("aria-hidden", "true"); // the words beside it say the same
   parts.race = h(
     "section",
-    { className: "wb-card wb-race", hidden: true },
+    { className: "wb-card wb-firstrace", hidden: true },
     parts.raceLanes,
     h(
       "div",
-      { className: "wb-raceresult" },
+      { className: "wb-firstraceresult" },
       (parts.raceHeadline = h("strong")),
       (parts.raceWords = h("span")),
-      h("span", { className: "wb-racebuttons" }, button("raceReplay", "Replay", "Show both runs again on one clock"), button("raceLive", "Run it live", "Decode this prompt now")),
+      h("span", { className: "wb-firstracebuttons" }, button("raceReplay", "Replay", "Show both runs again on one clock"), button("raceLive", "Run it live", "Decode this prompt now")),
     ),
     (parts.raceTime = h(
       "div",
-      { className: "wb-racewhere" },
+      { className: "wb-firstracewhere" },
       parts.raceSplit,
       (parts.raceShares = h("span")),
       (parts.raceWhy = h("button", { type: "button", className: "wb-link" }, "Why this fast?")),

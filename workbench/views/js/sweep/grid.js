@@ -129,7 +129,7 @@ function build(el, key, rows, columns) {
             detail = h("small"),
             button = h(
               "button",
-              { type: "button", className: "wb-cell", tabIndex: state.cells.length ? -1 : 0 },
+              { type: "button", className: "wb-sweepcell", tabIndex: state.cells.length ? -1 : 0 },
               value,
               detail,
             );
@@ -141,7 +141,7 @@ function build(el, key, rows, columns) {
   );
   table.append(h("thead", {}, head), body);
   table.addEventListener("click", (event) => {
-    const button = event.target.closest(".wb-cell");
+    const button = event.target.closest(".wb-sweepcell");
     if (!button?.dataset.id) return;
     focus(state, button);
     kit.emit(el, "wb:cell", { id: button.dataset.id });

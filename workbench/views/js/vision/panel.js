@@ -119,7 +119,7 @@ function build(el) {
     { className: "wb-pick" },
     h("label", { htmlFor: beside.id }, "Second drafter"),
     beside,
-    h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Second draft model"), besideModel),
+    h("div", { className: "wb-seconddrafter" }, h("label", { htmlFor: besideModel.id }, "Second draft model"), besideModel),
     besideNote,
   );
   el.querySelector(".wb-ask").before(box);

@@ -84,7 +84,7 @@ export function render(el, data) {
   kit.set(state.ground, { width, height });
   const over = layers({ kept: null, blocks: null, none: false, heat: null, ...data });
   kit.fit(state.veils, rows * cols, () => kit.s("rect", { class: "wb-veil" }));
-  kit.fit(state.heats, rows * cols, () => kit.s("rect", { class: "wb-heat" }));
+  kit.fit(state.heats, rows * cols, () => kit.s("rect", { class: "wb-patchheat" }));
   for (let p = 0; p < rows * cols; p += 1) {
     const at = { x: (p % cols) * UNIT, y: Math.floor(p / cols) * UNIT, width: UNIT, height: UNIT };
     kit.set(state.veils.children[p], { ...at, opacity: over.veil[p] });

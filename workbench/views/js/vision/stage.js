@@ -47,7 +47,7 @@ export function build(el, host) {
       ...[all.alerts, all.figures, all.byMethod],
       h(
         "div",
-        { className: "wb-sight" },
+        { className: "wb-imagestage" },
         h(
           "div",
           { className: "wb-sightleft" },
