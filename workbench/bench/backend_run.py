@@ -21,11 +21,14 @@ class RunBackend(Protocol):
 
     @property
     def start(self) -> Callable[..., Any]:
-        """Start a generation, see `workbench.service.Backend.start`; `is_timed=True` gives it the device to itself."""
+        """Return the function that starts a run, see `workbench.service.Backend.start`.
+
+        With `is_timed=True` the run has the device to itself.
+        """
         ...
 
     def drop_run(self, run: Any) -> None:
-        """Delete an ended run."""
+        """Delete a run that has ended."""
         ...
 
 
@@ -38,7 +41,7 @@ class BackendRun:
 
     Args:
         backend: the backend.
-        start: function that starts the run; called again after a temporary refusal.
+        start: function that starts the run; it is called again after a temporary refusal.
         stopped: function that is called often; True ends the run.
         others: function that returns whether a run other than the given one is active. If it is set, this is a
             background run, and other users' runs have priority. None: the run is queued like any other.
@@ -115,7 +118,7 @@ class BackendRun:
 
 
 def n_emitted(run: Any) -> int:
-    """Return the number of tokens of a run so far."""
+    """Return the number of tokens that a run has generated so far."""
     return 0 if run.trace is None else sum(len(r.emitted) for r in list(run.trace.rounds))
 
 

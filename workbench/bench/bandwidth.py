@@ -56,7 +56,7 @@ def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
         dtype: number format of the matrices.
 
     Raises:
-        RuntimeError: no memory for the matrices, or no product in this format.
+        RuntimeError: there is no memory for the matrices, or the device has no product in this number format.
     """
     device, side = torch.device(device), LEAST_SIDE
     while True:
@@ -68,7 +68,7 @@ def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Return the wall time of a function, including the device's own work."""
+    """Return the wall time of a call of `work` in seconds, including the work that it starts on the device."""
     synchronise(device)
     start = time.perf_counter()
     work()

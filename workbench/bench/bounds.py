@@ -1,4 +1,4 @@
-"""Limits of measurements. Only numbers, so that checking a request imports no engine."""
+"""Limits of measurements, as numbers only, so that a request can be checked without importing the engine."""
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
 """Largest numbers of lanes, prompts and repeats in one comparison."""

@@ -72,9 +72,9 @@ def check_method(
     Args:
         method: method from the registry.
         models: target in float64, with its drafter and heads.
-        prompts: token ids, or prompts with images; settings with extreme parameters are tested on the first.
+        prompts: token ids, or prompts with images; settings with extreme parameters are tested on the first prompt.
         max_new_tokens: length of greedy texts.
-        runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
+        runs: samples per setting in each sampling test; methods with trained heads, which are slower, get a third.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
         seconds: time budget, in equal shares for greedy text, the families if there are any, and sampled tokens; if it
             is too short for all tests, only a sample of settings, families and runs is tested, and the finding says so.
@@ -191,7 +191,7 @@ def check_greedy(
 ) -> Finding:
     """Compare greedy tokens with Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
-    The others, by default each parameter at each end of its range, are tested on the first prompt. Approximate methods
+    The other settings, by default each parameter at each end of its range, use the first prompt. Approximate methods
     and simulations must pass this test too; only settings that do not keep greedy text are left out
     (`ConfiguredMethod.keeps_greedy`). A method that refused every setting, or that drafted nothing in any text, has not
     been tested and fails.
@@ -227,7 +227,7 @@ def check_greedy(
 
 @dataclass(frozen=True, slots=True)
 class _Greedy:
-    """Counts of equal, compared and skipped texts and of drafted tokens; the first error, and refused settings."""
+    """Result of a greedy test: counts of equal, compared and skipped texts and of drafted tokens, and a description."""
 
     equal: int
     tried: int
@@ -335,7 +335,7 @@ def one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """Return the new token ids of greedy decoding with Transformers' `generate`. They are cached in `models.shared`."""
+    """Return the new token ids of greedy decoding with Transformers' `generate`; `models.shared` caches the result."""
     parsed = Prompt.of(prompt)
     key = ("greedy", id(models.target), *parsed.ids, max_new_tokens)
     cache = models.shared if parsed.images is None else {}

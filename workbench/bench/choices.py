@@ -1,8 +1,8 @@
 """Tests of single settings' promises: one verifier, tree builder or policy of a method, or two of them, on a target.
 
 `check` tests a method: its defaults, and all other settings in one line. Here each setting has a line of its own, so
-that the board shows the evidence for every name. They are ordered by how informative they are: each name with the first
-method that offers it, each verifier on a tree that it is exact for, other methods, and pairs.
+that the board shows the evidence for every name. The most informative settings come first: each name with the first
+method that offers it, each verifier on a tree for which it is exact, other methods, and pairs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Return the configured method that a row tests."""
+        """Return the method of this choice with the choice's values as parameters."""
         return self.method.with_params(**self.values)
 
 

@@ -192,7 +192,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return a column of the table of counts: the number of rows with a verdict."""
+    """Return the function that formats a cell of the table of counts: the number of claims with this verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -215,7 +215,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return one column of a claim: verdict, figure, and in a few words the missing requirement or the explanation."""
+    """Return the cell of a claim in one column: verdict, figure, and the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(format_figure(column["measured"]))

@@ -1,7 +1,7 @@
 """Conditions of a measurement: everything apart from the settings that changes a figure.
 
-Two figures may appear in one sweep only if these are the same: device, number formats, machine, versions, the weights
-of every model involved, and the measuring method itself. A machine is described by its processor, cores, threads,
+Two figures may appear in one sweep only if their conditions are the same: device, number formats, machine, versions,
+the weights of every model involved, and the measuring method. A machine is described by its processor, cores, threads,
 accelerator and system: two identical machines count as one. Its load is not part of the conditions; each result reports
 it.
 """
@@ -99,7 +99,7 @@ def conditions(
 def conditions_of_models(models: Models) -> Conditions:
     """Return the conditions of a measurement on loaded models: code, machine, number formats, and weights.
 
-    The entry of a model that was made in this process is None.
+    A model that was created in this process has no identifier of its weights: its entry is None.
     """
     from workbench.bench.board import commit  # imports PyTorch
 
@@ -155,7 +155,7 @@ def _dated(path: Path) -> tuple[str, int, int]:
 
 @lru_cache(maxsize=64)
 def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Return a digest of files with their sizes and dates; cached by these, so that changed files are read again."""
+    """Return a digest of the contents of files, given as (path, size, date); the cache notices changed files."""
     digest = hashlib.sha256()
     for path, n_bytes, changed in files:
         digest.update(f"{Path(path).name} {n_bytes} ".encode())

@@ -21,7 +21,7 @@ DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_
 
 
 def weights_of(*models: Any) -> int:
-    """Return the bytes of the parameters of models; shared parameters count once."""
+    """Return the size of the parameters of these models in bytes; parameters that models share count once."""
     tensors = {p.data_ptr(): p.numel() * p.element_size() for m in models if m is not None for p in m.parameters()}
     return sum(tensors.values())
 

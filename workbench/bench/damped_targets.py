@@ -42,11 +42,11 @@ class Shape:
         name: name in tables.
         hidden: width of the residual stream.
         inner: width of the MLP.
-        layers: decoder layers.
-        heads: query heads.
-        kv_heads: key–value heads.
-        vocabulary: tokens.
-        draft_layers: number of first layers that draft.
+        layers: number of decoder layers.
+        heads: number of query heads.
+        kv_heads: number of key–value heads.
+        vocabulary: number of tokens in the vocabulary.
+        draft_layers: number of first layers that form the drafter.
     """
 
     name: str
@@ -80,8 +80,8 @@ def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context:
 
     Args:
         shape: shape of the target.
-        device: device of both.
-        dtype: dtype of their weights.
+        device: device of both models.
+        dtype: dtype of the weights of both models.
         context: longest sequence, in tokens.
     """
     target, context = random_target(shape, device, dtype), max(context, PROMPT_TOKENS + SEARCH_TOKENS)
@@ -101,7 +101,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
     Args:
         shape: shape of the target.
         device: device of the target.
-        dtype: dtype of its weights.
+        dtype: dtype of the target's weights.
         seed: seed of the device's generator. The weights differ between kinds of devices.
     """
     with torch.device("meta"):

@@ -39,10 +39,11 @@ class Recomputation:
     """Plain decoding of the next token, in one way of computing it.
 
     Attributes:
-        how: name of the way: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
-        token: the token it generates.
-        gap: logit of that way's token minus the logit of the run's token; 0 if they are the same.
-        lead: logit of plain decoding's token minus the logit of the run's token: comparable between ways.
+        how: name of the way of computing: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
+        token: the token that plain decoding generates when computed in this way.
+        gap: logit of `token` minus the logit of the run's token; 0 if they are the same token.
+        lead: logit of step-by-step plain decoding's token minus the logit of the run's token, both computed in this
+            way. Leads are comparable between ways.
     """
 
     how: str
@@ -62,10 +63,10 @@ class Difference:
         run_text: text of `run`.
         plain: token of plain decoding.
         plain_text: text of `plain`.
-        readings: plain decoding from this prefix, in several ways.
+        readings: next token of plain decoding after the equal prefix, computed in several ways.
         rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.
-        verdict: "numerics" or "bug".
+        verdict: "numerics" if rounding explains the difference, else "bug".
     """
 
     at: int
@@ -105,7 +106,7 @@ class Diagnosis:
     """Comparison of a run with plain decoding.
 
     Attributes:
-        verdict: "identical", "numerics" or "bug" (one such position is enough).
+        verdict: "identical"; "bug" if any position has this verdict; else "numerics".
         method: registry name of the run.
         dtype: number format of the target.
         tokens: number of tokens of the run.
@@ -132,7 +133,7 @@ class Diagnosis:
 def diagnose(
     models: Models, method: ConfiguredMethod, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
 ) -> Diagnosis:
-    """Run a method greedily, and examine its text."""
+    """Run a method greedily, and compare its text with plain decoding, position by position."""
     request = Request(prompt, method, max_new_tokens=max_new_tokens, image_inputs=images)
     return examine(models, Engine(models).generate(request), images)
 

@@ -1,7 +1,8 @@
 """Drafters with a chosen acceptance rate: a random model, the target with noise added to its weights, an exact copy.
 
-They make the comparison of implementations independent of a drafter's quality. At rate 0 every draft is rejected, at 1
-every draft is accepted, and both implementations draft with the same model, number format and draft length.
+These drafters make a comparison of implementations independent of a drafter's quality. At rate 0 every draft is
+rejected, at rate 1 every draft is accepted. The workbench and Hugging Face's `generate` draft with the same model,
+number format and draft length.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def bare_copy(model: Any, packed: bool | None = None) -> Any:
 
     Args:
         model: model to copy.
-        packed: whether its linear layers are our packed ones or transformers' own; None: as in `model`.
+        packed: True: with the workbench's packed linear layers; False: with those of transformers; None: as in `model`.
     """
     shared_copy = type(model)(model.config).to(device=model.device, dtype=model.dtype)
     shared_copy.load_state_dict(model.state_dict())

@@ -1,8 +1,8 @@
 """The board of drafting heads: all heads trained for one target, on the same prompts, compared with plain decoding.
 
 The facts about a head's training are in its folder. The board's rows contain the runs; every figure is computed from
-them when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that they are
-compared on one machine.
+the runs when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that all heads
+run on one machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 
 def settings_by_head(models: Models) -> dict[str, ConfiguredMethod]:
-    """Return the method and setting for each kind of head of the models: the first method that declares one."""
+    """Return for each kind of head of the models the setting to measure, from the first method that declares one."""
     settings: dict[str, ConfiguredMethod] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
@@ -55,7 +55,7 @@ def measure(
     tokens: int = TOKENS,
     progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
-    """Measure all heads of the models; return None if Ctrl-C ended it.
+    """Measure all heads of the models, and return the board's row; None if Ctrl-C ended the measurement.
 
     Args:
         models: the target with its heads.

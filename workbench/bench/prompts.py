@@ -28,12 +28,12 @@ class BenchPrompt:
         name: short name in reports.
         group: kind of the requested text; rows are also reported by group.
         prompt: the text.
-        chat: whether it is a user's message, to which the tokenizer's chat template is applied if there is one.
+        chat: whether the prompt is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.
         question: number of the question that the prompt belongs to, if its suite numbers them.
         turn: index of the message in the conversation, from 0.
-        category: the suite's own category, if that is finer than `group`.
+        category: category that the suite gives to the prompt, if it is finer than `group`.
         answer: right answer: the last number of a text, or its first JSON object; empty if a program cannot check it.
     """
 
@@ -49,7 +49,7 @@ class BenchPrompt:
     answer: str = ""
 
     def encode(self, tokenizer: Any) -> list[int]:
-        """Return token ids, with the chat template if the prompt is a message and the tokenizer has one."""
+        """Return the prompt's token ids; a user's message gets the tokenizer's chat template if there is one."""
         turns = [*self.before, self.prompt]
         if self.chat and getattr(tokenizer, "chat_template", None):
             messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
