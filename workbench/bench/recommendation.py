@@ -152,7 +152,8 @@ class Recommendation:
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
             sentences.append(
-                f"{self.disturbed} plain {runs} left out: far slower than the other runs, due to other load on the machine."
+                f"{self.disturbed} plain {runs} left out: far slower than the other runs, because of other work on the "
+                "machine."
             )
         if self.refused:
             sentences.append(

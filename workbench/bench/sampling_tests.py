@@ -1,4 +1,4 @@
-"""Tests of sampled tokens against the target's exact joint distribution, for each setting that promises exactness."""
+"""Tests of sampled tokens against the target's exact joint distribution, one test per setting of a method."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Run:
 
 
 def rotate(items: Sequence[T], number: int) -> list[T]:
-    """Return the items in cyclic order, starting one later in each turn.
+    """Return the items in cyclic order, starting with the item at index `number` (modulo the number of items).
 
     Example:
         >>> [rotate("ABC", n) for n in range(3)]
@@ -120,7 +120,7 @@ def fingerprint(*values: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a dataclass as plain values, anything else as text."""
+    """Return a dataclass as plain values, and any other object as text."""
     names = getattr(value, "__dataclass_fields__", None)
     return str(value) if names is None else {name: getattr(value, name) for name in names}
 
@@ -133,7 +133,8 @@ class JsonLines(Generic[R]):
 
     Args:
         path: the file; created with the first result.
-        settings: everything else that affects a result. Results with other settings stay in the file and do not count.
+        settings: everything apart from the cell that affects a result. Results with other settings stay in the file and
+            do not count.
         encode: function that returns a result as plain JSON.
         decode: the inverse of `encode`.
 
@@ -268,7 +269,7 @@ class Study(Generic[C, R]):
         results: results by the cell's key, in the order in which they became known.
         failures: messages of errors by contender. An error itself would keep the failed cell's tensors in memory.
         total: number of cells to measure; None if an iterator chooses them.
-        done: number of these that are measured, failed or left out.
+        done: number of these cells that are measured, failed or left out.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class Study(Generic[C, R]):
         self.done, self._taken, self._is_exhausted, self._start, self._first = 0, 0, False, 0.0, 0
 
     def load(self) -> list[C]:
-        """Read stored results of the cells; return the cells whose results are new here."""
+        """Read the stored results of the cells; return the cells whose results were not read before."""
         return [cell for cell in self._cells if self._is_new(cell)] if isinstance(self._cells, Sequence) else []
 
     def run(
@@ -322,7 +323,7 @@ class Study(Generic[C, R]):
 
     @property
     def left_s(self) -> float | None:
-        """Return the estimated seconds left, from the cells since the clock was started; None before one is done."""
+        """Return the estimated seconds left, from the cells since the clock was started; None before the first cell."""
         n = self.done - self._first
         if self.total is None or n <= 0:
             return None
@@ -333,7 +334,7 @@ class Study(Generic[C, R]):
         self._start, self._first = time.monotonic(), self.done
 
     def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:
-        """Yield the runner's events, as a generator, which can be closed."""
+        """Yield the runner's events, as a generator, so that closing it ends the runner."""
         yield from self._runner(self._remaining(), stopped)
 
     def _remaining(self) -> Iterator[C]:
@@ -352,7 +353,7 @@ class Study(Generic[C, R]):
         self._is_exhausted = True
 
     def _is_new(self, cell: C) -> bool:
-        """Read the stored result of a cell; return whether there is one that was not read before."""
+        """Read the stored result of a cell; return whether the store has a result that was not read before."""
         key = self._key(cell)
         if self._store is None or key in self.results or (result := self._store.load(cell)) is None:
             return False

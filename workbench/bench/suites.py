@@ -151,7 +151,7 @@ def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPro
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """Return the prompts that fit the context with their answers, their token ids, and the numbers left out by reason.
+    """Return the prompts that fit the context with their answers, their token ids, and the omitted number by reason.
 
     Raises:
         PromptError: no prompt fits.
@@ -200,10 +200,10 @@ def bench_forced_acceptance(
     levels: Sequence[float] = FORCED_LEVELS,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Compare `draft-model` with Hugging Face's assisted generation: same models, dtype and draft length.
+    """Compare `draft-model` with Hugging Face's assisted generation, with the same models, dtype and draft length.
 
     The drafter is a random small model (acceptance about 0), copies of the target with noise in their weights, or an
-    exact copy (acceptance 1). Rows are reported by level.
+    exact copy (acceptance 1). The report has a group of rows for each level.
     """
     ids = [p.encode(models.tokenizer) for p in prompts]
     plan = dataclasses.replace(plan, against_hf=True)

@@ -62,14 +62,14 @@ LOGIT_STD = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A verifier on drafts of one kind."""
+    """Case to time: a verifier on drafts of one kind."""
 
     verifier: Verifier
     kind: Sampling
 
 
 def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """Return the cases that can be timed without a model (each rule on each supported draft), and the other names."""
+    """Return the cases (a rule on a supported kind of draft) that need no model, and the verifiers that need one."""
     runnable, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
@@ -232,7 +232,7 @@ def run_suite(
 
 
 def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
-    """Return a rule's share of a target's forward pass, at the target's vocabulary; None if that was not measured."""
+    """Return (time of a rule) / (time of a target's forward pass); None if the target's vocabulary was not measured."""
     s = row["seconds"].get(str(forward["vocabulary"]))
     return None if s is None else s / forward["seconds"]
 
@@ -242,7 +242,7 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the report as a table: one row per rule, milliseconds per vocabulary, and shares of the forward passes."""
+    """Return a Markdown table of the report, with a row per rule: ms by vocabulary, and shares of forward passes."""
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
@@ -264,7 +264,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: the table, the machine, and the rules that take more than `MAX_SHARE` of a forward pass."""
+    """Return the board as Markdown: table, machine, and rules that take more than `MAX_SHARE` of a forward pass."""
     lines = [
         "# Cost of verifiers",
         "",

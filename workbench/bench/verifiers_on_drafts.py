@@ -54,7 +54,7 @@ class TextDistributions:
 
 @dataclass(frozen=True)
 class _Recorder(Lossless):
-    """Exact verifier that calls a function with each verification and its decision on it."""
+    """Exact verifier that calls a function with each verification (the draft to verify) and its own decision."""
 
     record: Callable[[Verification, AcceptanceDecision], None] = field(default=lambda v, decision: None, compare=False)
 
@@ -117,7 +117,7 @@ def distributions_of(
 
 
 def expected_tokens(decision: AcceptanceDecision) -> float:
-    """Return the expected tokens of a round with a given chain: accepted drafted tokens and one target token."""
+    """Return the expected tokens of a round with a given chain: accepted draft tokens, and one token of the target."""
     return 1 + float(decision.accept.double().cumprod(0).sum())
 
 
@@ -154,7 +154,7 @@ def expected_tau(
 
 
 def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:
-    """Return the probability that a position accepts one of its drafts, averaged over positions.
+    """Return the probability that one of several drafts for a position is accepted, averaged over positions.
 
     Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
     is sampled. Setups with the same sampling get the same drafts.

@@ -1,4 +1,4 @@
-"""Kinds of work: prompt suites for choosing a drafter, of bundled prompts that no bundled model was trained on.
+"""Kinds of work: suites of bundled prompts for choosing a drafter. No bundled model was trained on these prompts.
 
 `workbench.training.workload_prompts` writes the file: held-out problems of the generators, and hand-written prompts.
 Four kinds also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
@@ -31,7 +31,7 @@ SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_
 
 
 def bundled_prompts(name: str) -> list[BenchPrompt]:
-    """Return the bundled prompts of a kind, or of all.
+    """Return the bundled prompts of one kind of work, or of all kinds.
 
     Args:
         name: `WORK`, or one of `KINDS`.
