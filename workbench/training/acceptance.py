@@ -6,8 +6,8 @@ were replaced by such samples, as in a real draft. Both models are frozen: their
 head is trained on them.
 
 Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens are replaced, labels are
-soft, rejections have weight 6. There all answers are sampled from the target. Here each answer has its own temperature,
-which both distributions use.
+soft, rejections have weight 6. In the paper, all answers are sampled from the target. Here each answer has its own
+temperature, which both distributions use.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class Drafts:
     """Drafts as training data of the acceptance head.
 
     Attributes:
-        states: the draft model's last hidden state after each draft.
-        accept_probs: probability that the target accepts each draft, min(1, p / q).
-        answers: number of answers that contain these drafts.
+        states: the draft model's last hidden state after each drafted token, float [N, D].
+        accept_probs: probability that the target accepts each drafted token, min(1, p / q), float [N].
+        answers: number of answers that contain these drafted tokens.
     """
 
     states: Float[Tensor, "N D"]
@@ -118,7 +118,7 @@ class Drafts:
 
 
 def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the head and write it to `options.folder`; return its figures, and further facts for its card.
+    """Train the acceptance head, write it to `options.folder`, and return its figures and facts for the model card.
 
     Raises:
         ParameterError: there is no draft model, or there are too few answers.
@@ -196,7 +196,7 @@ def sweep(
     report: Report,
     risks: Sequence[float] = RISKS,
 ) -> list[dict[str, Any]]:
-    """Generate at temperature 1 with every head and threshold, and with fixed draft lengths.
+    """Generate texts at temperature 1 with every head at every threshold, and with fixed draft lengths.
 
     Args:
         models: target and draft model.
@@ -204,8 +204,8 @@ def sweep(
         prompts: token ids.
         tokens: length limit of a generation.
         config: configuration of the heads.
-        report: progress lines.
-        risks: thresholds.
+        report: function that receives progress lines.
+        risks: thresholds; drafting stops when the probability that a drafted token is rejected exceeds the threshold.
 
     Returns:
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per
@@ -239,14 +239,19 @@ def sweep(
 
 
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a setting is on the Pareto front: no other is as good in both figures and better in one."""
+    """Return whether a setting is on the Pareto front: no other one is as good in both figures and better in one.
+
+    Args:
+        row: `discarded` and `passes` of the setting, both better if smaller.
+        rows: these figures of all settings.
+    """
     figures = row["discarded"], row["passes"]
     all_figures = [(r["discarded"], r["passes"]) for r in rows]
     return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
 def make_held_out_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
-    """Return prompts of the generators' held-out problems; the tasks take turns."""
+    """Return the token ids of `n` prompts, held-out problems of the generators; the tasks take turns."""
     streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
     return [encode_message(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
@@ -256,7 +261,9 @@ def _is_held_out(n: int) -> bool:
 
 
 def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
-    """Return the cross-entropy of soft labels, weighted higher for rejections, divided by the sum of the weights.
+    """Return the weighted mean cross-entropy of predicted acceptance (logits) and soft labels (`accept_probs`).
+
+    The share 1 − label of each drafted token, a rejection, has weight `weight`; the share label has weight 1.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
@@ -300,7 +307,10 @@ def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str,
 
 @torch.no_grad()
 def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
-    """Return a reliability table, one row per fifth of the range: drafts, mean predicted and mean true probability."""
+    """Return a reliability table of acceptance probabilities, with a row for each fifth of the range from 0 to 1.
+
+    A row is [number of drafts, mean predicted probability, mean true probability].
+    """
     probs = calibrated_probs(net(held.states), weight)
     bin_index = (probs * BINS).long().clamp_max(BINS - 1)
     bins = [bin_index == i for i in range(BINS) if (bin_index == i).any()]
@@ -374,7 +384,7 @@ def sample_drafts(
 
 
 def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
-    """Return a model's logits and last hidden states over a text, in float32."""
+    """Return a model's logits and last hidden states at each token of a text, in float32."""
     logits, hidden = [], []
     for output in forward_text(runner, ids):
         logits.append(output.logits[0].float())
@@ -383,7 +393,7 @@ def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of the head's card below its title."""
+    """Return the text of the acceptance head's model card below the title, as Markdown."""
     config, figures, held_figures = model.config, model.figures, model.figures["held"]
     net = config["net"]
     rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
@@ -415,7 +425,7 @@ With that weight, as the policy uses them, the odds of acceptance are {weight:g}
 
 
 def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
-    """Return the section of the card on the sweep; empty without one."""
+    """Return the model card's section on the threshold sweep; empty if there was no sweep."""
     if not rows:
         return ""
     cells = [

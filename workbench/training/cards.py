@@ -37,7 +37,7 @@ class TrainedModel:
     """A trained model, the input of its card.
 
     Attributes:
-        name: name of its folder, and the card's title.
+        name: name of the model's folder, and title of the card.
         config: `config.json`.
         figures: `training.json`: figures measured during training.
         evaluation: `evaluation.json`; empty if there is none.
@@ -80,7 +80,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
 
 
 def write_storage_section(folder: Path) -> None:
-    """Rewrite the section on the int8 checkpoint in the card of the model in a folder, if it has a card."""
+    """Rewrite the section on the int8 checkpoint in a model's card; do nothing if the folder has no card."""
     path = folder / "README.md"
     if path.is_file() and (folder / "training.json").is_file():
         text = path.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
@@ -88,7 +88,7 @@ def write_storage_section(folder: Path) -> None:
 
 
 def storage_section(model: TrainedModel) -> str:
-    """Return the last section of a card, on an int8 checkpoint with measured figures; empty for other models."""
+    """Return the last section of a model's card: measured figures of the int8 checkpoint; empty if there are none."""
     stored = model.config.get(STORED, {})
     if not (measured := stored.get("measured")):
         return ""
@@ -107,7 +107,7 @@ def storage_section(model: TrainedModel) -> str:
 
 
 def _count(measured: Figures) -> int:
-    """Return the value of `--measure` with which the figures were measured."""
+    """Return the value of the option `--measure` with which these figures were measured: a number of prompts."""
     return measured["prompts"] if "tau" in measured else measured["each"]
 
 
@@ -159,7 +159,7 @@ def runs_of(figures: Figures) -> list[Figures]:
 
 
 def losses_of(figures: Figures) -> str:
-    """Return the smoothed losses at the end of a run: "loss 1.234, exit 2.345"."""
+    """Return the smoothed losses at the end of a run as text, for example "loss 1.234, exit 2.345"."""
     return ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
 
 
@@ -169,7 +169,7 @@ def steps_of(figures: Figures) -> str:
 
 
 def minutes_of(figures: Figures) -> str:
-    """Return a run's duration, in whole minutes."""
+    """Return a run's duration in whole minutes, as text."""
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 

@@ -66,7 +66,7 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
 def build_documents(
     folder: Path, tokens: int, seed: int, report: Report = print
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Generate and collect the documents of the mixture.
+    """Generate and collect the documents of the training mixture.
 
     Returns:
         The shuffled training documents, and held-out documents by group.
@@ -138,7 +138,7 @@ def pack_corpus(
         tokenizer: The tokenizer.
         documents: Training documents, for `train.bin`.
         held: Held-out documents by group.
-        out: Folder.
+        out: Output folder.
         seed: Seed of `exact.bin` (see `exact_documents`).
         report: Function that receives progress lines.
     """

@@ -53,7 +53,7 @@ class EvaluateOptions:
 def answer_tasks(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
 ) -> list[GradedAnswer[Instance]]:
-    """Return greedy answers to held-out instances; one that does not end by itself is wrong.
+    """Return the model's graded greedy answers to held-out problems; an answer without an end token is wrong.
 
     Args:
         model: The model.
@@ -76,7 +76,7 @@ def answer_tasks(
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
-    """Measure the bundled models and write the figures to `options.out` and the model cards."""
+    """Measure the bundled models; write the figures to `options.out`, and the model cards."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target = load_target(options.target)

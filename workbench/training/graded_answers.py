@@ -24,7 +24,7 @@ class GradedAnswer(Generic[P]):
     Attributes:
         problem: the problem.
         text: the answer.
-        is_right: whether it is right.
+        is_right: whether the answer is right.
     """
 
     problem: P
@@ -33,7 +33,7 @@ class GradedAnswer(Generic[P]):
 
 
 def grade(problems: Sequence[P], texts: Sequence[str], is_right: Callable[[P, str], bool]) -> list[GradedAnswer[P]]:
-    """Return the graded answers to problems."""
+    """Return each problem with its answer, and whether `is_right` accepts the answer."""
     return [GradedAnswer(problem, text, is_right(problem, text)) for problem, text in zip(problems, texts, strict=True)]
 
 

@@ -1,6 +1,6 @@
 """One command for a head: answers of the target, their hidden states, training, evaluation and model card.
 
-Each part continues where it was stopped, so after an interruption the same command finishes the run.
+Each part continues where it was stopped. After an interruption, the same command finishes the run.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, target_heads: int) -> int:
-    """Return the target's number of attention heads, or the next lower number that gives heads of an even size.
+    """Return the number of attention heads for a layer: the target's, or the next lower number that gives an even size.
 
     Raises:
         ParameterError: no number of heads divides the width.
@@ -217,7 +217,10 @@ def _heads(width: int, target_heads: int) -> int:
 
 
 def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
-    """Return the options for training a kind of head: those of the same names, and layers by the target's depth."""
+    """Return the training options of a kind of head.
+
+    Options with the same name in the pipeline are copied; numbers of layers are shares of the target's depth `layers`.
+    """
     cls = options_class(kind)
     shared = {field.name for field in dataclasses.fields(cls)} & vars(options).keys() - {"out", "resume", "ffn"}
     values = {name: getattr(options, name) for name in shared if name != "loss" or options.loss}
@@ -226,7 +229,7 @@ def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
 
 
 def pipeline_options(kind: str) -> type:
-    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
+    """Return the options class of the recipe of a kind of head: `PipelineOptions` and the kind's own options."""
     cls = options_class(kind)
     types, docs, base = types_of(cls), docs_of(cls), vars(ChatHeadOptions())
     own = [name for name in own_options(cls) if name not in cls.depth_shares]

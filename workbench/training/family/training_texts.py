@@ -39,10 +39,14 @@ NextBatch = Callable[[int], tuple[list[Dialogue], int]]
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
-    """Return the readings with answers of this kind; for the drafter's own texts, all readings, for their prompts.
+    """Return the indices of the training readings whose answers come from a source of training texts.
+
+    Args:
+        readings: the stored hidden states.
+        source: one of `SOURCES`; if the drafter generates the texts, readings are selected for their prompts.
 
     Raises:
-        ParameterError: `source` is not a kind of text, or there is no answer of this kind.
+        ParameterError: the source does not exist, or no answer comes from it.
     """
     if source not in SOURCES:
         raise ParameterError(
@@ -83,7 +87,7 @@ class OwnTexts:
     seed: int
 
     def write(self, epoch: int, n: int) -> list[Dialogue]:
-        """Generate n texts, each no longer than the target's answer to its prompt; `epoch` counts the calls."""
+        """Generate `n` texts, each at most as long as the target's answer to its prompt; `epoch` counts the calls."""
         rng = np.random.default_rng((self.seed, epoch))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, limits = list[list[int]](), list[int]()
@@ -118,7 +122,7 @@ def sample_continuations(
         draft_vocabulary: draft vocabulary of the drafter.
         prompts: token ids.
         limits: length limit of each continuation, in tokens.
-        end_tokens: tokens that end a text; they are part of it.
+        end_tokens: tokens that end a text, and are part of it.
         uniforms: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
             distribution exceeds `uniforms[:, i]`.
     """

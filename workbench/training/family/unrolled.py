@@ -1,8 +1,8 @@
 """Training on the target's distributions in multi-step drafts, as in real drafting.
 
 Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
-the target's distribution of the same token. A layer that reads its own states is unrolled over them, with the true
-tokens as input.
+the target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
+inputs are its states of the step before, with the embeddings of the true tokens.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Batch(NamedTuple):
     """Padded answers, with the data for drafts after their positions.
 
     Attributes:
-        rows: indices of the readings.
-        ids: token ids.
-        embeds: the target's input embeddings of the tokens.
-        features: the target's features at the tokens.
-        answer: positions whose feature predicts a token of the answer.
-        target_tokens: the target's most probable next token at each of these positions; −1 at others.
+        rows: indices of the readings, B numbers.
+        ids: token ids, int64 [B, n].
+        embeds: the target's input embeddings of the tokens, float [B, n, D].
+        features: the target's features at the tokens, float [B, n, D].
+        answer: positions whose feature predicts a token of the answer, bool [B, n].
+        target_tokens: the target's most probable next token at the positions of `answer`, −1 elsewhere, int64 [B, n].
     """
 
     rows: list[int]
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
     @property
     def flat_index(self) -> Int[Tensor, "B n"]:
-        """Return the index of each position, counted through all answers."""
+        """Return the index of each position, counted from 0 through all answers of the batch."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
@@ -108,8 +108,9 @@ def train_drafts(
     Args:
         setup: training setup.
         net: the drafter.
-        drafts: yields the drafter's states, and the positions to compare them with.
-        logits: function that computes logits over the draft vocabulary from its states.
+        drafts: function that yields for each draft step the drafter's states, and the positions whose target
+            distributions they should match.
+        logits: function that computes logits over the draft vocabulary from the drafter's states.
         shares: weight of each step's loss.
         on_progress: function that is called before each training step with the finished share of the run.
         facts: further entries of the configuration.
@@ -166,9 +167,11 @@ def unroll_steps(
     answer: Bool[Tensor, "B n"],
     n: int,
 ) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
-    """Yield for each draft step the states after all m = n − 1 pairs, and whether a token of an answer follows.
+    """Yield for each draft step the layer's states, and whether each state predicts a token of an answer.
 
-    The state of step i after the pair at s predicts the token at s + 2 + i, as the feature at s + 1 + i does.
+    There are m = n − 1 states per text. The input of step 0 at position s is a pair: the layer input at s, and the
+    embedding of the token at s + 1. The state of step i at s predicts the token at s + 2 + i, as the target's feature
+    at s + 1 + i does.
     """
     for step, state in enumerate(
         unroll(net, lambda step: shift_left(embeds, step + 1)[:, :-1], layer_inputs[:, :-1], n)
