@@ -35,8 +35,9 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
         n: problems per task, or scenes per style of drawing with all questions about each.
 
     Returns:
-        each (`n`), answers, same_text (answers with the same text in both forms), right [before, after], gained and
-        lost (answers that are right in one form only), and the machine.
+        `each` (equal to `n`), `answers` (their number), `same_text` (number of answers with the same text in both
+        forms), `right` [before, after], `gained` and `lost` (numbers of answers that are right in one form only), and
+        `machine`.
 
     Raises:
         ModelError: there are no problems for such a model.

@@ -110,7 +110,7 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
 
 
 def folders_of(target: str) -> dict[str, str]:
-    """Return the name of the folder of each of a target's drafters, by kind: "drafter" (draft model), "eagle", …"""
+    """Return the folder names of a target's drafters by kind: "drafter" (a draft model), or a kind of head."""
     heads = [kind for kind, head in registry.heads().items() if head.recipe in RECIPES]
     return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
 

@@ -193,8 +193,8 @@ def agreement(
         batches: dialogues.
         head: LM head of drafter and target.
         image_mode: mode of processing images that `FeatureNet.build_inputs` accepts.
-        is_target_token: for a `head` with a reduced vocabulary: function that returns whether tokens of `head` are the
-            most probable tokens of the target's full vocabulary.
+        is_target_token: for a `head` with a reduced vocabulary: function (indices of tokens in `head` [N], features
+            [N, D]) → whether each token is the most probable token of the target's full vocabulary.
     """
     matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:

@@ -42,14 +42,14 @@ CHAT_TEMPLATE = (
 def language_config(
     tokenizer: PreTrainedTokenizerFast, hidden: int = 256, layers: int = 5, inner: int = 512
 ) -> LlamaConfig:
-    """Return the shape of a language model that answers questions about scenes."""
+    """Return the configuration of a language model that answers questions about scenes."""
     return llama_config(tokenizer, hidden, layers, max(2, hidden // 64), inner)
 
 
 def vision_language_config(
     tokenizer: PreTrainedTokenizerFast, vision: SiglipVisionConfig, language: LlamaConfig
 ) -> LlavaConfig:
-    """Return the LLaVA configuration of a tower and a language model with a two-layer projector."""
+    """Return the LLaVA configuration with a vision tower, a two-layer projector and a language model."""
     ends: dict[str, Any] = {name: getattr(language, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return LlavaConfig(
         vision_config=vision,
@@ -64,7 +64,7 @@ def vision_language_config(
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """Return the processor: images of any size become 64 × 64, a placeholder becomes 64 vision tokens."""
+    """Return the processor, which scales images to 64 × 64 pixels and expands a placeholder to 64 vision tokens."""
     image_processor = SiglipImageProcessorPil(
         size={"height": SIDE, "width": SIDE},
         resample=3,

@@ -100,7 +100,7 @@ class SceneQuestions:
 
     Attributes:
         turns: For each scene the questions with their plain answers.
-        chained: For each scene, whether its questions are one conversation.
+        chained: For each scene, whether its questions form one conversation.
         with_image: For each scene, whether the sequence contains the image.
         named_objects: For each question, the objects that it names.
     """
@@ -170,7 +170,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of language model, projector and reader, and the tower's optimizers with lower rates."""
+    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
     trunk = model.model
     others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -187,7 +187,7 @@ SHARPNESS = 16.0
 
 
 def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
-    """Return the embeddings of the first tokens of the words for colours and for shapes, [words, D] each."""
+    """Return for "colour" and "shape" the embeddings of the words' first tokens, [words, D]."""
     embedding = model.model.language_model.embed_tokens
     return {
         aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in names]))
@@ -196,7 +196,9 @@ def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGe
 
 
 def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: PatchLabels) -> Tensor:
-    """Return the cross-entropy of colours and shapes, from cosines of patches and words; items have equal weights.
+    """Return the cross-entropy of colours and shapes, predicted by the cosines between patches and words.
+
+    All items of a scene have equal weights.
 
     Args:
         vision: The projector's output for the patches, [n, 64, D].
@@ -215,7 +217,7 @@ def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: Patc
 
 
 def train_vision(options: VisionOptions, report: Report) -> RunResult:
-    """Train the model and write it to `options.out`."""
+    """Train the vision-language model and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_vision_model(options)
