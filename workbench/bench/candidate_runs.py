@@ -28,7 +28,7 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of the time after which no further method is warmed up."""
+"""Share of the measuring time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
 """Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
 IMPLAUSIBLE_FACTOR = 1.5
@@ -36,7 +36,7 @@ IMPLAUSIBLE_FACTOR = 1.5
 many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
 room for noise."""
 REPEAT_CONTEXT = 3
-"""Number of preceding tokens that must match for a token to count as repeated."""
+"""Number of preceding tokens that are looked up in the earlier text, to predict the next token."""
 
 RunGenerator = Generator[str, None, Sample]
 """A run as a generator: it yields the reasons for waiting, and returns its sample."""

@@ -278,7 +278,7 @@ class _Greedy:
 
 
 TRIAL, LEAST = 16, 96
-"""Number of runs for measuring the time of one, and the smallest number of runs that makes a useful test."""
+"""Number of trial runs that measure the time of a run, and the smallest number of runs that makes a useful test."""
 
 
 def affordable_runs(

@@ -32,7 +32,7 @@ from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 KINDS = ("verifier", "grower", "policy")
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 TEXTS, TOKENS, CELLS = 6, 48, 16
-"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for their
+"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for all
 positions in the cumulative distribution."""
 
 

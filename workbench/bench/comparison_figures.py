@@ -245,7 +245,7 @@ METRICS = {
     "acceptance_rate": "accepted / tested",
     "tokens_per_second": "tokens per second",
 }
-"""Metrics of a cell, with their descriptions."""
+"""Metrics of a cell of a sweep, with their descriptions."""
 THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},

@@ -44,7 +44,10 @@ WORDS = {
 }
 
 Conditions = dict[str, Any]
-"""measuring, at_once, device, dtype, drafter_dtype, machine, versions, and weights: a fingerprint by model."""
+"""Conditions by name: measuring, at_once, device, dtype, drafter_dtype, machine, versions, and weights.
+
+`weights` has a fingerprint of each model's weights, by the name of the model.
+"""
 
 
 def conditions(

@@ -19,7 +19,7 @@ from workbench.models.loading import Models
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
-"""Reasons why a test without errors still fails: it tested nothing."""
+"""Reasons why a test without errors fails: the method never ran, or it never drafted, so that nothing was tested."""
 
 
 @dataclass(frozen=True, slots=True)

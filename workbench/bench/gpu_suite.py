@@ -31,7 +31,7 @@ from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)
-"""Shares of the target's tokens that the drafter should predict: as in an average pair of models, and in a good one."""
+"""Shares of the target's tokens that the drafter should predict: as in average pairs of models, and in good pairs."""
 HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
 """Rows of the first table: plain decoding and the draft model, here and in transformers."""
 PROMPTS, PROMPT_TOKENS = 4, 200

@@ -28,8 +28,10 @@ from workbench.models.machine import describe
 from workbench.models.weight_files import count_weights
 
 BOARD, SUITE = "heads", "on-policy"
-"""Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
-used, a tree if they have one."""
+"""Name of the board, and key in `Method.suites` under which methods declare how their heads are measured.
+
+The last entry is used, in which a method drafts a tree if it can.
+"""
 TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
 """Tokens per run, warm-up tokens per method, and number of draft positions on the board."""
 DEFAULT_BATCH_SIZE = 16

@@ -11,9 +11,9 @@ from workbench.trace.speedup import Estimate, speedup
 
 PLAIN = "autoregressive"
 Key = tuple[tuple[str, int], int]
-"""Kind and number of a prompt, and the repeat."""
+"""Key of a run: ((kind of the prompt, number of the prompt), repeat)."""
 Runs = Mapping[Key, Sequence[float]]
-"""[tokens, target passes, seconds] of each run."""
+"""Runs by key; a run is [generated tokens, target passes, seconds of decoding]."""
 
 
 @dataclass(frozen=True, slots=True)

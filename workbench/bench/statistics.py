@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")
-"""Parts of the time from the end of prefill to the last token; the last is the whole."""
+"""Parts of the time from the end of prefill to the last token; "decode" is the whole time."""
 
 Rates = Mapping[tuple[Any, int], float]
 """Tokens per second by (prompt, repeat)."""
@@ -181,7 +181,7 @@ def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval |
 
 
 Quotient = tuple[Sequence[float], Sequence[float]]
-"""Numerators and denominators by prompt."""
+"""A quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
 
 
 def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:

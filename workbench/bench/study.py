@@ -36,8 +36,8 @@ Event = tuple[str, Any, Any]
 """Event of a study: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at each
 step, the result at the end, and the error if it fails."""
 Runner = Callable[[Iterable[C], Callable[[], bool]], Iterator[Event]]
-"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. It takes a
-cell only when it can begin it, and ends early once `stopped` returns True."""
+"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. The function
+takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns True."""
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

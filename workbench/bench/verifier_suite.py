@@ -34,7 +34,7 @@ from workbench.models.machine import describe, machine_facts
 from workbench.models.runner import Runner
 
 VOCABULARIES = (512, 4096, 49152, 151936)
-"""Vocabulary sizes: of the bundled models (rounded up), a small tokenizer, SmolLM2 and Qwen."""
+"""Vocabulary sizes of the bundled models (rounded up), of a small tokenizer, of SmolLM2 and of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Width of the embeddings, equal to SmolLM2's."""

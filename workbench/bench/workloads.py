@@ -12,7 +12,7 @@ from pathlib import Path
 from workbench.bench.prompts import BenchPrompt, load_prompts
 
 WORK = "work"
-"""The suite of all kinds."""
+"""Name of the suite with the prompts of all kinds of work."""
 FILE = Path(__file__).with_name("work.jsonl")
 KINDS = {
     "copy-edit": "copy and edit",
@@ -25,9 +25,9 @@ KINDS = {
     "maths": "maths",
     "repeat": "text repeated three times",
 }
-"""Name of the suite and of its group of prompts → description."""
+"""Kinds of work with their descriptions; a kind is also the name of a suite and of its group of prompts."""
 SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
-"""Kinds that also exist in Spec-Bench, with its name for them."""
+"""Kinds of work that also exist in Spec-Bench, with the names that Spec-Bench uses."""
 
 
 def bundled_prompts(name: str) -> list[BenchPrompt]:

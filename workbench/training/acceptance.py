@@ -46,7 +46,7 @@ from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_pa
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
 """Weights of a rejection in the loss with which heads are trained for the sweep."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Thresholds h of the sweep."""
+"""Thresholds h of the sweep: drafting stops when the probability of a rejection in the draft exceeds h."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Fixed draft lengths for comparison in the sweep."""
 BINS = 5
@@ -54,7 +54,7 @@ BINS = 5
 HELD_EVERY = 10
 """One prompt in `HELD_EVERY` is held out here, in addition to the prompts that are held out of all training.
 
-With few answers, the latter are too few to evaluate the head."""
+With few answers, the prompts held out of all training are too few to evaluate the head."""
 
 
 @dataclass
@@ -205,7 +205,7 @@ def sweep(
         tokens: length limit of a generation.
         config: configuration of the heads.
         report: function that receives progress lines.
-        risks: thresholds; drafting stops when the probability that a drafted token is rejected exceeds the threshold.
+        risks: thresholds; drafting stops when the probability of a rejection in the draft exceeds the threshold.
 
     Returns:
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per

@@ -50,7 +50,7 @@ ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in `HELD_EVERY` is held out for evaluation: its answer goes to the held-out file. See `is_held_out`."""
 FIRST_HELD = 4
-"""Number of held-out prompts that are answered before all others."""
+"""Number of held-out prompts that are answered before all other prompts."""
 REPORT_S = 10.0
 RATE = "rate.json"
 """File beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of models trained on

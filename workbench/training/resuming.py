@@ -15,7 +15,8 @@ CHANGEABLE_OPTIONS = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from the checkpoint's: length and location of the training, not its content."""
+"""Options that may differ from those of the checkpoint: they set the run's length, its device and the places of its
+files, and not the content of the training."""
 
 
 def resolve_resume(
@@ -79,7 +80,7 @@ def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """Return the options that affect the trained weights, as texts, without the run's length and folders."""
+    """Return all options that a resumed run must not change (all except `CHANGEABLE_OPTIONS`), as texts by name."""
     has_several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))

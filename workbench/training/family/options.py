@@ -26,7 +26,7 @@ from workbench.training.loop import LoopOptions
 from workbench.training.options import docs_of, types_of
 
 DEFAULT_KIND = FeatureNet.kind
-"""Kind whose training module is also used for kinds without their own."""
+"""Kind whose training module also trains the kinds that have no training module."""
 
 
 @dataclass
@@ -71,10 +71,10 @@ class ChatHeadOptions(CommonHeadOptions):
     starts_from_eagle: ClassVar[bool] = False
     """Whether a head of this kind can start from a finished EAGLE layer."""
     fixed_loss: ClassVar[str] = ""
-    """The only loss of this kind; "": `loss` decides."""
+    """The only loss with which this kind can be trained; "": the option `loss` gives the loss."""
     depth_shares: ClassVar[Mapping[str, int]] = {}
-    """Options with the number of a layer, each with the divisor of the target's depth that gives its value in the
-    recipe for any target."""
+    """Options that are numbers of layers, by name: the divisor of the target's number of layers that gives the option's
+    value in the recipe for any target."""
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers

@@ -32,8 +32,8 @@ from workbench.training.heads.features import Dialogue
 USES_PER_TEXT = 4
 """Number of times that each text from the drafter is used before new texts are generated."""
 ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter", "mix")
-"""Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
-each batch is from the target and half from the drafter."""
+"""Sources of training answers: all stored answers; only the target's; those of the training text; answers that the
+drafter generates; a mix, in which half of each batch comes from the target and half from the drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
 """Function from a step's number to its dialogues, and the number of dialogues at the end that the drafter generated."""
 

@@ -31,7 +31,8 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""Function (rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
+"""Function (indices of readings, features [B, n, D]) → the layer's input from the target at each position, float32
+[B, n, F]."""
 
 
 class Batch(NamedTuple):
@@ -60,8 +61,9 @@ class Batch(NamedTuple):
 
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""Function (answers, random generator; None: use all positions, for measuring) → for each draft step the states
-[N, D], and the indices [N] of the positions with the target's distribution for the same tokens."""
+"""Function (answers, random generator) → for each draft step the drafter's states [N, D], and the indices [N] of the
+positions at which the target's distribution is for the same tokens. Without a generator (None), all positions are used,
+for measuring."""
 
 
 def train_unrolled(

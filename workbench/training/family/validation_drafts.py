@@ -20,7 +20,7 @@ from workbench.trace.speedup import speedup
 from workbench.training.family.evaluate import evaluation_settings, read_held_out_prompts, with_chain_drafts
 
 TOKENS = 48
-"""Length limit of the answers."""
+"""Length limit of the answers, in tokens."""
 
 
 @dataclass

@@ -33,8 +33,8 @@ EARLIER_DEFAULTS = {
     "loss": "", "blocks": "4", "cond": "64", "block": "8", "ahead": "4", "exit_layer": "8", "rank": "16",
     "matrix_rate": "0.02", "other_rate": "0.004", "places": "1024", "curriculum": "False",
 }  # fmt: skip
-"""Values that versions with one class of options for all kinds recorded beside checkpoints for options at their
-defaults, where some kinds have other defaults."""
+"""Values that earlier versions recorded beside checkpoints for options at their defaults. These versions had one class
+of options for all kinds of heads; now some kinds have other defaults."""
 
 
 @dataclass

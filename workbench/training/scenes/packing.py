@@ -22,7 +22,7 @@ from workbench.training.tokenizer import token_id
 
 NO_IMAGE_ANSWER = "There is no picture."
 ChatTurn = tuple[str, str | list[int]]
-"""A question and its answer. An answer of token ids is used unchanged; EOS is appended to a text."""
+"""A question and its answer, as text or as token ids. Token ids are used unchanged; EOS is appended to a text."""
 
 
 @dataclass(frozen=True)
