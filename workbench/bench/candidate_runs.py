@@ -1,4 +1,4 @@
-"""Elimination rounds: methods take turns on prompts; after each pass, those clearly slower than the best are dropped.
+"""Elimination rounds: methods take turns on prompts; after each pass, methods clearly slower than the best are dropped.
 
 The remaining time goes to the methods that may still be the fastest: a `Study` whose next run depends on the results so
 far. The contenders determine where the runs happen: in this process (`recommend`), or on a backend that others use too

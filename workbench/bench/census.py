@@ -3,7 +3,7 @@
 The list is transformers' own mapping, so that a new version adds its new families. For each family a tiny random model
 is built and checked like a target at loading (`workbench.models.model_self_test`). A model that passes then generates
 greedy text, by draft trees and by a chain, which must equal that of Hugging Face's `generate`. For families that cannot
-be built, the board gives the reason; they do not count.
+be built, the board gives the reason; such families do not count.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def check_families(
 ) -> Finding:
     """Compare the default setting's greedy tokens with Hugging Face's, on a tiny random model of each family.
 
-    After `seconds` no further family is started; the finding names those that were left out.
+    After `seconds` no further family is started; the finding names the families that were left out.
     """
     start, default = time.perf_counter(), method.with_params()
     equal, difference, refused, n_drafted, left_out = [], "", [], 0, list[str]()
@@ -313,7 +313,7 @@ def _make_finding(
     kind: str,
     figures: dict[str, Any],
 ) -> Finding:
-    """Return a finding; it passes if all compared texts were right and the test had texts and drafts to compare."""
+    """Return a finding with the verdict "pass" if all compared texts were right and there were texts and drafts."""
     if not figures["tried"]:
         passed, detail = False, f"{NEVER_RAN}: {detail}"
     elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):

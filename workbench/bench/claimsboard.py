@@ -40,7 +40,7 @@ def measure_claims(
     """Return the study that measures papers' claims one by one; a result is None if something required is missing.
 
     Args:
-        claims: the claims. If one of several cannot be measured, the study continues with the others.
+        claims: the claims. If one of several claims cannot be measured, the study continues with the next claim.
         target: target of all measurements; None: the home target of each claim.
         scale_options: fields of `workbench.bench.claims.Scale` that differ from the target's scale.
         saves: whether to save each figure on the board.

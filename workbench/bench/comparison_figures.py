@@ -256,7 +256,7 @@ THEORY = {
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
     """Return each metric of one lane of a comparison, with its 95 % interval.
 
-    Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
+    Times vary between repeats, so all repeats count; the other figures depend on the seed alone and count once
     per prompt.
     """
     from workbench.trace.whatif import predict_tau  # imports scipy

@@ -121,7 +121,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
 
 
 def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
-    """Return the target's first layers with its norm and LM head: a separate model, which shares all their weights."""
+    """Return a separate model of the target's first layers, norm and LM head, which shares the target's weights."""
     with torch.device("meta"):
         drafter: Any = LlamaForCausalLM(shape.config(shape.draft_layers))
     names = set(drafter.state_dict())
@@ -149,7 +149,7 @@ def damp_to(models: Models, first: int, desired_agreement: float) -> float:
     Args:
         models: the pair.
         first: the target's first damped layer.
-        desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 they are undamped.
+        desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 no layer is damped.
 
     Returns:
         The agreement reached on that text.

@@ -144,11 +144,12 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     Args:
         models: models with the run's target, in its number format.
         trace: the run.
-        images: the processor's output for its prompt, if it had images.
+        images: the processor's output for the run's prompt, if the prompt has images.
 
     Raises:
         ParameterError: the run sampled, or used a repetition penalty: then there is no single text to compare.
-        WorkbenchError: the run was of another target or format, its prompt is not recorded, or it needs its images.
+        WorkbenchError: the run had another target or number format, the run's prompt is not recorded, or the prompt has
+            images and `images` is None.
     """
     header = trace.header
     for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
@@ -215,8 +216,8 @@ def _plain_logits(
         models: the target is used; no drafter is involved.
         prompt: token ids.
         tokens: tokens of the text, used as inputs.
-        forwards: for each forward pass (its number of tokens, the number of these that belong to the text); the rest is
-            padding, which earlier tokens do not attend to.
+        forwards: for each forward pass (number of tokens, number of these tokens that belong to the text); the further
+            tokens are padding, to which earlier tokens do not attend.
         images: the processor's output, or None.
     """
     target = models.target

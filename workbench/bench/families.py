@@ -98,7 +98,7 @@ def random_model(
         seed: seed of the weights.
         scale: factor on the usual initial weights, with which the next-token distributions would be nearly flat.
         device: device of the model.
-        auto: class whose `from_config` builds it.
+        auto: class of transformers whose `from_config` builds the model.
     """
     config = copy.deepcopy(config)
     config._experts_implementation = "eager"  # grouped matrix products do not support float64

@@ -29,7 +29,7 @@ class Prompt:
     Attributes:
         ids: token ids, including vision tokens.
         images: the processor's dict, or None.
-        pil_images: the images themselves, for drafters that process them on their own.
+        pil_images: the images as PIL objects, for drafters with an image processor of their own.
         raw_prompt: the prompt before vision tokens were inserted; empty without images.
     """
 

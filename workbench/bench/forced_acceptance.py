@@ -19,7 +19,7 @@ CALIBRATION_STEPS = 9
 
 @torch.no_grad()
 def bare_copy(model: Any, packed: bool | None = None) -> Any:
-    """Return a model with the same weights and nothing else: no hooks, no cache.
+    """Return a copy of a model with the same weights, but without hooks and cache.
 
     Args:
         model: model to copy.
@@ -80,10 +80,10 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 def drafter_with_agreement(
     model: Any, desired_agreement: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
 ) -> tuple[Any, float]:
-    """Return a noisy copy that agrees with its model on about the `desired_agreement` share of tokens, by bisection.
+    """Return a noisy copy of a model that predicts about the share `desired_agreement` of the model's greedy tokens.
 
     Returns:
-        The copy and the agreement it reaches on `texts`.
+        The copy, and its `agreement` on `texts`. Bisection finds the amount of noise.
     """
     low, high = 0.0, 2.0
     best, reached = noisy_copy(model, 0.0), 1.0

@@ -1,6 +1,6 @@
 """The GPU suite: targets of common shapes, created on the device, compared with transformers' own `generate`.
 
-It needs no files and no Hub. The targets are random, since only speed is measured: it depends on the shapes
+The suite needs no files and no Hub. The targets are random, since only speed is measured. Speed depends on the shapes
 and on the acceptance rate, which is forced. The device's copy rate is also reported: a forward pass can hardly be
 faster than reading the model's weights once.
 """

@@ -1,6 +1,6 @@
-"""Definition of a sweep: one or two axes over any typed setting, and the cells of their grid. Plain data.
+"""Definition of a sweep as plain data: one or two axes over any typed setting, and the cells of the grid.
 
-`workbench.bench.sweep` measures it, `workbench.bench.sweepfolder` stores the results.
+`workbench.bench.sweep` measures the cells, `workbench.bench.sweepfolder` stores the results.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Sweep:
     Attributes:
         axes: one or two.
         method: registry name, if no axis varies it.
-        params: parameters of method and sampling that no axis varies. A method on an axis uses those that it has.
+        params: parameters of method and sampling that no axis varies. If an axis varies the method, each method uses
+            the parameters that it has.
         target: name of the target; by default the target of the backend.
         drafter: name of the draft model; by default the one that belongs to the target.
         prompts: texts, if no axis varies them.

@@ -126,7 +126,7 @@ def figures(row: Row) -> list[dict[str, Any]]:
     """Return the figures of each head on the board, the fastest first.
 
     Each entry has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token),
-    places (acceptance by position), and tau and speedup with their intervals.
+    places (acceptance by position), and tau and speedup with 95 % intervals.
     """
     plain = head_runs(row, row["plain"])
     entries: list[dict[str, Any]] = []

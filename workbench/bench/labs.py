@@ -1,4 +1,4 @@
-"""Measure a claim of a paper with `TextLab`, or with `VisionLab` if its target reads images."""
+"""Measure a claim of a paper with `TextLab`, or with `VisionLab` if the claim is about a target that reads images."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def contenders(
 
 
 def _drafter(models: Models, path: Path, half: bool) -> Path | None:
-    """Return the draft model's file; None if there is no draft model, or llama.cpp does not support it."""
+    """Write the draft model as GGUF and return the file; None if there is none, or llama.cpp does not support it."""
     if models.drafter is None:
         return None
     try:

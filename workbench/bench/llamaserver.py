@@ -20,7 +20,7 @@ class Setting:
         model: path of the GGUF file.
         context: size of the KV cache, in positions.
         threads: threads of every forward pass.
-        exact: whether the KV cache is float32, without flash attention (for a float32 target); else it is float16.
+        exact: True: float32 KV cache without flash attention, for a float32 target; False: float16 KV cache.
         depth: tokens drafted per round; 0 for plain decoding.
         drafter: path of the draft model's GGUF file; without one, drafts are looked up in the text.
         ngram: length of the n-grams that prompt lookup searches for.

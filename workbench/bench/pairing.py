@@ -64,7 +64,7 @@ class Pairs:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return the speed-up over all pairs; it holds for this prompt only."""
+        """Return the speed-up over all pairs of runs, which all have the same prompt; None before the first pair."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def measure_pairs(
                     break
 
     def measure(run: Run) -> Generator[tuple[str, bool], None, Rate | None]:
-        """Do one run once the device is free; yield its reasons for waiting, and whether it has not begun yet."""
+        """Do one run once the device is free; yield (reason for waiting, whether it has not begun); return its rate."""
         length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
         start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
         background = BackendRun(backend, start, stopped, backend.has_other_runs)

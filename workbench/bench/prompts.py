@@ -31,10 +31,11 @@ class BenchPrompt:
         chat: whether the prompt is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.
-        question: number of the question that the prompt belongs to, if its suite numbers them.
+        question: number of the question to which the prompt belongs, if the suite numbers its questions.
         turn: index of the message in the conversation, from 0.
         category: category that the suite gives to the prompt, if it is finer than `group`.
-        answer: right answer: the last number of a text, or its first JSON object; empty if a program cannot check it.
+        answer: right answer, compared with the last number or the first JSON object of a text; empty if a program
+            cannot check answers.
     """
 
     name: str
@@ -80,7 +81,7 @@ def first_object(text: str) -> Any:
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
-    """Return every user message of every conversation as a separate prompt, with the earlier messages and answers.
+    """Return each user message of each conversation as a separate prompt, which contains the earlier conversation.
 
     The answers come from one method, so that all methods continue the same conversation.
 

@@ -90,7 +90,7 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return their ranking.
+    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return the recommendation.
 
     The time is checked between runs, so the last run may exceed the budget. All finished runs count.
 

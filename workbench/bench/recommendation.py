@@ -99,7 +99,7 @@ class Recommendation:
 
     @property
     def best(self) -> RankedMethod | None:
-        """Return the best method if it is significantly faster than plain decoding; None if there is none."""
+        """Return the fastest method if it is significantly faster than plain decoding, else None."""
         return next((c for c in self.ranking if c.speedup is not None and c.speedup.verdict == FASTER), None)
 
     @property

@@ -96,7 +96,7 @@ class Change:
         figure: key of `FIGURES`.
         old: value in the old report: over prompts the geometric mean of a speed, else the median.
         new: value in the new report.
-        change: relative change per prompt, summarised over prompts in the same way: 0.1 means +10 %.
+        change: relative change per prompt, summarised over prompts like `old` and `new`: 0.1 means +10 %.
         prompts: number of prompts with the figure in both reports.
         p: p-value, adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise" or "too few prompts".
@@ -171,7 +171,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     """Compare two saved reports of a bench, prompt by prompt.
 
     Raises:
-        WorkbenchError: a report has no runs, or they share no prompt and method.
+        WorkbenchError: a report has no runs, or the reports have no prompt and method in common.
     """
     for label, report in (("old", old), ("new", new)):
         if not report.runs:

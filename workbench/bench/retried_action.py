@@ -1,4 +1,4 @@
-"""An action that a user's rate limit may delay: it is retried when the limit allows it."""
+"""An action that a user's rate limit may delay, and that is tried again when the limit allows."""
 
 from __future__ import annotations
 

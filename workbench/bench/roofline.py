@@ -70,7 +70,7 @@ class TargetSize:
         return 2 * self.weights * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
 
     def n_bytes(self, tokens: int, context: int) -> int:
-        """Return the bytes that a pass moves: all weights once, and the keys and values of all its positions once.
+        """Return the bytes that a pass moves: all weights, and the keys and values of all positions, each once.
 
         Args:
             tokens: tokens of the pass.
@@ -132,7 +132,7 @@ class PassWork:
         return MEMORY if self.intensity < rates.ridge else ARITHMETIC
 
     def to_wire(self, rates: MachineRates, is_timed_here: bool) -> dict[str, Any]:
-        """Return the pass as JSON data, with the rate that it reached and the rate that the roof allows in FLOP/s."""
+        """Return the pass as JSON data, with the FLOP/s that it reached and the FLOP/s that the roofline allows."""
         reached = self.flops / self.seconds if self.seconds and is_timed_here else None
         roof = min(rates.flops_per_second, self.intensity * rates.bytes_per_second)
         derived = {"intensity": self.intensity, "limit": self.limit(rates), "reached": reached, "roof": roof}

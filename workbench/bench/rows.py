@@ -39,7 +39,7 @@ class BenchRow:
         acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or if unknown.
         tokens_per_second: decoding rate, without prefill: geometric mean over equally weighted prompts; None for other
             engines, which do not report the end of prefill.
-        call_tokens_per_second: rate of whole calls, prefill included; every engine has it.
+        call_tokens_per_second: rate of whole calls, prefill included, which is known for every engine.
         speedup_vs_autoregressive: speed-up of decoding; see `workbench.trace.speedup`. None for other engines.
         call_speedup_vs_autoregressive: speed-up of whole calls over plain decoding's whole calls.
         speedup_vs_hf: speed-up of whole calls over the counterpart's; None unless the counterpart was measured.
@@ -145,7 +145,7 @@ def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[
     Args:
         name: name of the contender.
         is_ours: whether the contender runs on the workbench's engine, which reports the end of prefill.
-        decode: rates of decoding by contender; those of other engines are ignored.
+        decode: rates of decoding by contender; rates of other engines than the workbench's are ignored.
         call: rates of whole calls by contender.
     """
     fields: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))

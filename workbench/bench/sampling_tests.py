@@ -97,8 +97,8 @@ def check_distribution(
     not tested, but listed.
 
     Args:
-        method: method from the registry. An approximate one is measured, since it does not promise the distribution;
-            any other passes or fails.
+        method: method from the registry. An approximate method gets a measured figure, since it does not promise the
+            distribution; any other method passes or fails.
         models: models to run on.
         test: the test.
         runs: samples of each setting.

@@ -1,7 +1,7 @@
 """Simulated rounds without a model: a fixed text replaces the target's output, to measure the cost of drafting.
 
-A draft is accepted up to its first token that differs from the text. At each position, the target's top tokens are the
-text's token, followed by random tokens.
+A draft is accepted up to the first token that differs from the text. At each position, the target's top tokens are the
+token of the text and random tokens after it.
 """
 
 from __future__ import annotations

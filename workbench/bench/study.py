@@ -1,4 +1,4 @@
-"""Studies: run cells in their order, and store each result as soon as it exists.
+"""Studies: measure a list of cells in order, and store each result as soon as it exists.
 
 Comparisons, sweeps, suites, recommendations, claims and boards are declarations of `Study`: cells, a runner, a store. A
 cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
@@ -262,8 +262,8 @@ class Study(Generic[C, R]):
         runner: measures the cells without a stored result.
         store: store that keeps the results; None: this process's memory only.
         key: function that returns a cell's key; by default the cell itself. Equal keys are measured once.
-        contender: function that returns a cell's contender. Once a contender's cell fails, its other cells are left
-            out.
+        contender: function that returns a cell's contender. Once a cell of a contender fails, the other cells of this
+            contender are left out.
 
     Attributes:
         results: results by the cell's key, in the order in which they became known.
@@ -299,7 +299,7 @@ class Study(Generic[C, R]):
 
         Args:
             stopped: function that is called often; once it returns True, the study ends.
-            seconds: time limit; the study ends after it as if it were stopped.
+            seconds: time limit in seconds, after which the study ends as if it were stopped.
         """
         self.load()
         if isinstance(self._cells, Sequence):

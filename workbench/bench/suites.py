@@ -44,8 +44,8 @@ class Plan:
         sampling: temperature and filters.
         seed: seed of every generation.
         against_hf: whether to measure Hugging Face's `generate`, too.
-        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as its users do, instead
-            of on our model objects, whose linear layers are packed on a CPU.
+        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as users of transformers
+            do, instead of on the workbench's model objects, whose linear layers are packed on a CPU.
         against_llama: whether to measure llama.cpp, too, if it is installed.
         suite: name of the suite, for the report.
         per_group: number of prompts per group: the first ones that fit the context; 0 uses all.
@@ -79,7 +79,7 @@ def bench_methods(
         plan: settings.
         progress: function that is called before every run.
         resume: file of runs, JSON Lines. Each run is appended when it ends. Runs of a stopped measurement are not
-            repeated if everything that affects them is the same.
+            repeated if settings, code, weights and machine are the same.
 
     Raises:
         MethodUnavailableError: the models lack a part that a method needs.
@@ -238,7 +238,7 @@ def bench_forced_acceptance(
 
 
 def _contenders(models: Models, methods: Sequence[ConfiguredMethod], plan: Plan) -> list[Contender]:
-    """Return plain decoding first, then the methods, then their Hugging Face counterparts."""
+    """Return the contenders in order: plain decoding, the methods, the Hugging Face counterparts of the methods."""
     engine = Engine(models)
     methods = [registry.get(BASELINE).with_params(), *(m for m in methods if m.name != BASELINE)]
     contenders: list[Contender] = [

@@ -52,7 +52,7 @@ class Update:
         kept: number of cells that an earlier run of the sweep measured.
         text: current action.
         note: note about saved cells that do not count.
-        follows: whether another process measures this sweep; its cells appear here when they are finished.
+        follows: whether another process measures this sweep; cells of that process appear when they are finished.
         changed: ids of the cells that changed since the last update.
         left_s: estimated seconds left, from the cells so far; None before the first cell is done.
         last: whether this is the last update.
@@ -148,10 +148,10 @@ def run(
         folder: folder in which finished cells and their traces are looked up first, and saved; None: no folder. If
             another process writes to the folder, this process reads the cells that the other process finishes, and
             measures the missing cells afterwards.
-        stopped: function that is called often; once it returns True, the last update follows.
+        stopped: function that is called often; once it returns True, the sweep ends with a last update.
 
     Yields:
-        the same `Update`, whenever it has changed.
+        the same `Update` object after each change.
 
     Raises:
         WorkbenchError: the folder cannot be used, or the workers cannot run.
@@ -196,7 +196,7 @@ class _CellStore:
 def _measure_with_lock(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Measure once this process holds the folder's lock; until then, read the cells of the process that holds it."""
+    """Measure the sweep once this process holds the folder's lock; until then, read what the other process measures."""
     assert store.folder is not None
     while True:
         with store.folder.try_lock() as has_lock:

@@ -39,7 +39,7 @@ def differences(plain: Trace, other: Trace) -> list[list[str]]:
 
 
 def text_exactness(lane: LaneRuns, plain: LaneRuns, greedy: bool) -> dict[str, Any]:
-    """Return whether a lane generates the same text as plain decoding.
+    """Return facts about whether a lane generates the same text as plain decoding.
 
     Returns:
         kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, number of compared

@@ -113,7 +113,7 @@ def tokens_per_layer(rounds: Sequence[Round], layers: int, head: float) -> float
 
 
 def copied_share(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
-    """Return the share of an answer's n-grams that occur in its prompt; 0 for a shorter answer.
+    """Return the share of an answer's n-grams that occur in the prompt; 0 for an answer of fewer than n tokens.
 
     Example:
         >>> copied_share([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
@@ -140,7 +140,7 @@ def _copied_shares(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float
 
 @lru_cache(maxsize=1)
 def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
-    """Return a copy of a target with noise in its matrices, so that its heads no longer fit it."""
+    """Return the models with noise in the target's matrices, so that the trained heads fit the target less well."""
     models = load_models(target, None, "cpu", dtype)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -81,7 +81,7 @@ def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
 
 
 def verifiers() -> list[Verifier]:
-    """Return each verifier that a method offers once, by name, with its own defaults."""
+    """Return every verifier that some method offers, each once and with default parameters."""
     from workbench.methods import registry
 
     by_name = {v.name: v for method in registry.methods() for v in method.verifiers}
@@ -131,7 +131,7 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case and of the shared work; every repeat runs all of them, in changing order.
+    """Return the seconds of each case and of the shared work; every repeat runs all cases, in changing order.
 
     A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.

@@ -133,10 +133,9 @@ def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _combination(runs: PromptRuns) -> tuple[float, float]:
-    """Return predicted and measured τ if each round used the drafter that emits more tokens in it.
+    """Return predicted and measured τ of a combination of two drafters: each round uses the drafter that emits more.
 
-    The prediction uses one run of each of two drafters. The measurement starts both drafters at the beginning of each
-    round.
+    The prediction uses one run of each drafter. The measurement runs both drafters from the beginning of each round.
     """
     drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
     first, second = (runs.run(method, **params) for method, params in drafters.items())

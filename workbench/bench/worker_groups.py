@@ -54,7 +54,7 @@ class WorkerGroup:
     Attributes:
         measure: runner of a study (`workbench.bench.study`). An event's payload is a text when the cell begins, a
             `Result` for its progress, and (`Result`, trace) at its end.
-        conditions: function that returns the conditions under which a cell is measured; its result is None if they are
+        conditions: function that returns the conditions under which a cell is measured, or None if the conditions are
             unknown before the models are loaded. A cell that was measured under unknown conditions is not reused.
     """
 
@@ -86,7 +86,7 @@ def measure_cell(
 
 
 def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """Yield the steps of a measurement; yield messages while the user's rate limit delays it.
+    """Yield the steps of a measurement, and messages while the user's rate limit delays its start.
 
     Raises:
         WorkbenchError: the measurement cannot start.

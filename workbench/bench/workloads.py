@@ -1,7 +1,7 @@
 """Kinds of work: suites of bundled prompts for choosing a drafter. No bundled model was trained on these prompts.
 
 `workbench.training.workload_prompts` writes the file: held-out problems of the generators, and hand-written prompts.
-Four kinds also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
+Four kinds also exist in Spec-Bench: with a folder of data sets, the prompts of these kinds are Spec-Bench's questions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def bundled_prompts(name: str) -> list[BenchPrompt]:
 
 
 def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
-    """Return the prompts of one kind or of all; Spec-Bench's questions replace the bundled ones in the kinds it covers.
+    """Return the prompts of one kind or of all kinds, with Spec-Bench's questions for the kinds that Spec-Bench has.
 
     Args:
         name: one of `KINDS`, or `WORK` for all kinds.

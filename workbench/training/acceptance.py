@@ -1,4 +1,4 @@
-"""SpecDec++'s acceptance head: predicts from a draft model's states which of its tokens the target will accept.
+"""SpecDec++'s acceptance head, which predicts from a draft model's states whether the target accepts a drafted token.
 
 At each position of an answer a token Y is sampled from the draft model's distribution q; its label is
 min(1, p(Y) / q(Y)). The head reads the draft model's hidden state after Y, in a text in which most tokens of the answer
@@ -280,12 +280,12 @@ def calibrated_probs(logits: Float[Tensor, " N"], weight: float) -> Float[Tensor
 
 @torch.no_grad()
 def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
-    """Return the figures of a head on held-out drafts.
+    """Return the figures of an acceptance head on held-out drafts.
 
     Returns:
         The weighted loss; "accuracy", the expected share of drafts for which "acceptance probability above ½" predicts
-        the outcome, and the same share for a constant prediction; the mean divergence from the true probability, in
-        nats; and the mean predicted and mean true probability.
+        the outcome; this share for a constant prediction; the mean divergence from the true probability, in nats; the
+        mean predicted probability; and the mean true probability.
     """
     odds, accept_probs = net(held.states), held.accept_probs
     probs = calibrated_probs(odds, weight)

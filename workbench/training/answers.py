@@ -67,7 +67,7 @@ class AnswersOptions:
         out: Output folder: `answers.jsonl`, and `train.bin` and `held.bin`, the token files packed from it.
         tokens: Stop after this number of answer tokens.
         minutes: Stop after this number of minutes; none: no time limit.
-        after: Skip this number of prompts at the start of the list, for example those that an earlier run answered.
+        after: Skip this number of prompts at the start of the list, for example if an earlier run answered them.
         max_new_tokens: Maximum length of an answer, in tokens.
         longest_prompt: Skip prompts longer than this, in tokens.
         per_task: Number of prompts per task of the built-in generators.
@@ -108,7 +108,7 @@ def is_held_out(n: int) -> bool:
 def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
     """Return (group, user message) of all training prompts, in the order in which they are answered.
 
-    Groups take turns, so that every prefix of the list contains all of them. Held-out rows are not included.
+    Groups take turns, so that every prefix of the list contains prompts of all groups. Held-out rows are not included.
     """
     return [(group, message) for group, message, _ in _exchanges(data, per_task, seed)]
 

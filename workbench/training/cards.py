@@ -137,7 +137,7 @@ def write_results(
 
     Args:
         path: JSON file of the results.
-        models: folder of the models; those that were not measured or whose training has not ended get no card.
+        models: folder of the models; models that were not measured or whose training has not ended get no card.
         cards: functions that return cards, by the model's name.
         results: figures; `parameters` has the measured models by name.
         hardware: description of the machine; the processor's name by default.
@@ -151,7 +151,10 @@ def write_results(
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Return the figures of all runs of a model, oldest first; a run that continues another contains its figures."""
+    """Return the figures of all training runs of a model, oldest first.
+
+    The figures of a run that continues an earlier run contain the figures of the earlier run.
+    """
     runs = [figures]
     while "begun" in runs[0]:
         runs.insert(0, runs[0]["begun"])
@@ -178,7 +181,7 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
 
     Args:
         figures: figures of the last run.
-        hardware: hardware of runs whose figures do not include it.
+        hardware: description of the machine, for runs whose figures do not have one.
         token_note: note in brackets that says which tokens the number of tokens includes; empty: no note.
     """
     runs = runs_of(figures)

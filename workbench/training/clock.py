@@ -1,4 +1,4 @@
-"""Progress of a run, by wall clock or by steps, and the learning-rate schedule that follows it."""
+"""Progress of a training run, by wall clock or by steps, and the learning-rate schedule that depends on it."""
 
 from __future__ import annotations
 

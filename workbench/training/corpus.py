@@ -95,7 +95,7 @@ def build_documents(
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
-    """Encode documents as token ids, and join them to one array.
+    """Encode documents as token ids, and concatenate the ids to one array.
 
     Returns:
         Token ids, uint16 [T].

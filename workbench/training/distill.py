@@ -107,7 +107,7 @@ def generate_greedy(
 def write_own_text(options: DistillOptions, minutes: float, report: Report, rows: int = 48) -> int:
     """Write greedy answers of the target to training prompts into `options.own_text`.
 
-    Half of the prompts ask for stories, the rest come from the other tasks.
+    Half of the prompts ask for stories, the other half come from the other tasks of the generators.
 
     Returns:
         The number of tokens written.

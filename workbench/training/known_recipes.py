@@ -1,6 +1,7 @@
 """Training recipes as data, without PyTorch: names, options, defaults and explanations, cached in the user's folder.
 
-After a change of the training code, the first process that needs the recipes imports them and writes the file.
+After a change of the training code, the first process that needs the recipes imports the training code and writes the
+file again.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.3: the share of masked positions is drawn per text, the prompt is
 never masked, and answers are padded with end-of-text tokens, which are learned too. The model starts from the first
-layers of the bundled target, which can predict by themselves (early exits). Like that target, it predicts the token at
-position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
+layers of the bundled target, which can predict by themselves (early exits). Like that target, the model predicts the
+token at position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def masked_loss(
         mask_token: id of the mask token.
         generator: random generator of the masks.
 
-    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, equation 5 (per answer, divided by its length).
+    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, equation 5 (the loss of an answer is divided by its length).
     """
     n_rows, length = ids.shape
     is_answer = torch.arange(length) >= prompts[:, None]

@@ -1,4 +1,4 @@
-"""Shapes of the bundled models, their optimizers, and functions that write them to disk."""
+"""Configurations of the bundled models, their optimizers, and functions that write models to disk."""
 
 from __future__ import annotations
 
@@ -230,10 +230,10 @@ def save_weights(
 
 
 def convert_to_int8(folder: Path) -> float:
-    """Replace the weights of a model or a head by an int8 checkpoint in one file, and note it in its configuration.
+    """Replace the weights of a model or a head by an int8 checkpoint in one file, and note this in `config.json`.
 
     Returns:
-        Relative change of the quantised weights; 0: no matrix is large enough, and nothing was changed.
+        Norm of the weights' change / norm of the weights; 0: no matrix is large enough, and nothing was changed.
     """
     old_files, new_file, config_file = _weight_files(folder), folder / MODEL_FILE, folder / "config.json"
     error = write_weights(read_folder(folder), new_file)

@@ -1,4 +1,4 @@
-"""Training recipes, including those that heads define with `Head.train`."""
+"""Training recipes, including the recipes that heads define with `Head.train`."""
 
 from __future__ import annotations
 

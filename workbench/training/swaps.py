@@ -77,7 +77,7 @@ def final_answer(instance: Instance, text: str) -> Hashable:
     """Return the final answer of a text, comparable with `==`; None if the text has no final answer.
 
     The final answer is the last number of a calculation, the JSON object of a record, or the whole text of a task with
-    only one right answer. For a story or a program, it is whether the text passes the task's checker.
+    only one right answer. For a story or a program, the final answer is whether the text passes the task's checker.
 
     >>> final_answer(Instance("addition", "Add 1 and 2.", "", ""), "Ones: 1 + 2 = 3. Answer: 3")
     '3'
@@ -95,7 +95,7 @@ def final_answer(instance: Instance, text: str) -> Hashable:
 
 
 def is_text(instance: Instance) -> bool:
-    """Return whether the final answer is the whole text, so that every swap changes it."""
+    """Return whether the final answer is the whole text, so that every swap changes the final answer."""
     task = TASKS[instance.task]
     return task.check is is_exact_match and instance.task not in (*NUMBERS, *OBJECTS)
 

@@ -96,7 +96,7 @@ class Curve:
         return cls(path, [(tokens, value) for tokens, value in points])
 
     def add(self, tokens: int, value: float) -> None:
-        """Add a point; if a finished run is started again, replace its last point."""
+        """Add a point to the curve, in place of the last point if a finished run has been started again."""
         if self.points and self.points[-1][0] == tokens:
             self.points.pop()
         self.points.append((tokens, round(value, 4)))

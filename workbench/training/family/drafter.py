@@ -1,7 +1,7 @@
 """A draft model for a chat model with a large vocabulary, distilled from stored hidden states of the target.
 
-The target's distribution at each position is computed from its stored feature by its LM head, so the target is not run
-again. The distributions of target and drafter are compared over the drafter's reduced vocabulary.
+The target's LM head computes the target's distribution at each position from the stored feature, so the target is not
+run again. The distributions of target and drafter are compared over the drafter's reduced vocabulary.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def load_teacher(options: Any) -> Teacher:
     """Load the target's LM head and the parts that a drafter shares with it, on the training device.
 
     Raises:
-        ParameterError: the readings come from another target or from other weights, or they are too few.
+        ParameterError: the readings come from another target or from other weights, or there are too few readings.
         ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)
@@ -309,7 +309,7 @@ def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary
 
 
 def interpolate_weights(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Interpolate two models of the same shape: each weight is (1 − share) · weights + share · before."""
+    """Return the interpolated weights of two models of the same shape: (1 − share) · weights + share · before."""
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 

@@ -134,7 +134,7 @@ def with_chain_drafts(models: Models) -> Models:
 
 
 def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield (group, tokens) of the first held-out prompts of each group, ordered by their numbers."""
+    """Yield (group, token ids) of the first `each` held-out prompts of each group, ordered by prompt number."""
     count: dict[str, int] = {}
     for line in sorted((line for line in read_answers(path) if is_held_out(line["n"])), key=lambda line: line["n"]):
         if count.setdefault(line["group"], 0) < each:

@@ -110,7 +110,7 @@ def fit_fusion(
 
 
 def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
-    """Make a layer train as if its inputs were divided by their sizes; saved weights apply to undivided inputs.
+    """Make a layer train as if its inputs were divided by `scales`, while its saved weights apply to undivided inputs.
 
     Dividing the inputs or the weights by the sizes gives the same outputs. Sizes are powers of 2, so that saving and
     loading changes no weight.

@@ -112,7 +112,7 @@ def train_probes(
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnchors:
-    """Positions of texts that are followed by probes; every text has the same number of them.
+    """Positions of texts that are followed by probes, equally many in every text.
 
     Attributes:
         at: the positions, int64 [B, c].

@@ -47,7 +47,7 @@ class ChatHeadOptions(CommonHeadOptions):
         begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.
-        everywhere: Train on the prompts' tokens, too. The target did not generate them, but its distributions there
+        everywhere: Train on the prompts' tokens, too. The target did not generate these, but its distributions there
             need no extra computation. This helps runs with little time or few answers.
         device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """

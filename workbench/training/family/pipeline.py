@@ -182,7 +182,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
 def draft_command(target: str, kind: str, folder: Path) -> str:
     """Return the command that drafts with a finished head, from any working folder.
 
-    Heads in the workbench's own folder are found by their target; others need their path.
+    Heads in the workbench's own folder are found by the name of their target; for other heads the command has a path.
     """
     path = folder.resolve()
     is_bundled = path.parent == bundled_folder().resolve()

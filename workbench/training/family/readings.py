@@ -48,7 +48,7 @@ class ReadingsOptions:
         out: Output folder for the stored hidden states (readings).
         taps: Layers whose output is stored besides the last hidden states, counted from 1.
         tokens: Stop after this number of tokens, prompts included.
-        longest: Skip answers that are longer than this together with their prompt, in tokens.
+        longest: Skip an answer if the prompt and the answer together have more tokens than this.
         dtype: Number format of the target; "auto": the fastest on this machine.
         threads: Number of CPU threads.
         device: Device of the target: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
@@ -210,7 +210,7 @@ def compute_hidden_states(
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return a target's final norm, whose output its LM head reads; heads' own norms are initialised with it.
+    """Return a target's final norm, whose output the LM head reads; the norms of new heads get the norm's weights.
 
     Raises:
         ParameterError: the norm is not Llama's RMSNorm.
@@ -244,7 +244,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Return a function from a step's number to its batch: indices of readings of similar length.
+    """Return a function (number of a step) → the step's batch: indices of readings of similar length.
 
     The order is new in each epoch. A batch depends on the step's number alone, so that a resumed run continues
     correctly.

@@ -171,7 +171,7 @@ def make_next_batch(
         readings: readings of the answers of the target and of the training text.
         source: one of `SOURCES`.
         size: texts per step.
-        seed: seed of their order.
+        seed: seed of the order of the texts.
         regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.
 

@@ -74,7 +74,7 @@ def train_unrolled(
     shares: list[float],
     **facts: Any,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer that reads its own states over one draft step per entry of `shares`.
+    """Train a layer that reads its own states, with as many draft steps as `shares` has entries.
 
     Args:
         setup: training setup.
@@ -104,8 +104,8 @@ def train_drafts(
 ) -> tuple[RunResult, Curve]:
     """Train a drafter on drafts after the positions of answers.
 
-    A position counts if the target's most probable token is in the draft vocabulary. The loss is the mean over these
-    positions, so that their number does not change the effective learning rate.
+    A position counts if the target's most probable token is in the draft vocabulary. The loss is the mean over the
+    positions that count, so that the number of positions does not change the effective learning rate.
 
     Args:
         setup: training setup.

@@ -24,7 +24,7 @@ class Instance:
         task: Name of the instance's task.
         prompt: User message.
         answer: The one right answer (for stories: one good answer).
-        key: Text that identifies the problem; the split hashes it.
+        key: Text that identifies the problem; a hash of the text determines the split.
     """
 
     task: str

@@ -124,7 +124,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 
 
 def _options_for(method: str, options: VisionHeadOptions) -> Any:
-    """Return the options for one drafter: changed options keep their values, all others get its kind's defaults."""
+    """Return the options for one drafter: changed options keep their values, all others get the kind's defaults."""
     cls = options_class(method, VisionHeadOptions)
     names = {field.name for field in dataclasses.fields(cls)}
     given = {
@@ -206,7 +206,7 @@ def prepare_dialogues(
 def read_scenes(
     options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
 ) -> Iterator[tuple[str, list[Dialogue]]]:
-    """Compute the target's features over its own answers; yield ("train" or "held", dialogues)."""
+    """Compute the target's features over its own answers; yield ("train" or "held" (out), dialogues) per batch."""
     turns = json.loads(options.own.read_text())[: options.used]
     scenes = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)

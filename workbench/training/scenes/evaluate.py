@@ -1,4 +1,4 @@
-"""Evaluation of a vision-language model: its answers about held-out scenes are compared with the right answers."""
+"""Evaluation of a vision-language model: answers about held-out scenes are compared with the right answers."""
 
 from __future__ import annotations
 

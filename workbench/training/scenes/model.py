@@ -1,4 +1,4 @@
-"""Shapes of the bundled vision-language models, and functions that save and load them."""
+"""Configurations of the bundled vision-language models, and functions that save and load these models."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
 def load_vision_model(
     folder: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
-    """Load a model for inference, with frozen weights, and its processor."""
+    """Load a vision-language model for inference, with frozen weights, and the model's processor."""
     model = load_folder(LlavaForConditionalGeneration, folder, dtype).eval().requires_grad_(False)
     processor: Any = LlavaProcessor.from_pretrained(str(folder))
     return model, cast(LlavaProcessor, processor)

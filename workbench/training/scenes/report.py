@@ -1,4 +1,4 @@
-"""The recipe that measures the bundled vision models and writes their cards."""
+"""The recipe `vision-evaluate`, which measures the bundled vision models and writes their model cards."""
 
 from __future__ import annotations
 

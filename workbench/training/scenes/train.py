@@ -46,12 +46,12 @@ class VisionOptions(RunOptions):
         inner: Intermediate size of the language model's MLP.
         rows: Batch size: images per step.
         questions: Number of questions per image, besides its caption.
-        favoured: Kinds of question that are asked five times as often as others, separated by commas.
+        favoured: Kinds of question that are asked five times as often as other kinds, separated by commas.
         shards: Number of shards of scenes to use.
         shard_size: Number of scenes per shard.
         captioned: Share of the images for which a caption is requested, too.
         chained: Share of the images whose questions form one conversation.
-        unseen: Share of the samples whose image is left out.
+        unseen: Share of the training samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
         reading: Weight of the auxiliary loss on these images (`reading_rows`).
