@@ -120,7 +120,7 @@ class Diagnosis:
     differences: tuple[Difference, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the diagnosis as plain JSON."""
         return asdict(self) | {"words": self.sentences()}
 
     def sentences(self) -> list[str]:

@@ -57,7 +57,7 @@ class RankedMethod:
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the method and its figures as plain JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
 
@@ -171,7 +171,7 @@ class Recommendation:
         return f'workbench generate --target {self.target} --chat "…" --method {name}{settings}'
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the recommendation and its measurements as plain JSON."""
         return {
             "target": self.target, "answer": self.answer, "command": self.command,
             "best": self.best and self.best.method, "rivals": self.rivals,

@@ -243,7 +243,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
-    report(f"chat-drafter: its vocabulary has {facts['covered']:.1%} of the target's tokens")
+    report(f"chat-drafter: the draft vocabulary covers {facts['covered']:.1%} of the target's tokens")
     losses = draft_model_losses(options.loss)
     table, own_texts = teacher.lm_head[vocab], None
     if options.made in (DRAFTER, MIX):

@@ -149,14 +149,14 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     if options.resume:
         check_same_settings(head_options)
     earlier_figures = load_start_figures(head_options.begin)
-    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
+    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of answers")
     shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     answers_options = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
         longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **shared,
     )  # fmt: skip
     write_answers(answers_options, report)
-    report(f"{kind}: 2 of 4, hidden states over its answers")
+    report(f"{kind}: 2 of 4, the target's hidden states over its answers")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
     read_options = ReadingsOptions(
         options.target, work / "answers", head_options.readings, taps, ALL_TOKENS, longest, **shared
@@ -169,13 +169,13 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     figures = finish(
         result, settled.folder, {"options": changed_options(settled), **recipe, **facts, **earlier_figures}
     )
-    report(f"{kind}: 4 of 4, drafting for held-out prompts")
+    report(f"{kind}: 4 of 4, evaluation by drafting for held-out prompts")
     evaluate_options = ChatEvaluateOptions(
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **shared
     )
     evaluate_drafters(evaluate_options, report)
     command = draft_command(options.target, kind, settled.folder)
-    report(f"{kind}: done, in {settled.folder}: see its README.md. To draft with it: {command}")
+    report(f"{kind}: done. The head and its README.md are in {settled.folder}. To draft with the head: {command}")
     return figures
 
 
