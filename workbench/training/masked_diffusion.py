@@ -210,6 +210,6 @@ def card(model: TrainedModel) -> str:
     return (
         text
         + training_runs(figures, "a CPU")
-        + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that the model answers exactly, "
-        f"one position per forward pass, the most certain first.\n\n{table(['task', 'right'], rows)}\n"
+        + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that the model "
+        f"answers exactly, one position per forward pass, the most certain first.\n\n{table(['task', 'right'], rows)}\n"
     )
