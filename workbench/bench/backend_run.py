@@ -40,7 +40,7 @@ class BackendRun:
     """A generation on a backend that is measured alone on the device.
 
     Args:
-        backend: the backend.
+        backend: backend that runs the generation.
         start: function that starts the run; it is called again after a temporary refusal.
         stopped: function that is called often; True ends the run.
         others: function that returns whether a run other than the given one is active. If it is set, this is a
@@ -76,7 +76,7 @@ class BackendRun:
         Closing the iterator ends the run.
 
         Raises:
-            StopError: `stopped` returned True.
+            StopError: the function `stopped` returned True.
             WorkbenchError: the request cannot run, or was cancelled.
         """
         while not self._try_start():

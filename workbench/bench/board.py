@@ -37,7 +37,7 @@ def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
     Args:
         name: name of the board.
         key: key of the row.
-        row: plain JSON.
+        row: content of the row, as plain JSON.
         markdown: function that returns the text of the whole board from its saved rows.
     """
     row |= {"date": _now(), "commit": commit(), "machine": machine_facts()}

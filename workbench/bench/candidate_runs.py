@@ -48,8 +48,8 @@ class Candidate:
 
     Attributes:
         name: name of the method.
-        title: title for display.
-        params: non-default parameters.
+        title: title of the method for display.
+        params: non-default parameters of the method.
         run: function (index of a prompt, repeat) → run; repeat None is the warm-up, of at most `WARM_UP` tokens.
     """
 
@@ -72,7 +72,7 @@ class CandidateRuns:
         dropped_after: by the name of a contender, the pass (from 1) after which the contender was dropped.
         failed: by the name of a contender that could not run, the error message.
         passes: number of passes over all prompts, including an unfinished one.
-        done: number of runs.
+        done: number of finished runs.
     """
 
     def __init__(self, contenders: Sequence[Candidate], prompts: int, tokens: int) -> None:
@@ -229,7 +229,7 @@ class CandidateRuns:
             target: name of the target.
             names: names of all prompts.
             ids: token ids by the index of a prompt.
-            seconds: time of measuring.
+            seconds: time spent on measuring, in seconds.
             complete: whether the measurement ended by itself.
             machine: description of the machine.
         """

@@ -198,7 +198,7 @@ def check_greedy(
 
     Args:
         method: method from the registry.
-        models: target in float64.
+        models: models with the target in float64.
         prompts: token ids, or prompts with images.
         max_new_tokens: length of the texts.
         others: settings besides the defaults; None: each parameter at each end of its range.

@@ -115,7 +115,7 @@ def check_choice(
     Args:
         choice: a setting that can run on these models.
         models: target with its drafter and heads.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         max_new_tokens: length of greedy texts.
         runs: samples of each test on tiny models.
     """
@@ -147,11 +147,11 @@ def check_cdf_positions(
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:
-        configured: the setting.
+        configured: method with the parameters to test.
         models: target with its drafter and heads.
         prompts: token ids; taken in turn.
         texts: number of sampled texts.
-        tokens: tokens per text.
+        tokens: number of tokens per text.
     """
     start, rng, counts = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
     engine, n_drafted = Engine(models, max_sequences=1), 0

@@ -69,7 +69,7 @@ def claim_entry(
 
     Args:
         claim: claim of a paper.
-        measured: the figure.
+        measured: measured figure; None if there is none.
         column: one of `COLUMNS`, or the name of another target.
         saved_row: the saved row that contains the figure.
     """

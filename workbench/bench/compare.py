@@ -83,7 +83,7 @@ def measure(
     is left out from then on, and the comparison has the reason. Closing the iterator ends the current run.
 
     Args:
-        backend: the backend.
+        backend: backend that runs the lanes.
         prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.

@@ -45,7 +45,7 @@ class LaneRuns:
     """Runs of one lane of a comparison: a method with its settings.
 
     Attributes:
-        lane: the lane.
+        lane: method with its settings.
         name: name for display, unique in a comparison.
         added: whether the lane is plain decoding that was added automatically as the reference.
         samples: figures of each run by (prompt, repetition).

@@ -187,8 +187,8 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
     """Return the differences between two sets of conditions, in words.
 
     Args:
-        recorded: the recorded conditions.
-        requested: the requested conditions.
+        recorded: conditions saved with earlier figures.
+        requested: conditions of the requested measurement.
     """
     if recorded is None:
         return ["measuring conditions were not recorded"]

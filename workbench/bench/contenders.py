@@ -34,7 +34,7 @@ class EngineContender:
         engine: the engine, with its models.
         configured: the method with values for its parameters.
         sampling: `SamplingParams` of every run.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         seed: seed of every run, so that repetitions do the same work.
         label: name of this contender, if another contender is a setting of the same method.
     """
@@ -113,9 +113,9 @@ class HuggingFaceContender:
     `generate` runs with transformers' own defaults for draft length, schedule and confidence stop.
 
     Attributes:
-        model: the target.
+        model: the target, a model of transformers.
         eos: token ids that end the text.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: `SamplingParams` of every run.
         assistant: drafter, for assisted generation.
         draft_tokens: tokens drafted per round by the assistant or by prompt lookup; None for plain decoding, and for

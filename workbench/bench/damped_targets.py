@@ -39,7 +39,7 @@ class Shape:
     """Shape of a target, in the layout of Llama 3, with an LM head of its own.
 
     Attributes:
-        name: name in tables.
+        name: name of the shape in tables.
         hidden: width of the residual stream.
         inner: width of the MLP.
         layers: number of decoder layers.
@@ -147,7 +147,7 @@ def damp_to(models: Models, first: int, desired_agreement: float) -> float:
     The text is the target's own greedy text after random prompts, generated again for each gain.
 
     Args:
-        models: the pair.
+        models: models with the target and its drafter.
         first: the target's first damped layer.
         desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 no layer is damped.
 

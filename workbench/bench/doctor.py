@@ -60,9 +60,9 @@ class Difference:
         at: index of the token in the text, from 0.
         round: round of the run that generated it.
         run: token of the run.
-        run_text: text of `run`.
+        run_text: text of the token `run`.
         plain: token of plain decoding.
-        plain_text: text of `plain`.
+        plain_text: text of the token `plain`.
         readings: next token of plain decoding after the equal prefix, computed in several ways.
         rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.
@@ -143,7 +143,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
 
     Args:
         models: models with the run's target, in its number format.
-        trace: the run.
+        trace: trace of the greedy run.
         images: the processor's output for the run's prompt, if the prompt has images.
 
     Raises:
@@ -214,7 +214,7 @@ def _plain_logits(
 
     Args:
         models: the target is used; no drafter is involved.
-        prompt: token ids.
+        prompt: token ids of the prompt.
         tokens: tokens of the text, used as inputs.
         forwards: for each forward pass (number of tokens, number of these tokens that belong to the text); the further
             tokens are padding, to which earlier tokens do not attend.

@@ -66,9 +66,9 @@ class Finding:
     """Result of one test of a method's promise.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         promise: promise of the method.
-        claim: the tested statement.
+        claim: statement that was tested.
         verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the figure is
             reported) or "skipped".
         detail: the evidence, in a few words.

@@ -65,7 +65,7 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
     """Return the share of the target's greedy tokens that the drafter predicts, given the tokens before them.
 
     Args:
-        drafter: the draft model.
+        drafter: draft model, a model of transformers.
         texts: (prompt, the target's greedy continuation) pairs of token ids.
     """
     n_equal = total = 0

@@ -65,7 +65,7 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
     Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
 
     Args:
-        counts: observations by cell.
+        counts: number of observations by cell.
         probs: probabilities by cell, summing to 1.
 
     Example:
@@ -143,7 +143,7 @@ def cdf_positions(
 
     Args:
         distributions: expected distribution of each token, in which the token has a probability above 0.
-        tokens: sampled tokens.
+        tokens: sampled tokens, int64 [n].
         within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 
     Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
@@ -172,7 +172,7 @@ def joint_distribution(
 
     Args:
         model: a Hugging Face causal model.
-        prompt: token ids.
+        prompt: token ids of the prompt.
         n_tokens: number of tokens; the distribution has up to V**n_tokens cells.
         warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
         extra: further inputs of the model, such as pixels.

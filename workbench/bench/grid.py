@@ -107,7 +107,7 @@ class Sweep:
     """Definition of a sweep: one or two varied settings, and the settings that all cells share.
 
     Attributes:
-        axes: one or two.
+        axes: the one or two varied settings.
         method: registry name, if no axis varies it.
         params: parameters of method and sampling that no axis varies. If an axis varies the method, each method uses
             the parameters that it has.
@@ -139,7 +139,7 @@ class Sweep:
 
         Args:
             axes: values by name, or lines of text in the format of `Axis.parse`.
-            settings: the other attributes.
+            settings: values of the other attributes.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.

@@ -134,7 +134,7 @@ def run_suite(
         progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
-        rounds: rounds per measurement.
+        rounds: number of timed rounds per measurement.
 
     Returns:
         Plain JSON: `rows` (results of `measure` by "NAME at CONTEXT" or "rest in STORE"), `rounds`, `vocabulary`,

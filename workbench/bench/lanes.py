@@ -20,7 +20,7 @@ class Lane:
     """A method with its parameters and its draft model.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         params: non-default parameters of the method.
         drafter: name of the draft model; None: the draft model that belongs to the target.
     """

@@ -67,9 +67,9 @@ class LlamaCppContender:
     Attributes:
         setting: settings of llama.cpp's server, which starts with the first run.
         eos: token ids that end the text.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: `SamplingParams` of every run.
-        name: name in reports.
+        name: name of the contender in reports.
         weights_bytes: size of the GGUF files, in bytes.
         seed: seed of sampled runs.
     """
@@ -196,7 +196,7 @@ def contenders(
     Args:
         models: target, and drafter for the draft model's counterpart.
         methods: methods that the workbench measures; the counterparts use the same draft lengths.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: sampling parameters of every run.
         seed: seed of sampled runs.
         folder: folder of the GGUF files, which the contenders read as long as they exist.

@@ -21,7 +21,7 @@ class MeasuredSpeed:
     """Measured speed of a method on a target.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         speedup: tokens per second relative to plain decoding, geometric mean over prompts.
         tau: tokens per target pass, over all prompts.
         by_kind: speed-up by kind of prompt, in the order of the board.

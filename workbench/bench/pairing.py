@@ -113,9 +113,9 @@ def measure_pairs(
     """Measure a method's speed-up, pair by pair of runs. Closing the iterator ends the current run.
 
     Args:
-        backend: the backend.
+        backend: backend that runs both sides.
         prompt: prompt of both runs.
-        method: registry name.
+        method: registry name of the method.
         params: parameters of the method and of sampling; the plain run uses only the sampling parameters.
         target: name of the target; by default the target of the backend.
         drafter: name of the method's draft model; by default the draft model that belongs to the target.

@@ -27,7 +27,7 @@ class BenchPrompt:
     Attributes:
         name: short name in reports.
         group: kind of the requested text; rows are also reported by group.
-        prompt: the text.
+        prompt: text of the prompt.
         chat: whether the prompt is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.

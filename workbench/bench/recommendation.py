@@ -17,9 +17,9 @@ class RankedMethod:
     """A method with its measured figures.
 
     Attributes:
-        method: registry name.
-        title: title for display.
-        params: non-default parameters.
+        method: registry name of the method.
+        title: title of the method for display.
+        params: non-default parameters of the method.
         speedup: speed-up over plain decoding; None if there are no runs to compare.
         tau: tokens per target pass.
         acceptance: drafted tokens accepted / tested.

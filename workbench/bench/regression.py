@@ -47,7 +47,7 @@ class Figure:
     """A figure that is compared, prompt by prompt.
 
     Attributes:
-        title: title for display.
+        title: title of the figure for display.
         value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
@@ -93,7 +93,7 @@ class Change:
 
     Attributes:
         method: name of the contender.
-        figure: key of `FIGURES`.
+        figure: key of the figure in `FIGURES`.
         old: value in the old report: over prompts the geometric mean of a speed, else the median.
         new: value in the new report.
         change: relative change per prompt, summarised over prompts like `old` and `new`: 0.1 means +10 %.

@@ -85,7 +85,7 @@ class MachineRates:
     """Measured rates of a device.
 
     Attributes:
-        device: device type.
+        device: type of the device, "cpu" or "cuda".
         dtype: number format of the matrix product.
         bytes_per_second: bytes read and written per second by a large copy.
         flops_per_second: floating-point operations per second of a large matrix product.
@@ -209,7 +209,7 @@ def target_passes(trace: Trace, size: TargetSize) -> list[PassWork]:
     with passes shared with other runs, or with tentative tokens, and methods that do not draft, except plain decoding.
 
     Args:
-        trace: a run.
+        trace: trace of a run.
         size: sizes of the run's target.
     """
     contexts, context = dict[int, int](), len(trace.header.prompt_tokens) - 1
@@ -230,7 +230,7 @@ def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = Tru
     """Return the roofline of a run as JSON data: this machine's rates, the run's passes, and a pass of plain decoding.
 
     Args:
-        trace: a run.
+        trace: trace of a run.
         plain: plain decoding of the same prompt by the same target; else a plain pass is taken from the run's rounds
             without a draft, or computed at the run's mean context, without a time.
         is_timed_here: whether the run's times were measured on this machine; else only the intensities are compared.

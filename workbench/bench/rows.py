@@ -30,7 +30,7 @@ class BenchRow:
 
     Attributes:
         method: registry name, or `hf-…`, `llama.cpp…`.
-        title: name for display.
+        title: name of the method for display.
         kind: "workbench", "hugging-face" or "llama.cpp".
         promise: promise of the method.
         parameters: values of the method's parameters.

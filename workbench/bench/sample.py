@@ -19,7 +19,7 @@ class Sample:
         contender: name of the contender.
         prompt: index of the prompt.
         repeat: number of the repetition, from 0.
-        token_ids: generated tokens.
+        token_ids: ids of the generated tokens.
         seconds: duration of the whole call, prefill included.
         decode_seconds: time from the end of prefill to the last token; None if unknown.
         rounds: verification passes of the target.

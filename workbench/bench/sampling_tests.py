@@ -48,8 +48,8 @@ class SamplingTest:
     """A sampling test: sampling parameters, and number of first tokens to compare with their exact joint distribution.
 
     Attributes:
-        name: description.
-        sampling: sampling parameters.
+        name: description of the test.
+        sampling: sampling parameters of all runs.
         n_tokens: number of first tokens that are compared.
         has_close_drafter: whether drafter and target are similar: most drafts are then accepted, so that late
             rejections and rounds without a rejection are tested too.
@@ -100,7 +100,7 @@ def check_distribution(
         method: method from the registry. An approximate method gets a measured figure, since it does not promise the
             distribution; any other method passes or fails.
         models: models to run on.
-        test: the test.
+        test: sampling parameters, and number of first tokens.
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
@@ -229,7 +229,7 @@ def sample_many(
     Raises:
         ParameterError: the target refuses the setting.
         MethodUnavailableError: the method cannot run on this target.
-        WorkbenchError: a run failed.
+        WorkbenchError: one of the runs failed.
     """
     engine = Engine(models, max_sequences=BATCH, record=False)
     length = test.n_tokens + 2

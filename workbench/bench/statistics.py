@@ -98,11 +98,11 @@ class Totals:
 
     Attributes:
         runs: number of runs.
-        tokens: emitted tokens.
+        tokens: number of emitted tokens.
         rounds: verification passes of the target.
         accepted: drafted tokens that were accepted.
         tested: drafted tokens that the target tested.
-        drafted: all drafted tokens.
+        drafted: number of all drafted tokens.
         seconds: seconds spent on each part of decoding, by the part's name (`PARTS`).
     """
 

@@ -27,7 +27,7 @@ class Step:
 
     Attributes:
         done: finished runs, warm-up included.
-        total: all runs.
+        total: number of all runs, warm-up included.
         text: current action, for display.
         waiting: reason for waiting; empty while a run is active.
         left_s: estimated seconds left, from the runs so far; None before the first run has ended.

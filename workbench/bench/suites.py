@@ -41,7 +41,7 @@ class Plan:
     Attributes:
         max_new_tokens: length limit of every generation.
         repeats: repetitions of every method and prompt.
-        sampling: temperature and filters.
+        sampling: temperature and filters of every run.
         seed: seed of every generation.
         against_hf: whether to measure Hugging Face's `generate`, too.
         stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as users of transformers
@@ -76,7 +76,7 @@ def bench_methods(
         models: target, draft model and heads.
         methods: methods to measure besides plain decoding.
         prompts: prompts of the suite.
-        plan: settings.
+        plan: settings of the measurement.
         progress: function that is called before every run.
         resume: file of runs, JSON Lines. Each run is appended when it ends. Runs of a stopped measurement are not
             repeated if settings, code, weights and machine are the same.
@@ -154,7 +154,7 @@ def _fitting(
     """Return the prompts that fit the context with their answers, their token ids, and the omitted number by reason.
 
     Raises:
-        PromptError: no prompt fits.
+        PromptError: no prompt fits the context.
     """
     engine = Engine(models, record=False)
     limit = models.target.context - plan.max_new_tokens

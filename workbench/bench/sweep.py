@@ -50,7 +50,7 @@ class Update:
         sweep: definition of the sweep.
         results: results by the cell's id.
         kept: number of cells that an earlier run of the sweep measured.
-        text: current action.
+        text: current action, for display.
         note: note about saved cells that do not count.
         follows: whether another process measures this sweep; cells of that process appear when they are finished.
         changed: ids of the cells that changed since the last update.
@@ -144,7 +144,7 @@ def run(
 
     Args:
         sweep: definition of the sweep.
-        workers: the workers.
+        workers: workers that measure the cells.
         folder: folder in which finished cells and their traces are looked up first, and saved; None: no folder. If
             another process writes to the folder, this process reads the cells that the other process finishes, and
             measures the missing cells afterwards.

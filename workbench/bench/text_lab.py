@@ -306,7 +306,7 @@ class TextLab:
         Args:
             setup: a verifier (None: the optimal-transport bound), and the sampling of the drafts.
             other_setup: the verifier to compare with, in the same form.
-            siblings: drafts per position.
+            siblings: number of drafts per position.
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
@@ -377,7 +377,7 @@ class TextLab:
         """Measure the expected τ of a verifier relative to the token-by-token verifier, on the same drafted chains.
 
         Args:
-            verifier: the verifier.
+            verifier: verifier for chains.
             params: parameters of the method.
             temperature: temperature of texts and distributions.
         """

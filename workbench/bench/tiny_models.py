@@ -16,9 +16,9 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
     """Return a random Llama in float64 with a distribution that is neither flat nor certain.
 
     Args:
-        vocabulary: number of tokens.
+        vocabulary: number of tokens in the vocabulary.
         seed: seed of the weights.
-        width: hidden size.
+        width: hidden size of the model.
         layers: number of decoder layers.
         spread: standard deviation of the weights.
     """

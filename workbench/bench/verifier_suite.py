@@ -193,7 +193,7 @@ def run_suite(
     Args:
         device: device of distributions and drafts.
         repeats: timed passes over all cases; the median counts.
-        vocabularies: vocabulary sizes.
+        vocabularies: sizes of the vocabularies to measure.
         forwards: functions; each measures a target and returns its name, its vocabulary and the seconds of its forward
             pass over `NODES` tokens.
         progress: function that is called with the name of the current measurement.

@@ -107,9 +107,9 @@ def measure(
     """Return one row: figures by group of questions; None if the models lack a part that the setting needs.
 
     Args:
-        setting: setting to run.
-        models: target and drafters.
-        scene_questions: the questions.
+        setting: drafter with the parameters to measure.
+        models: models with the target and its drafters.
+        scene_questions: questions about scenes.
         plain: tokens that plain decoding generates for each question.
     """
     try:

@@ -36,13 +36,13 @@ class ErrorEstimate:
     """Error of one kind of what-if prediction.
 
     Attributes:
-        prediction: key of `PREDICTIONS`.
+        prediction: key of the prediction in `PREDICTIONS`.
         bias: geometric mean over prompts of predicted / measured.
         low: lower end of the 95 % interval of `bias`.
         high: upper end of the 95 % interval of `bias`.
         typical: median over prompts and settings of the relative error of a single prediction.
         prompts: number of prompts.
-        pairs: number of predictions.
+        pairs: number of compared pairs (prediction, real run).
         target: name of the target on which the error was measured.
     """
 

@@ -56,7 +56,7 @@ def measure(
     """Measure all methods on each kind of work.
 
     Args:
-        models: the target.
+        models: models with the target.
         methods: methods to measure besides plain decoding.
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.

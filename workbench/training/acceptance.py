@@ -201,7 +201,7 @@ def sweep(
     Args:
         models: target and draft model.
         nets: heads by the weight of a rejection in their training loss.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         tokens: length limit of a generation.
         config: configuration of the heads.
         report: function that receives progress lines.
@@ -357,8 +357,8 @@ def sample_drafts(
 
     Args:
         models: target and draft model.
-        prompt: token ids.
-        answer: token ids.
+        prompt: token ids of the prompt.
+        answer: token ids of the answer.
         temperature: temperature of the answer; at 0 the draft is the draft model's most probable token.
         replaced_share: share of positions at which the text contains the draft model's token.
         generator: random generator of all samples.

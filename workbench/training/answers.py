@@ -299,7 +299,7 @@ def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -
 
     Args:
         folder: folder of the answers.
-        target: the expected target.
+        target: target that should have generated the answers.
         allow_text_answers: whether the public text's own answers are accepted.
 
     Returns:
@@ -346,7 +346,7 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
     """Write `train.bin` and `held.bin` from the answers: each prompt and its answer, as ids of type `token_dtype`.
 
     Args:
-        folder: folder of `answers.jsonl`.
+        folder: folder with `answers.jsonl`.
         end: token that is inserted after an answer that was cut off before its end.
         vocabulary: size of the target's vocabulary.
     """

@@ -38,7 +38,7 @@ class TrainedModel:
 
     Attributes:
         name: name of the model's folder, and title of the card.
-        config: `config.json`.
+        config: content of the model's `config.json`.
         figures: `training.json`: figures measured during training.
         evaluation: `evaluation.json`; empty if there is none.
     """

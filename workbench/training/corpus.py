@@ -135,7 +135,7 @@ def pack_corpus(
     """Write `train.bin`, `exact.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder.
 
     Args:
-        tokenizer: The tokenizer.
+        tokenizer: Tokenizer of the token files.
         documents: Training documents, for `train.bin`.
         held: Held-out documents by group.
         out: Output folder.

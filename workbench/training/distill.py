@@ -93,7 +93,7 @@ def generate_greedy(
     """Return the model's greedy answers to prompts in the chat format, as token ids without padding.
 
     Args:
-        model: The model.
+        model: Model that generates the answers.
         tokenizer: Tokenizer of the model.
         prompts: User messages.
         max_new_tokens: Maximum length of an answer, in tokens.
@@ -138,8 +138,8 @@ def greedy_acceptance(
     """Return the share of tokens at which drafter and target have the same most probable next token.
 
     Args:
-        target: The target.
-        drafter: The drafter.
+        target: The target model.
+        drafter: The draft model.
         sequences: Prompt and greedy continuation, one list of ids per sequence.
         prompt_lengths: Prompt length of each sequence; only the continuation counts.
     """

@@ -56,11 +56,11 @@ def answer_tasks(
     """Return the model's graded greedy answers to held-out problems; an answer without an end token is wrong.
 
     Args:
-        model: The model.
+        model: Model that generates the answers.
         tokenizer: Tokenizer of the model.
         task: Name of the task.
         count: Number of held-out instances.
-        rows: Prompts per batch.
+        rows: Number of prompts per batch.
     """
     instances = list(islice(TASKS[task].stream(9, held_out=True), count))
     answers: list[GradedAnswer[Instance]] = []

@@ -22,8 +22,8 @@ class GradedAnswer(Generic[P]):
     """A model's answer to a problem.
 
     Attributes:
-        problem: the problem.
-        text: the answer.
+        problem: problem that the model answers.
+        text: text of the answer.
         is_right: whether the answer is right.
     """
 
@@ -60,7 +60,7 @@ def generate_batch(
         prompts: token ids; shorter ones are padded on the left.
         max_new_tokens: maximum length of an answer, in tokens.
         end: token that ends an answer.
-        pad: token for padding.
+        pad: token id for padding.
         inputs: further inputs of the model, such as `pixel_values`.
     """
     size = max(map(len, prompts))

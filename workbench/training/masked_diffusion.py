@@ -99,7 +99,7 @@ def masked_loss(
     """Return LLaDA's loss: cross-entropy at masked positions, divided by the probability of being masked.
 
     Args:
-        model: the model.
+        model: the masked-diffusion model.
         ids: token ids of prompts with answers, padded.
         prompts: length of each prompt, which is never masked.
         mask_token: id of the mask token.

@@ -27,7 +27,7 @@ class Recipe:
     """A training recipe: its name, its options, and the function that runs it.
 
     Attributes:
-        name: Registry name.
+        name: Registry name of the recipe.
         help: One line about the recipe's result.
         options: Dataclass of the recipe's options; every field has a default.
         run: Function that runs the recipe.
@@ -80,7 +80,7 @@ def finish(
     Args:
         result: measured figures of the run.
         out: folder of the model.
-        more: further figures.
+        more: further figures to write.
         card: function that returns the text of the card below its title; None: no card.
     """
     machine = machine_facts()
@@ -108,7 +108,7 @@ def training_recipe(
         options_class: dataclass of the recipe's options, with the model's folder as `folder` or `out`.
         train: function that trains and writes the model, and returns its figures, and facts for its card if any.
         card: function that returns the text of the card below its title; None: `workbench train` writes no card.
-        choose_options: see `Recipe`.
+        choose_options: function as in `Recipe.choose_options`.
     """
 
     def run(options: Any, report: Report) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def resolve_resume(
     """Return the options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
     Args:
-        options: parsed options.
+        options: parsed options of the recipe.
         user_options: options by name, as the user gave them.
         report: function that receives progress lines.
 

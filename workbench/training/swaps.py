@@ -56,7 +56,7 @@ class _Search:
     """State of the search in one answer.
 
     Attributes:
-        instance: the problem.
+        instance: problem that the target answers.
         prompt_ids: token ids of the prompt.
         answer: token ids of the answer, including EOS if it has one.
         final: the final answer of the target's own text.
@@ -119,7 +119,7 @@ def find_swaps(
 
     Args:
         models: target and draft model.
-        instances: the problems.
+        instances: problems to search.
         tokens: length limit of an answer.
         rows: texts that the target finishes in one batch.
         report: function that receives progress lines.

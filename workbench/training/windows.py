@@ -15,9 +15,9 @@ class Windows:
     """Windows of a token file, in a new order and with a new offset every epoch.
 
     Args:
-        path: Token file, uint16.
-        length: Tokens per window.
-        rows: Windows per batch.
+        path: File of token ids, uint16.
+        length: Number of tokens per window.
+        rows: Number of windows per batch.
         seed: Seed of the order.
     """
 

@@ -119,7 +119,7 @@ class TrainingSetup:
 
         Args:
             net: the net to train.
-            step_losses: see `StepLosses`.
+            step_losses: function that computes the losses of a step (`StepLosses`).
             measure: function that returns figures on held-out answers, by name.
             on_progress: function that is called before each step with the finished share of the run.
             facts: further entries of the head's `config.json`.

@@ -81,7 +81,7 @@ def train_probes(
     """Train the probes; the target's weights do not change.
 
     Args:
-        setup: training setup.
+        setup: target, data and options.
         run_probes: function that runs the target on the probes.
         loss_decay: weight of the loss of each probe relative to the probe before it.
         init_net: function (net, target) that sets the initial weights of a new net.
@@ -153,7 +153,7 @@ def guesses(
         net: net that computes the probes.
         model: the target, with frozen weights.
         run_probes: function that runs the target on the probes.
-        ids: padded texts.
+        ids: token ids of the padded texts.
         features: the target's features.
         anchors: positions that are followed by probes.
     """

@@ -34,9 +34,9 @@ def train_levels(
     """Train heads on the target's distributions, level by level.
 
     Args:
-        setup: training setup.
-        net: the heads.
-        levels: number of levels.
+        setup: target, data and options.
+        net: net with all heads.
+        levels: number of draft levels.
         predict: function that computes the heads' predictions on a batch.
         label: name of a level's loss without the level's number.
         weights: function that returns the weight of a level's loss, by the level's index from 0.

@@ -118,9 +118,9 @@ def sample_continuations(
     """Return prompts with continuations sampled from a drafter at temperature 1, as one batch.
 
     Args:
-        drafter: the drafter.
+        drafter: drafter that generates the texts.
         draft_vocabulary: draft vocabulary of the drafter.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         limits: length limit of each continuation, in tokens.
         end_tokens: tokens that end a text, and are part of it.
         uniforms: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
@@ -169,8 +169,8 @@ def make_next_batch(
 
     Args:
         readings: readings of the answers of the target and of the training text.
-        source: one of `SOURCES`.
-        size: texts per step.
+        source: source of the texts, one of `SOURCES`.
+        size: number of texts per step.
         seed: seed of the order of the texts.
         regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.

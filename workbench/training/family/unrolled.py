@@ -77,8 +77,8 @@ def train_unrolled(
     """Train a layer that reads its own states, with as many draft steps as `shares` has entries.
 
     Args:
-        setup: training setup.
-        net: the layer.
+        setup: target, data and options.
+        net: layer to train.
         layer_input: function that returns the target's input to the layer.
         logits: function that computes logits over the draft vocabulary from the layer's states.
         shares: weight of each step's loss.
@@ -108,8 +108,8 @@ def train_drafts(
     positions that count, so that the number of positions does not change the effective learning rate.
 
     Args:
-        setup: training setup.
-        net: the drafter.
+        setup: target, data and options.
+        net: drafter to train.
         drafts: function that yields for each draft step the drafter's states, and the positions whose target
             distributions they should match.
         logits: function that computes logits over the draft vocabulary from the drafter's states.

@@ -47,7 +47,7 @@ class Task:
     """A generator with its checker.
 
     Attributes:
-        name: Registry name.
+        name: Registry name of the task.
         make: Function that generates one instance from a random generator.
         check: Function that returns whether an output answers an instance; exact match unless the task is open-ended.
         share: Share of the generator tokens in the training mixture.

@@ -28,7 +28,7 @@ def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch
     """Write `model.safetensors` and `config.json`; return the configuration.
 
     Args:
-        net: the net.
+        net: net of the head.
         out: folder, created if it is missing.
         target: name of the target for which the net drafts.
         dtype: dtype of the floating-point weights on disk; int8: matrices as int8, all other weights as float16

@@ -108,7 +108,7 @@ class Features:
     """Dialogues, and batches of them in an endless random order.
 
     Attributes:
-        dialogues: all dialogues.
+        dialogues: list of all dialogues.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)
@@ -165,7 +165,7 @@ def read_dialogues(
     """Run a frozen target on packed sequences; return one dialogue for each turn of each sequence.
 
     Args:
-        model: the target.
+        model: the frozen target.
         packed: sequences whose turns attend to the image and to themselves.
         images: images of the sequences, float32 [B, 3, 64, 64]; None if the sequences have none.
         reply: id of the token between a question and its answer.

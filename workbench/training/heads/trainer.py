@@ -132,8 +132,8 @@ def predict_answers(
     """Return the drafter's predictions at the positions that predict an answer's tokens, and the true features.
 
     Args:
-        net: the drafter.
-        batch: dialogues.
+        net: drafter that predicts.
+        batch: batch of dialogues.
         image_mode: mode of processing images that `FeatureNet.build_inputs` accepts.
         features: input features that replace the true features, for example features with noise.
     """
@@ -168,10 +168,10 @@ def replace_with_predictions(
     """Replace some features of texts, never the first, by the drafter's predictions from all earlier features.
 
     Args:
-        net: the drafter.
-        batch: dialogues without images.
+        net: drafter that predicts.
+        batch: batch of dialogues without images.
         features: the target's features, possibly with noise.
-        mask: positions to replace.
+        mask: positions to replace, bool [B, n].
     """
     inputs = net.build_inputs(dataclasses.replace(batch.inputs, features=features), None)
     guesses = net.futures(net(inputs.inputs, inputs.positions, None))[:, :-1, 0]  # state s predicts f(s + 1)
@@ -189,8 +189,8 @@ def agreement(
     """Return the share of positions at which drafter and target have the same most probable token, by draft position.
 
     Args:
-        net: the drafter.
-        batches: dialogues.
+        net: drafter to evaluate.
+        batches: batches of held-out dialogues.
         head: LM head of drafter and target.
         image_mode: mode of processing images that `FeatureNet.build_inputs` accepts.
         is_target_token: for a `head` with a reduced vocabulary: function (indices of tokens in `head` [N], features
@@ -227,14 +227,14 @@ def train_net(
     """Train one drafter.
 
     Args:
-        options: training options.
+        options: options of the training run.
         target: the frozen model, for its embedding, LM head and final norm.
         batches: function that returns the batch of a step, with images (True) or without.
         report: function that receives progress lines.
         held: held-out batches on which the reported agreement is measured.
         start_net: a drafter to continue from, instead of an untrained one.
         save: function that writes the drafter; it is called at each checkpoint, and at the end.
-        is_target_token: see `agreement`.
+        is_target_token: function as in `agreement`.
         curve: learning curve of the agreement.
         predicted_share: share of the input features of texts that are replaced by the drafter's own predictions.
         image_share: function that returns the probability that a batch has images, given the finished share of the run.

@@ -205,7 +205,7 @@ def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLab
     """Return the training labels of each image patch.
 
     Args:
-        scene_list: Scenes.
+        scene_list: The n scenes.
         item_maps: Item maps of the scenes, uint8 [n, 64, 64].
     """
     n = len(scene_list)

@@ -31,10 +31,10 @@ def generate_answers(
     """Return the model's greedy answers as token ids without padding; EOS is included if it was generated.
 
     Args:
-        model: The model.
+        model: Model that answers.
         tokenizer: Tokenizer of the model.
         images: Normalised images, one per question, float32 [n, 3, 64, 64].
-        questions: User messages.
+        questions: Question about each image.
         max_new_tokens: Maximum length of an answer, in tokens.
     """
     user, reply, end, image, pad = (token_id(tokenizer, t) for t in (USER, ASSISTANT, END, IMAGE, PAD))

@@ -89,7 +89,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
     Args:
         model: The float32 model; it is not changed.
         tokenizer: Tokenizer of the model.
-        out: Folder.
+        out: Folder of the model.
     """
     half = LlavaForConditionalGeneration(model.config)
     config: Any = half.config

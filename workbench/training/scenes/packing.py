@@ -50,7 +50,7 @@ class Packer:
     """Packs questions and answers into batches.
 
     Args:
-        tokenizer: The tokenizer.
+        tokenizer: Tokenizer of the model.
         vision_tokens: Vision tokens per image; 0 leaves the image out, for a text-only model.
         short_weight: Weight of the tokens in short answers; tokens in captions have weight 1.
     """

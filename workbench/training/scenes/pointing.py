@@ -31,7 +31,7 @@ class Pointer:
     """Attention loss for the first attention heads of one layer of a language model.
 
     Args:
-        model: The model.
+        model: Vision-language model to train.
         tokenizer: Tokenizer of the model.
         layer: Index of the layer; by default the middle layer: earlier layers read the question, later layers answer.
     """

@@ -41,7 +41,7 @@ class TowerOptions(RunOptions):
         scenes: Folder of rendered scenes; missing scenes are rendered.
         out: Output file of the trained tower.
         hidden: Hidden size.
-        layers: Number of layers.
+        layers: Number of encoder layers.
         inner: Intermediate size of the MLP.
         rows: Batch size: images per step.
         shards: Number of shards of scenes to use.

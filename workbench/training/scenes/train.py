@@ -135,8 +135,8 @@ def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: 
     """Return the language model's last hidden states for a batch, [B, T, D].
 
     Args:
-        model: The model.
-        packed: The batch.
+        model: The vision-language model.
+        packed: Batch of packed sequences.
         images: Images of the sequences that have one, float32 [n, 3, 64, 64].
     """
     trunk = model.model
