@@ -266,7 +266,7 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _left_out(n: int) -> str:
-    """Return the note on a test that had no time for n settings; empty for 0."""
+    """Return the note that a test had no time for `n` settings; empty if `n` is 0."""
     return f" ({n} settings not tested, for lack of time)" if n else ""
 
 

@@ -325,7 +325,7 @@ def _make_finding(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread: tiny models are faster without threads that wait for each other."""
+    """Limit PyTorch to one thread inside this block: in tiny models, threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

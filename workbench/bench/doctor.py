@@ -81,7 +81,7 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Return the logit of plain decoding's token minus that of the run's, both computed token by token."""
+        """Return the logit of plain decoding's token minus the logit of the run's token, computed token by token."""
         return self.readings[0].gap
 
     def describe(self) -> str:

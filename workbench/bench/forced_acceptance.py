@@ -48,7 +48,7 @@ def random_drafter(model: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
-    """Return a copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
+    """Return a copy of a model in which each weight matrix W is W + amount · std(W) · ε, with standard normal ε."""
     drafter = bare_copy(model)
     if amount == 0:
         return drafter

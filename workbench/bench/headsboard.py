@@ -88,7 +88,10 @@ def measure(
 
 
 def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:
-    """Return drafting seconds, drafted tokens, and by draft position [rounds that tested, rounds that accepted]."""
+    """Return sums over the samples of the contender `name`: drafting seconds, drafted tokens, and rounds by position.
+
+    Rounds are given for each draft position as [rounds that tested a token there, rounds that accepted one].
+    """
     selected, positions = [s for s in samples if s.contender == name], dict[int, list[int]]()
     for depth, n_tested, n_accepted in (each for s in selected for each in s.depths):
         counts = positions.setdefault(depth, [0, 0])

@@ -188,7 +188,7 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield llama.cpp's contenders: plain decoding, and the counterparts of the methods. Exit stops their servers.
+    """Yield llama.cpp's contenders (plain decoding, counterparts of the methods); the end of the block stops servers.
 
     A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
     the whole vocabulary in llama.cpp.

@@ -240,7 +240,7 @@ class TextLab:
         return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measurement:
-        """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
+        """Measure the speed-up (`workbench.trace.speedup`) of the method with these parameters over plain decoding."""
         plain_rates, method_rates = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
         return speedup_figure(speedup(method_rates, plain_rates), f"{self._for_timing().setting}, greedy")
 
@@ -318,7 +318,7 @@ class TextLab:
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
     def tau(self, **params: Any) -> Measurement:
-        """Measure τ (tokens emitted / target passes) as the mean over prompts."""
+        """Measure τ (tokens emitted / target passes) of the method with these parameters, as the mean over prompts."""
         taus = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
         return Measurement.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
 
@@ -495,7 +495,7 @@ class TextLab:
         return first_of_each_group(selected, self._max_per_group) if self._max_per_group else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """Return the decoded text of rounds."""
+        """Return the text of the tokens that these rounds emitted."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property

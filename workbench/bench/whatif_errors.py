@@ -70,7 +70,7 @@ class ErrorEstimate:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
-    """Return the error of a saved row; None if the row has too few pairs."""
+    """Return the error of the what-if prediction `key` from its saved row; None if the row has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:

@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptRuns:
-    """Greedy runs of one prompt."""
+    """A prompt on which methods run greedily."""
 
     engine: Engine
     ids: list[int]

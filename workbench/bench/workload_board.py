@@ -40,7 +40,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def training_free() -> list[str]:
-    """Return the names of the methods that draft with nothing but the target, by their declarations."""
+    """Return the names of the training-free methods, which need neither a draft model nor a trained head."""
     return [method.name for method in method_info.methods() if method.is_training_free]
 
 

@@ -104,7 +104,7 @@ class AcceptanceOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts as training data of the acceptance head.
+    """Drafted tokens as training data of the acceptance head.
 
     Attributes:
         states: the draft model's last hidden state after each drafted token, float [N, D].

@@ -73,7 +73,7 @@ class DistillOptions(RunOptions):
 
 @dataclass
 class DrafterOptions(DistillOptions):
-    """Options of the `drafter` recipe.
+    """Options of the `drafter` recipe, which also generates training text.
 
     Attributes:
         own_minutes: Minutes for generating training text with the target first; part of `minutes`.

@@ -103,7 +103,9 @@ def build_optimizers(
 
 @contextmanager
 def half_precision(enabled: bool = True) -> Iterator[None]:
-    """Compute products in bfloat16 on devices that support it, elsewhere in float32, since emulation would be slower.
+    """Compute products inside this block in bfloat16 on devices that support it, elsewhere in float32.
+
+    Emulated bfloat16 would be slower than float32.
 
     Each kind of device has its own setting, so the device of the tensors decides which one applies.
     """

@@ -124,7 +124,7 @@ class ProbeAnchors:
 
 
 def sample_anchors(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> ProbeAnchors:
-    """Sample at most `n` positions of each text, so that the answer has at least one token for a probe to predict."""
+    """Sample at most `n` positions of each text after which a probe has a token of the answer to predict."""
     mask = answer_continues(answer, 1)
     candidates = [row.nonzero().flatten() for row in mask]
     n_cuts = max(1, min(n, max(map(len, candidates))))

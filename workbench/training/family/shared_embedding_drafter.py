@@ -21,7 +21,7 @@ from workbench.training.models import build_model
 
 
 class DrafterInTraining(nn.Module):
-    """A drafter during training.
+    """A draft model in training: a decoder with projections to and from the target's token embeddings.
 
     Args:
         config: configuration of the decoder; its embedding and LM head are not created.
