@@ -158,7 +158,7 @@ def test_methods_that_exceed_the_time_are_left_out_by_name(
     monkeypatch.setattr(candidate_runs, "MIN_CONTENDERS", 1)
     found = ask(models, clock, 6.0)
     assert found.unreached == ["token-recycling"]
-    assert "It did not suffice for 1 method: token-recycling." in found.limits
+    assert "The time did not suffice for 1 method: token-recycling." in found.limits
     assert found.prompts == ["p0", "p1", "p2"]
     assert (found.asked, ask(models, clock, 10.0).unreached) == (3, [])
 

@@ -1,1 +1,1 @@
-"""Measuring and checking: interleaved benches, goodness-of-fit tests, and tests of the methods' promises."""
+"""Benchmarks and checks: interleaved measurements, goodness-of-fit tests, tests that methods keep their promises."""

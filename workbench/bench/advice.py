@@ -52,16 +52,16 @@ class AdvisingBackend(Hosting, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Progress of a recommendation. Plain data, which is sent to clients unchanged.
+    """Progress of the measurement behind a recommendation: plain data, which is sent to clients unchanged.
 
     Attributes:
         spent: seconds of measuring so far.
-        seconds: the budget.
+        seconds: budget of measuring time, in seconds.
         done: number of finished runs.
         text: current action, for display.
         waiting: reason for waiting; empty while a run is active.
         found: results so far, a `Recommendation` as plain JSON; None before the first results.
-        last: whether this is the last message.
+        last: whether this is the last progress message.
     """
 
     spent: float
@@ -73,7 +73,7 @@ class Advice:
     last: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the progress as plain JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -89,7 +89,9 @@ def advise(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Advice]:
-    """Measure step by step; see `workbench.client.protocol.Client.stream_recommendation`.
+    """Measure methods on the prompts, and yield the progress and the recommendation so far.
+
+    Arguments are those of `workbench.client.protocol.Client.stream_recommendation`.
 
     Raises:
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
@@ -131,7 +133,7 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """Do one run, restarted after each interruption; yield the reasons for waiting, and return its trace."""
+        """Do one run, restarted after each interruption; yield the reasons for waiting, and return the run's trace."""
         nonlocal spent
         start = partial(
             backend.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,

@@ -1,7 +1,7 @@
-"""Share of right answers under approximate verifiers: sums, word problems and JSON records.
+"""Share of right answers under approximate verifiers, for sums, word problems and JSON records.
 
-`draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier gains τ and
-loses right answers. The table shows both. The suite is small enough to be repeated.
+`draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier raises τ
+and may lower the number of right answers. The table shows both figures. The suite is small enough to be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scale:
         per_group: number of problems per group; 0: all.
         temperature: temperature of all answers.
         tokens: length limit of an answer, in tokens.
-        seed: seed of the first problem; it rises by 1 per problem.
+        seed: seed of the first problem; the seed rises by 1 per problem.
     """
 
     per_group: int
@@ -121,7 +121,11 @@ def run_suite(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a table, one row per verifier: τ, right answers by group and in total, ratio to the exact verifier's."""
+    """Return a Markdown table: for each verifier τ, right answers by group and in total, and relative to the exact one.
+
+    Args:
+        report: result of `run_suite`.
+    """
     problems: dict[str, int] = report["problems"]
 
     def all_of(row: dict[str, Any]) -> list[int]:
@@ -140,7 +144,12 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
-    """Return the ratio of right answers to the exact verifier's; no interval if a resample may have none right."""
+    """Return (right answers / right answers of the exact verifier) as text, with the 95 % interval if it is finite.
+
+    Args:
+        right: 1 for each right answer and 0 for each wrong answer.
+        exact: the same for the answers of the exact verifier.
+    """
     if not sum(exact):
         return format_interval(None)
     ratio = ratio_of_sums(right, exact)

@@ -21,11 +21,14 @@ class RunBackend(Protocol):
 
     @property
     def start(self) -> Callable[..., Any]:
-        """Start a generation, see `workbench.service.Backend.start`; `is_timed=True` gives it the device to itself."""
+        """Return the function that starts a run, see `workbench.service.Backend.start`.
+
+        With `is_timed=True` the run has the device to itself.
+        """
         ...
 
     def drop_run(self, run: Any) -> None:
-        """Delete an ended run."""
+        """Delete a run that has ended."""
         ...
 
 
@@ -37,8 +40,8 @@ class BackendRun:
     """A generation on a backend that is measured alone on the device.
 
     Args:
-        backend: the backend.
-        start: function that starts the run; called again after a temporary refusal.
+        backend: backend that runs the generation.
+        start: function that starts the run; it is called again after a temporary refusal.
         stopped: function that is called often; True ends the run.
         others: function that returns whether a run other than the given one is active. If it is set, this is a
             background run, and other users' runs have priority. None: the run is queued like any other.
@@ -73,7 +76,7 @@ class BackendRun:
         Closing the iterator ends the run.
 
         Raises:
-            StopError: `stopped` returned True.
+            StopError: the function `stopped` returned True.
             WorkbenchError: the request cannot run, or was cancelled.
         """
         while not self._try_start():
@@ -115,7 +118,7 @@ class BackendRun:
 
 
 def n_emitted(run: Any) -> int:
-    """Return the number of tokens of a run so far."""
+    """Return the number of tokens that a run has generated so far."""
     return 0 if run.trace is None else sum(len(r.emitted) for r in list(run.trace.rounds))
 
 

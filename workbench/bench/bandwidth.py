@@ -13,9 +13,9 @@ from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
-"""Bytes of the copied block by device type: so much larger than the caches that they have no effect."""
+"""Bytes of the copied block by device type: so much larger than the caches that the caches have no effect."""
 LEAST_SIDE, MOST_SIDE, LEAST_PRODUCT_S, PRODUCTS = 128, 8192, 0.015, 5
-"""First and last side of the matrices of `matmul_rate`, time of a product that is long enough, and timed products."""
+"""For `matmul_rate`: smallest and largest side of the matrices, required seconds of a product, number of products."""
 
 
 def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None, fastest: bool = False) -> float:
@@ -56,7 +56,7 @@ def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
         dtype: number format of the matrices.
 
     Raises:
-        RuntimeError: no memory for the matrices, or no product in this format.
+        RuntimeError: there is no memory for the matrices, or the device has no product in this number format.
     """
     device, side = torch.device(device), LEAST_SIDE
     while True:
@@ -68,7 +68,7 @@ def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Return the wall time of a function, including the device's own work."""
+    """Return the wall time of a call of `work` in seconds, including the work that it starts on the device."""
     synchronise(device)
     start = time.perf_counter()
     work()

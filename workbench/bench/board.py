@@ -37,7 +37,7 @@ def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
     Args:
         name: name of the board.
         key: key of the row.
-        row: plain JSON.
+        row: content of the row, as plain JSON.
         markdown: function that returns the text of the whole board from its saved rows.
     """
     row |= {"date": _now(), "commit": commit(), "machine": machine_facts()}
@@ -79,7 +79,7 @@ def commit_of(row: dict[str, Any]) -> str:
 def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
     """Return whether a method's tests confirm its promise (exact, greedy-exact, …), as one of four standings.
 
-    - broken: a test of it failed; this includes a method that never ran.
+    - broken: a test of the method failed; a method that never ran has failed its tests.
     - shown: every kind of test that the promise requires passed: greedy text, and for "exact" also the distribution.
     - no promise: the method is approximate or a simulation; the tests that apply to its greedy text passed, or it has
       no reference to compare with.
@@ -102,7 +102,7 @@ def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> 
 
 
 def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings: Sequence[Finding]) -> None:
-    """Save the evidence for one setting of a method on one target to the board."""
+    """Save the evidence for one setting of a method on one target to the exactness board."""
     promise, key = configured.promise.value, choice_key(configured)
     row = {
         "promise": promise,
@@ -120,12 +120,12 @@ def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings:
 
 
 def choice_key(configured: ConfiguredMethod) -> str:
-    """Return the key of a setting: its method and non-default parameters: "draft-model, verifier=k-seq"."""
+    """Return the key of a setting: method and non-default parameters, for example "draft-model, verifier=k-seq"."""
     return combinations.setting_name(configured)
 
 
 def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return a row for each setting of a method with evidence of its own, in the order in which it was saved.
+    """Return the saved rows of the exactness board that test one setting of a method, in the order of saving.
 
     Args:
         rows: saved rows; by default those of the repository.
@@ -139,9 +139,9 @@ def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def choice_standings() -> dict[tuple[str, str], str]:
-    """Return whether the tests confirm each (setting, promise), over all targets: a standing of `standing`.
+    """Return for each (setting, promise) whether the tests on all targets confirm it, in the words of `standing`.
 
-    A promise that is broken on one target is broken.
+    A promise that is broken on one target counts as broken.
     """
     standings: dict[tuple[str, str], str] = {}
     for row in choice_rows():
@@ -161,7 +161,7 @@ def registered_methods() -> list[tuple[str, str, str]]:
 def exactness_rows(
     methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for every method, in the order of the catalogue; without evidence its standing is "unproven".
+    """Return a row for every method, in the order of the catalogue; a method without evidence is "unproven".
 
     Args:
         methods: (name, title, promise); by default the registered ones.
@@ -266,12 +266,12 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _left_out(n: int) -> str:
-    """Return the note on a test that had no time for n settings; empty for 0."""
+    """Return the note that a test had no time for `n` settings; empty if `n` is 0."""
     return f" ({n} settings not tested, for lack of time)" if n else ""
 
 
 def describe_fit(sampling_test: dict[str, Any]) -> str:
-    """Return a goodness-of-fit test in one line."""
+    """Return the result of a goodness-of-fit test as one line of text."""
     distance = (
         f", total variation {sampling_test['total_variation']:.3f}"
         if sampling_test["verdict"] == MEASURED and "total_variation" in sampling_test

@@ -1,4 +1,4 @@
-"""Limits of measurements. Only numbers, so that checking a request imports no engine."""
+"""Limits of measurements, as numbers only, so that a request can be checked without importing the engine."""
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
 """Largest numbers of lanes, prompts and repeats in one comparison."""
@@ -7,6 +7,6 @@ RUNS = 400
 CELLS = 400
 """Largest number of cells of one sweep."""
 SHORTEST_S, LONGEST_S = 5, 3600
-"""Range of the time of a recommendation, in seconds."""
+"""Smallest and largest measuring time of a recommendation, in seconds."""
 TOKENS = 4096
 """Largest number of new tokens per run of a comparison or a sweep."""

@@ -1,4 +1,4 @@
-"""Elimination rounds: methods take turns on prompts; after each pass, those clearly slower than the best are dropped.
+"""Elimination rounds: methods take turns on prompts; after each pass, methods clearly slower than the best are dropped.
 
 The remaining time goes to the methods that may still be the fastest: a `Study` whose next run depends on the results so
 far. The contenders determine where the runs happen: in this process (`recommend`), or on a backend that others use too
@@ -28,7 +28,7 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of the time after which no further method is warmed up."""
+"""Share of the measuring time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
 """Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
 IMPLAUSIBLE_FACTOR = 1.5
@@ -36,7 +36,7 @@ IMPLAUSIBLE_FACTOR = 1.5
 many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
 room for noise."""
 REPEAT_CONTEXT = 3
-"""Number of preceding tokens that must match for a token to count as repeated."""
+"""Number of preceding tokens that are looked up in the earlier text, to predict the next token."""
 
 RunGenerator = Generator[str, None, Sample]
 """A run as a generator: it yields the reasons for waiting, and returns its sample."""
@@ -48,8 +48,8 @@ class Candidate:
 
     Attributes:
         name: name of the method.
-        title: title for display.
-        params: non-default parameters.
+        title: title of the method for display.
+        params: non-default parameters of the method.
         run: function (index of a prompt, repeat) → run; repeat None is the warm-up, of at most `WARM_UP` tokens.
     """
 
@@ -68,11 +68,11 @@ class CandidateRuns:
         tokens: length limit of a measured run.
 
     Attributes:
-        samples: samples by contender.
-        dropped_after: pass after which a contender was dropped, from 1, by its name.
-        failed: error of each contender that could not run, by its name.
+        samples: by the name of a contender, its timed runs.
+        dropped_after: by the name of a contender, the pass (from 1) after which the contender was dropped.
+        failed: by the name of a contender that could not run, the error message.
         passes: number of passes over all prompts, including an unfinished one.
-        done: number of runs.
+        done: number of finished runs.
     """
 
     def __init__(self, contenders: Sequence[Candidate], prompts: int, tokens: int) -> None:
@@ -91,8 +91,8 @@ class CandidateRuns:
     ) -> Generator[tuple[str, str], None, None]:
         """Measure until `is_over` returns True, or one method is left. All finished runs count.
 
-        Every contender is warmed up. If one pass of all of them over the prompts takes longer than the available
-        time, only as many as fit are measured: those that were fastest in the warm-up.
+        Every contender is warmed up. If one pass of all contenders over the prompts takes longer than the available
+        time, only as many contenders as fit are measured: those that were fastest in the warm-up.
 
         Args:
             is_over: function that is called between runs.
@@ -170,12 +170,15 @@ class CandidateRuns:
 
     @property
     def unreached(self) -> list[str]:
-        """Return the methods without samples that did not fail: the time was too short for them."""
+        """Return the names of the methods that did not run because the time was too short."""
         return [e.name for e in self.contenders[1:] if not self.samples[e.name] and e.name not in self.failed]
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """Return (prompt, repeat) of disturbed plain runs: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
+        """Return (prompt, repeat) of the runs of plain decoding that are slower than the median / `IMPLAUSIBLE_FACTOR`.
+
+        Other work on the machine must have disturbed such a run.
+        """
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
@@ -190,9 +193,9 @@ class CandidateRuns:
         return paired, plain
 
     def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
-        """Return the methods whose speed-up is clearly below the best one: its whole interval is lower.
+        """Return the methods that are clearly slower than the best method: the intervals of the speed-ups are disjoint.
 
-        Plain decoding, the reference, is never returned. Impossible speed-ups do not count as the best one.
+        Plain decoding, the reference, is never returned. A method with an impossible speed-up is not the best method.
         """
         choices = {choice.method: choice for choice in self._choices(active[1:])}
         possible = [choice.speedup for choice in choices.values() if not _is_impossible(choice)]
@@ -203,8 +206,8 @@ class CandidateRuns:
     def ranking(self) -> tuple[list[RankedMethod], list[str]]:
         """Return the results of the measured methods, fastest first, and the names of methods with impossible results.
 
-        Plain decoding is not among them. A result is impossible if the speed-up is above `IMPLAUSIBLE_FACTOR` · τ: then
-        runs of plain decoding were disturbed.
+        The results exclude plain decoding. A result is impossible if the speed-up is above `IMPLAUSIBLE_FACTOR` · τ:
+        then runs of plain decoding were disturbed.
         """
         choices = self._choices(self.contenders[1:])
         possible = [choice for choice in choices if not _is_impossible(choice)]
@@ -226,7 +229,7 @@ class CandidateRuns:
             target: name of the target.
             names: names of all prompts.
             ids: token ids by the index of a prompt.
-            seconds: time of measuring.
+            seconds: time spent on measuring, in seconds.
             complete: whether the measurement ended by itself.
             machine: description of the machine.
         """
@@ -269,13 +272,15 @@ def is_candidate(method: MethodInfo) -> bool:
 
 
 def measuring_params(method: MethodInfo) -> dict[str, Any]:
-    """Return the parameters for measuring a method: a policy that plans by measured costs if it has one."""
+    """Return the parameters for measuring a method: a policy that plans by measured costs, if the method has one."""
     policy = method.params.get("policy")
     return {"policy": "planned"} if policy and "planned" in (policy.choices or ()) else {}
 
 
 def repeated_share(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
-    """Return the share of generated tokens that also followed the last occurrence of the same `REPEAT_CONTEXT` tokens.
+    """Return the share of generated tokens that a look-up of the preceding `REPEAT_CONTEXT` tokens would predict.
+
+    The look-up finds the latest earlier occurrence of these tokens, and predicts the token that followed there.
 
     Args:
         prompts: token ids by index.

@@ -3,7 +3,7 @@
 The list is transformers' own mapping, so that a new version adds its new families. For each family a tiny random model
 is built and checked like a target at loading (`workbench.models.model_self_test`). A model that passes then generates
 greedy text, by draft trees and by a chain, which must equal that of Hugging Face's `generate`. For families that cannot
-be built, the board gives the reason; they do not count.
+be built, the board gives the reason; such families do not count.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Entry:
 
 
 def families() -> dict[str, str]:
-    """Return the class of each family by name, from the mapping of the installed transformers."""
+    """Return the class name of each family's causal language model, from the mapping of the installed transformers."""
     return {name: str(model) for name, model in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items())}
 
 
@@ -117,7 +117,7 @@ def check_family(name: str, tokenizer: Any) -> Entry:
 
 
 def _build(name: str) -> Any:
-    """Build a tiny random model."""
+    """Build a tiny random model of the family `name`."""
     config = tiny_config(name)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
@@ -149,7 +149,7 @@ def _error_reason(error: Exception) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress irrelevant warnings, and use one thread: tiny models run faster with one."""
+    """Suppress irrelevant warnings in this block, and use one thread, with which tiny models run faster."""
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     with one_thread(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):

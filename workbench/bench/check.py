@@ -72,9 +72,9 @@ def check_method(
     Args:
         method: method from the registry.
         models: target in float64, with its drafter and heads.
-        prompts: token ids, or prompts with images; settings with extreme parameters are tested on the first.
+        prompts: token ids, or prompts with images; settings with extreme parameters are tested on the first prompt.
         max_new_tokens: length of greedy texts.
-        runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
+        runs: samples per setting in each sampling test; methods with trained heads, which are slower, get a third.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
         seconds: time budget, in equal shares for greedy text, the families if there are any, and sampled tokens; if it
             is too short for all tests, only a sample of settings, families and runs is tested, and the finding says so.
@@ -145,7 +145,7 @@ def check_families(
 ) -> Finding:
     """Compare the default setting's greedy tokens with Hugging Face's, on a tiny random model of each family.
 
-    After `seconds` no further family is started; the finding names those that were left out.
+    After `seconds` no further family is started; the finding names the families that were left out.
     """
     start, default = time.perf_counter(), method.with_params()
     equal, difference, refused, n_drafted, left_out = [], "", [], 0, list[str]()
@@ -191,14 +191,14 @@ def check_greedy(
 ) -> Finding:
     """Compare greedy tokens with Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
-    The others, by default each parameter at each end of its range, are tested on the first prompt. Approximate methods
+    The other settings, by default each parameter at each end of its range, use the first prompt. Approximate methods
     and simulations must pass this test too; only settings that do not keep greedy text are left out
     (`ConfiguredMethod.keeps_greedy`). A method that refused every setting, or that drafted nothing in any text, has not
     been tested and fails.
 
     Args:
         method: method from the registry.
-        models: target in float64.
+        models: models with the target in float64.
         prompts: token ids, or prompts with images.
         max_new_tokens: length of the texts.
         others: settings besides the defaults; None: each parameter at each end of its range.
@@ -227,7 +227,7 @@ def check_greedy(
 
 @dataclass(frozen=True, slots=True)
 class _Greedy:
-    """Counts of equal, compared and skipped texts and of drafted tokens; the first error, and refused settings."""
+    """Result of a greedy test: counts of equal, compared and skipped texts and of drafted tokens, and a description."""
 
     equal: int
     tried: int
@@ -278,7 +278,7 @@ class _Greedy:
 
 
 TRIAL, LEAST = 16, 96
-"""Number of runs for measuring the time of one, and the smallest number of runs that makes a useful test."""
+"""Number of trial runs that measure the time of a run, and the smallest number of runs that makes a useful test."""
 
 
 def affordable_runs(
@@ -313,7 +313,7 @@ def _make_finding(
     kind: str,
     figures: dict[str, Any],
 ) -> Finding:
-    """Return a finding; it passes if all compared texts were right and the test had texts and drafts to compare."""
+    """Return a finding with the verdict "pass" if all compared texts were right and there were texts and drafts."""
     if not figures["tried"]:
         passed, detail = False, f"{NEVER_RAN}: {detail}"
     elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):
@@ -325,7 +325,7 @@ def _make_finding(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread: tiny models are faster without threads that wait for each other."""
+    """Limit PyTorch to one thread inside this block: in tiny models, threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -335,7 +335,7 @@ def one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """Return the new token ids of greedy decoding with Transformers' `generate`. They are cached in `models.shared`."""
+    """Return the new token ids of greedy decoding with Transformers' `generate`; `models.shared` caches the result."""
     parsed = Prompt.of(prompt)
     key = ("greedy", id(models.target), *parsed.ids, max_new_tokens)
     cache = models.shared if parsed.images is None else {}

@@ -1,8 +1,8 @@
 """Tests of single settings' promises: one verifier, tree builder or policy of a method, or two of them, on a target.
 
 `check` tests a method: its defaults, and all other settings in one line. Here each setting has a line of its own, so
-that the board shows the evidence for every name. They are ordered by how informative they are: each name with the first
-method that offers it, each verifier on a tree that it is exact for, other methods, and pairs.
+that the board shows the evidence for every name. The most informative settings come first: each name with the first
+method that offers it, each verifier on a tree for which it is exact, other methods, and pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 KINDS = ("verifier", "grower", "policy")
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 TEXTS, TOKENS, CELLS = 6, 48, 16
-"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for their
+"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for all
 positions in the cumulative distribution."""
 
 
@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Return the configured method that a row tests."""
+        """Return the method of this choice with the choice's values as parameters."""
         return self.method.with_params(**self.values)
 
 
@@ -115,7 +115,7 @@ def check_choice(
     Args:
         choice: a setting that can run on these models.
         models: target with its drafter and heads.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         max_new_tokens: length of greedy texts.
         runs: samples of each test on tiny models.
     """
@@ -147,11 +147,11 @@ def check_cdf_positions(
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:
-        configured: the setting.
+        configured: method with the parameters to test.
         models: target with its drafter and heads.
         prompts: token ids; taken in turn.
         texts: number of sampled texts.
-        tokens: tokens per text.
+        tokens: number of tokens per text.
     """
     start, rng, counts = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
     engine, n_drafted = Engine(models, max_sequences=1), 0

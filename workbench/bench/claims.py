@@ -23,7 +23,7 @@ INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
-"""The verdicts that a measurement may reach."""
+"""Verdicts that follow from a measured figure."""
 VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
 """All verdicts on the board, in the order of its table of counts."""
 
@@ -36,10 +36,10 @@ class Scale:
     """Models and size of a measurement of a claim about a text method.
 
     Attributes:
-        target: name of the target; its own draft model and heads draft.
+        target: name of the target, which is measured with its own draft model and heads.
         dtype: number format of the target.
-        per_group: prompts of each kind, for a claim about prompts of all seven kinds: 16 means 112 prompts. A claim
-            about fewer kinds has the same number of prompts in total. 0: all prompts.
+        per_group: number of prompts of each kind, for a claim about prompts of all seven kinds: 16 means 112 prompts.
+            A claim about fewer kinds has the same number of prompts in total. 0: all prompts.
         timed_per_group: prompts of each kind for claims about time, whose runs need an idle machine.
         tokens: length limit of every generation.
         repeats: timed runs per prompt.
@@ -71,7 +71,7 @@ def scale_of(target: str) -> Scale:
 def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
     """Return a speed-up as a figure of the claims board.
 
-    Rows saved by earlier versions have the setting "median over prompts" or "mean over scenes".
+    Older rows of the board have medians over prompts or means over scenes instead; their settings say so.
 
     Raises:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
@@ -101,9 +101,13 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
     A claim whose paper reports no change (its range contains `neutral`) is an equivalence: reproduced in size if the
     whole interval lies within `tolerance` of the range, contradicted if all of it lies outside, else inconclusive.
 
-    Before any of these: not measurable here (the claim states a missing requirement, or nothing can measure it; or
-    nothing was measured, and `lacking` gives what is still missing), not measured yet, by construction. A figure that
-    contradicts what holds by construction is still contradicted: it reveals a bug.
+    Three verdicts take precedence:
+
+    - not measurable here: the claim states a missing requirement, or has no measurement; or there is no figure, and
+      `lacking` names the missing requirement.
+    - not measured yet: there is no figure.
+    - by construction: the figure follows from a definition, and need not be measured. If a measured figure contradicts
+      the claim, which reveals a bug, the verdict is "contradicted".
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
     not kept" if the whole interval of its right answers lies below `declarations.MIN_RETAINED` of the exact verifier's,

@@ -40,7 +40,7 @@ def measure_claims(
     """Return the study that measures papers' claims one by one; a result is None if something required is missing.
 
     Args:
-        claims: the claims. If one of several cannot be measured, the study continues with the others.
+        claims: the claims. If one of several claims cannot be measured, the study continues with the next claim.
         target: target of all measurements; None: the home target of each claim.
         scale_options: fields of `workbench.bench.claims.Scale` that differ from the target's scale.
         saves: whether to save each figure on the board.
@@ -69,7 +69,7 @@ def claim_entry(
 
     Args:
         claim: claim of a paper.
-        measured: the figure.
+        measured: measured figure; None if there is none.
         column: one of `COLUMNS`, or the name of another target.
         saved_row: the saved row that contains the figure.
     """
@@ -192,7 +192,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return a column of the table of counts: the number of rows with a verdict."""
+    """Return the function that formats a cell of the table of counts: the number of claims with this verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -215,7 +215,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return one column of a claim: verdict, figure, and in a few words the missing requirement or the explanation."""
+    """Return the cell of a claim in one column: verdict, figure, and the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(format_figure(column["measured"]))

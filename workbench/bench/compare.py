@@ -83,7 +83,7 @@ def measure(
     is left out from then on, and the comparison has the reason. Closing the iterator ends the current run.
 
     Args:
-        backend: the backend.
+        backend: backend that runs the lanes.
         prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
@@ -142,7 +142,7 @@ def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Call
 def _run(
     backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool], run: Run
 ) -> Generator[Step, None, Trace | None]:
-    """Run a lane (a method with its settings) once; yield the progress, and return the trace."""
+    """Run a lane (a method with its settings) once on a prompt; yield the progress, and return the run's trace."""
     plan, source, lane = comparison.plan, comparison.prompts[run.prompt], comparison.lanes[run.contender]
     label = f"prompt {run.prompt + 1} of {len(comparison.prompts)}, repeat {run.repeat + 1} of {plan.repeats}"
     label = f"{'warm-up' if run.is_warm_up else label} · {lane.name}"
@@ -190,9 +190,9 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
 
 
 def format_prompt(backend: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
-    """Return a prompt as the backend takes it: a message is wrapped in the target's chat template if there is one.
+    """Return a prompt as the backend's input: a user's message gets the target's chat template if there is one.
 
-    A question about images is always a message.
+    A question about images is always a user's message.
 
     Raises:
         WorkbenchError: the target cannot be loaded.

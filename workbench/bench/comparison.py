@@ -17,7 +17,7 @@ class Plan:
     """Common settings of the lanes of a comparison.
 
     Attributes:
-        target: by default the backend's.
+        target: name of the target; by default the target of the backend.
         max_new_tokens: length limit of every run.
         seed: seed of every run, so that repetitions do the same work.
         sampling: temperature and filters, the same for all lanes.
@@ -45,12 +45,13 @@ class LaneRuns:
     """Runs of one lane of a comparison: a method with its settings.
 
     Attributes:
-        lane: the lane.
+        lane: method with its settings.
         name: name for display, unique in a comparison.
         added: whether the lane is plain decoding that was added automatically as the reference.
         samples: figures of each run by (prompt, repetition).
-        traces: by prompt, the run that the race replays (`comparison_figures.most_typical_repeat`).
-        selected_repeat: by prompt, the repeat of that run.
+        traces: by prompt, the trace of the run that the race (a replay of all lanes side by side) shows; see
+            `comparison_figures.most_typical_repeat`.
+        selected_repeat: by prompt, the number of the repetition whose run the race shows.
         error: reason why the lane was left out from some point on; empty if all its runs finished.
     """
 
@@ -64,18 +65,21 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run, and its trace while the race may still select it."""
+        """Store the figures of a run, and its trace while the race, a replay of the lanes, may still select the run."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))
 
     def select_repeat(self, prompt: int, repeat: int) -> None:
-        """Select the repeat that the race replays; if this lane failed in it, the earlier selection stays."""
+        """Select the repetition of a prompt that the race (a replay of all lanes) shows.
+
+        If this lane failed in that repetition, the earlier selection stays.
+        """
         if (prompt, repeat) in self._runs:
             self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
 
     def drop_unselected_traces(self, before: int) -> None:
-        """Keep only the selected trace of each prompt before this one, since these prompts are done."""
+        """Of all prompts before the index `before`, which are finished, keep only the trace that the race shows."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 
 
@@ -120,7 +124,7 @@ class Comparison:
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """Return the traces of the first prompt by lane name, from the repeat that the race replays."""
+        """Return the traces of the first prompt by lane name, from the repetition that the race (a replay) shows."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
@@ -135,7 +139,7 @@ class Comparison:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Comparison:
-        """Return a comparison from `to_wire`'s data; without traces, races and texts are lost."""
+        """Return a comparison from the data of `to_wire`; data without traces have neither races nor texts."""
         settings = data["settings"]
         plan = Plan(
             settings["target"],

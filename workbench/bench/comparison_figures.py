@@ -39,7 +39,7 @@ GRID = [i / 20 for i in range(21)]
 
 
 def full_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return all figures: those of `partial_figures`, and each lane's texts, race, break-even and exactness."""
+    """Return the figures of `partial_figures`, and each lane's texts, race, break-even point and exactness."""
     data = partial_figures(comparison)
     plain = comparison.reference
     for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
@@ -114,7 +114,7 @@ def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
 
 
 def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str, float | None]:
-    """Return the milliseconds per token at this rate, split into the kinds of work."""
+    """Return the milliseconds per token at the rate `rate`, split into the kinds of work in `PARTS`."""
     shares = _shares(samples)
     return {part: None if rate is None or not shares else 1e3 / rate.value * shares[part] for part in PARTS}
 
@@ -138,10 +138,10 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def most_typical_repeat(comparison: Comparison, prompt: int) -> int:
-    """Return the repeat that a race on a prompt replays in all lanes: the one with the most typical speed-ups.
+    """Return the repetition of a prompt that the race replays in all lanes: the one with the most typical speed-ups.
 
-    Among the repeats that the most lanes completed, it minimises the sum over lanes of the distances between the
-    repeat's speed-up and the prompt's, on a logarithmic scale.
+    Only the repetitions that the largest number of lanes completed are considered. The result minimises, summed over
+    lanes, the distance between the repetition's speed-up and the prompt's speed-up on a logarithmic scale.
     """
     base = {} if comparison.reference is None else rates(comparison.reference.samples.values())
     distances: dict[int, list[float]] = {}
@@ -157,7 +157,7 @@ def most_typical_repeat(comparison: Comparison, prompt: int) -> int:
 
 
 def race(lane: LaneRuns, prompt: int, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return the recorded run of a lane on a prompt that the race replays, of the `most_typical_repeat`.
+    """Return a lane's part of the race, the replay of recorded runs on a prompt: its run of `most_typical_repeat`.
 
     Returns:
         prefill_s and seconds of the run; rounds as [end in seconds after prefill, tokens with their kinds]; repeat,
@@ -245,7 +245,7 @@ METRICS = {
     "acceptance_rate": "accepted / tested",
     "tokens_per_second": "tokens per second",
 }
-"""Metrics of a cell, with their descriptions."""
+"""Metrics of a cell of a sweep, with their descriptions."""
 THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
@@ -256,7 +256,7 @@ THEORY = {
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
     """Return each metric of one lane of a comparison, with its 95 % interval.
 
-    Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
+    Times vary between repeats, so all repeats count; the other figures depend on the seed alone and count once
     per prompt.
     """
     from workbench.trace.whatif import predict_tau  # imports scipy

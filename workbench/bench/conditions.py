@@ -1,7 +1,7 @@
 """Conditions of a measurement: everything apart from the settings that changes a figure.
 
-Two figures may appear in one sweep only if these are the same: device, number formats, machine, versions, the weights
-of every model involved, and the measuring method itself. A machine is described by its processor, cores, threads,
+Two figures may appear in one sweep only if their conditions are the same: device, number formats, machine, versions,
+the weights of every model involved, and the measuring method. A machine is described by its processor, cores, threads,
 accelerator and system: two identical machines count as one. Its load is not part of the conditions; each result reports
 it.
 """
@@ -44,7 +44,10 @@ WORDS = {
 }
 
 Conditions = dict[str, Any]
-"""measuring, at_once, device, dtype, drafter_dtype, machine, versions, and weights: a fingerprint by model."""
+"""Conditions by name: measuring, at_once, device, dtype, drafter_dtype, machine, versions, and weights.
+
+`weights` has a fingerprint of each model's weights, by the name of the model.
+"""
 
 
 def conditions(
@@ -99,7 +102,7 @@ def conditions(
 def conditions_of_models(models: Models) -> Conditions:
     """Return the conditions of a measurement on loaded models: code, machine, number formats, and weights.
 
-    The entry of a model that was made in this process is None.
+    A model that was created in this process has no identifier of its weights: its entry is None.
     """
     from workbench.bench.board import commit  # imports PyTorch
 
@@ -155,7 +158,7 @@ def _dated(path: Path) -> tuple[str, int, int]:
 
 @lru_cache(maxsize=64)
 def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Return a digest of files with their sizes and dates; cached by these, so that changed files are read again."""
+    """Return a digest of the contents of files, given as (path, size, date); the cache notices changed files."""
     digest = hashlib.sha256()
     for path, n_bytes, changed in files:
         digest.update(f"{Path(path).name} {n_bytes} ".encode())
@@ -184,8 +187,8 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
     """Return the differences between two sets of conditions, in words.
 
     Args:
-        recorded: the recorded conditions.
-        requested: the requested conditions.
+        recorded: conditions saved with earlier figures.
+        requested: conditions of the requested measurement.
     """
     if recorded is None:
         return ["measuring conditions were not recorded"]

@@ -1,4 +1,4 @@
-"""Contenders of a bench: a method on our engine, or Hugging Face's own `generate`, on the same model objects."""
+"""Contenders of a bench: a method on the workbench's engine, or Hugging Face's `generate` on the same model objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_
 
 
 def weights_of(*models: Any) -> int:
-    """Return the bytes of the parameters of models; shared parameters count once."""
+    """Return the size of the parameters of these models in bytes; parameters that models share count once."""
     tensors = {p.data_ptr(): p.numel() * p.element_size() for m in models if m is not None for p in m.parameters()}
     return sum(tensors.values())
 
@@ -31,12 +31,12 @@ class EngineContender:
     """Contender of a bench: a method of the registry that runs on the workbench's engine.
 
     Attributes:
-        engine: the engine, which has its models.
-        configured: the method with its parameters set.
+        engine: the engine, with its models.
+        configured: the method with values for its parameters.
         sampling: `SamplingParams` of every run.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         seed: seed of every run, so that repetitions do the same work.
-        label: name that distinguishes it from another setting of the same method.
+        label: name of this contender, if another contender is a setting of the same method.
     """
 
     engine: Engine
@@ -108,14 +108,14 @@ class EngineContender:
 class HuggingFaceContender:
     """`generate` of transformers: plain, with an assistant model, or with prompt lookup.
 
-    Draft lengths are fixed (constant schedule, no confidence stop), so that both sides draft the same number of tokens
-    per round and only the implementation differs. With an assistant and without `draft_tokens`, `generate` runs with
-    transformers' own defaults for draft length, schedule and confidence stop.
+    Draft lengths are fixed (constant schedule, no confidence stop), so that the workbench and transformers draft the
+    same number of tokens per round and only the implementation differs. With an assistant and without `draft_tokens`,
+    `generate` runs with transformers' own defaults for draft length, schedule and confidence stop.
 
     Attributes:
-        model: the target.
+        model: the target, a model of transformers.
         eos: token ids that end the text.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: `SamplingParams` of every run.
         assistant: drafter, for assisted generation.
         draft_tokens: tokens drafted per round by the assistant or by prompt lookup; None for plain decoding, and for
@@ -207,8 +207,8 @@ class HuggingFaceContender:
     def _fixed_length(self) -> Iterator[None]:
         """Fix the assistant's draft length: transformers reads it from the assistant's generation configuration.
 
-        With transformers' defaults nothing is set. Changes by its schedule are undone afterwards, so that every run
-        starts with the same draft length.
+        With transformers' own defaults nothing is set. Changes by transformers' schedule of draft lengths are undone
+        afterwards, so that every run starts with the same draft length.
         """
         if self.assistant is None:
             yield
@@ -227,7 +227,7 @@ class HuggingFaceContender:
 
 @contextmanager
 def _count_forwards(model: Any) -> Iterator[list[int]]:
-    """Count forward passes with a hook: transformers inspects `forward`, so it must not be wrapped."""
+    """Count the model's forward passes with a hook, since transformers inspects `forward`; yield [number of passes]."""
     count = [0]
 
     def add(*_: Any) -> None:

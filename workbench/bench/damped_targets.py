@@ -39,14 +39,14 @@ class Shape:
     """Shape of a target, in the layout of Llama 3, with an LM head of its own.
 
     Attributes:
-        name: name in tables.
+        name: name of the shape in tables.
         hidden: width of the residual stream.
         inner: width of the MLP.
-        layers: decoder layers.
-        heads: query heads.
-        kv_heads: key–value heads.
-        vocabulary: tokens.
-        draft_layers: number of first layers that draft.
+        layers: number of decoder layers.
+        heads: number of query heads.
+        kv_heads: number of key–value heads.
+        vocabulary: number of tokens in the vocabulary.
+        draft_layers: number of first layers that form the drafter.
     """
 
     name: str
@@ -80,8 +80,8 @@ def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context:
 
     Args:
         shape: shape of the target.
-        device: device of both.
-        dtype: dtype of their weights.
+        device: device of both models.
+        dtype: dtype of the weights of both models.
         context: longest sequence, in tokens.
     """
     target, context = random_target(shape, device, dtype), max(context, PROMPT_TOKENS + SEARCH_TOKENS)
@@ -101,7 +101,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
     Args:
         shape: shape of the target.
         device: device of the target.
-        dtype: dtype of its weights.
+        dtype: dtype of the target's weights.
         seed: seed of the device's generator. The weights differ between kinds of devices.
     """
     with torch.device("meta"):
@@ -121,7 +121,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
 
 
 def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
-    """Return the target's first layers with its norm and LM head: a separate model, which shares all their weights."""
+    """Return a separate model of the target's first layers, norm and LM head, which shares the target's weights."""
     with torch.device("meta"):
         drafter: Any = LlamaForCausalLM(shape.config(shape.draft_layers))
     names = set(drafter.state_dict())
@@ -147,9 +147,9 @@ def damp_to(models: Models, first: int, desired_agreement: float) -> float:
     The text is the target's own greedy text after random prompts, generated again for each gain.
 
     Args:
-        models: the pair.
+        models: models with the target and its drafter.
         first: the target's first damped layer.
-        desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 they are undamped.
+        desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 no layer is damped.
 
     Returns:
         The agreement reached on that text.

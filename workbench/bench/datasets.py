@@ -32,7 +32,8 @@ class Dataset:
 
     Attributes:
         file: name of the file in the folder, without `.gz`.
-        read: function (row, its number from 1) → prompt. Errors contain its docstring: the format of a row.
+        read: function (row, number of the row from 1) → prompt. Error messages quote the example row in its docstring,
+            the text after "such as".
         source: repository and path where it is available.
         licence: licence of the file.
     """
@@ -44,13 +45,16 @@ class Dataset:
 
 
 def _spec_bench(row: Row, number: int) -> BenchPrompt:
-    """{"question_id": 81, "category": "writing", "turns": ["Compose a blog post …", "Rewrite it …"]}."""
+    """Return the prompt of a row such as {"question_id": 81, "category": "writing", "turns": ["…", "…"]}."""
     group = "mt_bench" if row["category"] in MT_BENCH else row["category"]
     return _question(row, group)
 
 
 def _mt_bench(row: Row, number: int) -> BenchPrompt:
-    """{"question_id": 81, "category": "writing", "turns": ["…", "…"]}: every category is a group."""
+    """Return the prompt, in the group of its category, of a row.
+
+    A row is an object such as {"question_id": 81, "category": "writing", "turns": ["…", "…"]}.
+    """
     return _question(row, row["category"])
 
 
@@ -61,17 +65,17 @@ def _question(row: Row, group: str) -> BenchPrompt:
 
 
 def _human_eval(row: Row, number: int) -> BenchPrompt:
-    """{"task_id": "HumanEval/0", "prompt": "def has_close_elements(…"}: the function is continued, not discussed."""
+    """Return the code to continue of a row such as {"task_id": "HumanEval/0", "prompt": "def has_close_elements(…"}."""
     return BenchPrompt(row["task_id"], row["prompt"], "humaneval", chat=False, question=number)
 
 
 def _gsm8k(row: Row, number: int) -> BenchPrompt:
-    """{"question": "Janet’s ducks lay 16 eggs …", "answer": "… #### 18"}."""
+    """Return the prompt of a row such as {"question": "Janet’s ducks lay 16 eggs …", "answer": "… #### 18"}."""
     return BenchPrompt(f"gsm8k-{number}", row["question"], "gsm8k", chat=True, question=number)
 
 
 def _mbpp(row: Row, number: int) -> BenchPrompt:
-    """{"text": "Write a function to …", "test_list": ["assert min_cost(…) == 8", …]}, with its paper's prompt."""
+    """Return the MBPP paper's prompt for a row such as {"text": "Write a …", "test_list": ["assert min_cost(…", …]}."""
     tests = "\n".join(row["test_list"])
     task = f"You are an expert Python programmer, and here is your task: {row['text']}"
     text = f"{task} Your code should pass these tests:\n\n{tests}"
@@ -162,7 +166,7 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
     except (ValueError, KeyError, TypeError, IndexError):
         prompt = None
     if prompt is None or not isinstance(prompt.prompt, str) or not prompt.prompt.strip():
-        form = " ".join((dataset.read.__doc__ or "").split())
+        form = " ".join((dataset.read.__doc__ or "").split()).partition(" such as ")[2]
         raise PromptError(f"Line {number} of {path} is not a question of this suite.", f"A row looks like {form}")
     return prompt
 

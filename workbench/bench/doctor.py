@@ -39,10 +39,11 @@ class Recomputation:
     """Plain decoding of the next token, in one way of computing it.
 
     Attributes:
-        how: name of the way: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
-        token: the token it generates.
-        gap: logit of that way's token minus the logit of the run's token; 0 if they are the same.
-        lead: logit of plain decoding's token minus the logit of the run's token: comparable between ways.
+        how: name of the way of computing: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
+        token: the token that plain decoding generates when computed in this way.
+        gap: logit of `token` minus the logit of the run's token; 0 if they are the same token.
+        lead: logit of step-by-step plain decoding's token minus the logit of the run's token, both computed in this
+            way. Leads are comparable between ways.
     """
 
     how: str
@@ -59,13 +60,13 @@ class Difference:
         at: index of the token in the text, from 0.
         round: round of the run that generated it.
         run: token of the run.
-        run_text: text of `run`.
+        run_text: text of the token `run`.
         plain: token of plain decoding.
-        plain_text: text of `plain`.
-        readings: plain decoding from this prefix, in several ways.
+        plain_text: text of the token `plain`.
+        readings: next token of plain decoding after the equal prefix, computed in several ways.
         rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.
-        verdict: "numerics" or "bug".
+        verdict: "numerics" if rounding explains the difference, else "bug".
     """
 
     at: int
@@ -80,7 +81,7 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Return the logit of plain decoding's token minus that of the run's, both computed token by token."""
+        """Return the logit of plain decoding's token minus the logit of the run's token, computed token by token."""
         return self.readings[0].gap
 
     def describe(self) -> str:
@@ -105,7 +106,7 @@ class Diagnosis:
     """Comparison of a run with plain decoding.
 
     Attributes:
-        verdict: "identical", "numerics" or "bug" (one such position is enough).
+        verdict: "identical"; "bug" if any position has this verdict; else "numerics".
         method: registry name of the run.
         dtype: number format of the target.
         tokens: number of tokens of the run.
@@ -119,7 +120,7 @@ class Diagnosis:
     differences: tuple[Difference, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the diagnosis as plain JSON."""
         return asdict(self) | {"words": self.sentences()}
 
     def sentences(self) -> list[str]:
@@ -132,7 +133,7 @@ class Diagnosis:
 def diagnose(
     models: Models, method: ConfiguredMethod, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
 ) -> Diagnosis:
-    """Run a method greedily, and examine its text."""
+    """Run a method greedily, and compare its text with plain decoding, position by position."""
     request = Request(prompt, method, max_new_tokens=max_new_tokens, image_inputs=images)
     return examine(models, Engine(models).generate(request), images)
 
@@ -142,12 +143,13 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
 
     Args:
         models: models with the run's target, in its number format.
-        trace: the run.
-        images: the processor's output for its prompt, if it had images.
+        trace: trace of the greedy run.
+        images: the processor's output for the run's prompt, if the prompt has images.
 
     Raises:
         ParameterError: the run sampled, or used a repetition penalty: then there is no single text to compare.
-        WorkbenchError: the run was of another target or format, its prompt is not recorded, or it needs its images.
+        WorkbenchError: the run had another target or number format, the run's prompt is not recorded, or the prompt has
+            images and `images` is None.
     """
     header = trace.header
     for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
@@ -212,10 +214,10 @@ def _plain_logits(
 
     Args:
         models: the target is used; no drafter is involved.
-        prompt: token ids.
+        prompt: token ids of the prompt.
         tokens: tokens of the text, used as inputs.
-        forwards: for each forward pass (its number of tokens, the number of these that belong to the text); the rest is
-            padding, which earlier tokens do not attend to.
+        forwards: for each forward pass (number of tokens, number of these tokens that belong to the text); the further
+            tokens are padding, to which earlier tokens do not attend.
         images: the processor's output, or None.
     """
     target = models.target

@@ -96,9 +96,9 @@ def random_model(
     Args:
         config: configuration of the model.
         seed: seed of the weights.
-        scale: factor on the usual initial weights, which are so small that all distributions would be nearly flat.
+        scale: factor on the usual initial weights, with which the next-token distributions would be nearly flat.
         device: device of the model.
-        auto: class whose `from_config` builds it.
+        auto: class of transformers whose `from_config` builds the model.
     """
     config = copy.deepcopy(config)
     config._experts_implementation = "eager"  # grouped matrix products do not support float64
@@ -112,5 +112,5 @@ def random_model(
 
 
 def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> Any:
-    """Return a tiny random model of a model family."""
+    """Return a tiny random model of a model family; `overrides` change its configuration."""
     return random_model(FAMILIES[name](**overrides), seed, device=device)

@@ -19,7 +19,7 @@ from workbench.models.loading import Models
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
-"""Reasons why a test without errors still fails: it tested nothing."""
+"""Reasons why a test without errors fails: the method never ran, or it never drafted, so that nothing was tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Prompt:
     Attributes:
         ids: token ids, including vision tokens.
         images: the processor's dict, or None.
-        pil_images: the images themselves, for drafters that process them on their own.
+        pil_images: the images as PIL objects, for drafters with an image processor of their own.
         raw_prompt: the prompt before vision tokens were inserted; empty without images.
     """
 
@@ -66,14 +66,15 @@ class Finding:
     """Result of one test of a method's promise.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         promise: promise of the method.
-        claim: the tested statement.
+        claim: statement that was tested.
         verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the figure is
             reported) or "skipped".
         detail: the evidence, in a few words.
         seconds: duration of the test.
-        kind: "greedy", "families", "law", "availability", or "reference": there is nothing to compare with.
+        kind: "greedy", "families", "law" (distribution of sampled tokens), "availability", or "reference" (there is
+            no reference output to compare with).
         figures: the evidence as numbers: `equal` of `tried` texts over `prompts` or `families`, with `drafted` tokens;
             or for a distribution the `statistic`, `freedom` and `p_value` of the setting with the worst fit among
             `tests` settings of `runs` samples each, the p-value corrected for their number, and its `total_variation`.

@@ -1,7 +1,8 @@
 """Drafters with a chosen acceptance rate: a random model, the target with noise added to its weights, an exact copy.
 
-They make the comparison of implementations independent of a drafter's quality. At rate 0 every draft is rejected, at 1
-every draft is accepted, and both implementations draft with the same model, number format and draft length.
+These drafters make a comparison of implementations independent of a drafter's quality. At rate 0 every draft is
+rejected, at rate 1 every draft is accepted. The workbench and Hugging Face's `generate` draft with the same model,
+number format and draft length.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ CALIBRATION_STEPS = 9
 
 @torch.no_grad()
 def bare_copy(model: Any, packed: bool | None = None) -> Any:
-    """Return a model with the same weights and nothing else: no hooks, no cache.
+    """Return a copy of a model with the same weights, but without hooks and cache.
 
     Args:
         model: model to copy.
-        packed: whether its linear layers are our packed ones or transformers' own; None: as in `model`.
+        packed: True: with the workbench's packed linear layers; False: with those of transformers; None: as in `model`.
     """
     shared_copy = type(model)(model.config).to(device=model.device, dtype=model.dtype)
     shared_copy.load_state_dict(model.state_dict())
@@ -47,7 +48,7 @@ def random_drafter(model: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
-    """Return a copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
+    """Return a copy of a model in which each weight matrix W is W + amount · std(W) · ε, with standard normal ε."""
     drafter = bare_copy(model)
     if amount == 0:
         return drafter
@@ -64,7 +65,7 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
     """Return the share of the target's greedy tokens that the drafter predicts, given the tokens before them.
 
     Args:
-        drafter: the draft model.
+        drafter: draft model, a model of transformers.
         texts: (prompt, the target's greedy continuation) pairs of token ids.
     """
     n_equal = total = 0
@@ -79,10 +80,10 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 def drafter_with_agreement(
     model: Any, desired_agreement: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
 ) -> tuple[Any, float]:
-    """Return a noisy copy that agrees with its model on about the `desired_agreement` share of tokens, by bisection.
+    """Return a noisy copy of a model that predicts about the share `desired_agreement` of the model's greedy tokens.
 
     Returns:
-        The copy and the agreement it reaches on `texts`.
+        The copy, and its `agreement` on `texts`. Bisection finds the amount of noise.
     """
     low, high = 0.0, 2.0
     best, reached = noisy_copy(model, 0.0), 1.0

@@ -65,7 +65,7 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
     Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
 
     Args:
-        counts: observations by cell.
+        counts: number of observations by cell.
         probs: probabilities by cell, summing to 1.
 
     Example:
@@ -100,8 +100,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     If all tests with a corrected p-value below α are rejected, the probability of any false rejection is at most α.
 
-    The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. No assumption
-    is made about dependence between the tests.
+    The smallest of n p-values is multiplied by n, the next by n − 1, and so on; each corrected p-value is at least as
+    large as the one before. No assumption is made about dependence between the tests.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6.
 
@@ -138,12 +138,12 @@ def cdf_positions(
     """Return the position of each token in the cumulative distribution, most probable token first: in [0, 1).
 
     If the tokens were sampled from these distributions, each conditional on its own text, the positions are uniform and
-    independent; for other distributions they are not (Rosenblatt). So long runs can be tested although their joint
-    distribution cannot be enumerated.
+    independent; for other distributions they are not (Rosenblatt). In this way long runs can be tested, although their
+    joint distribution cannot be enumerated.
 
     Args:
         distributions: expected distribution of each token, in which the token has a probability above 0.
-        tokens: sampled tokens.
+        tokens: sampled tokens, int64 [n].
         within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 
     Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
@@ -172,7 +172,7 @@ def joint_distribution(
 
     Args:
         model: a Hugging Face causal model.
-        prompt: token ids.
+        prompt: token ids of the prompt.
         n_tokens: number of tokens; the distribution has up to V**n_tokens cells.
         warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
         extra: further inputs of the model, such as pixels.

@@ -1,6 +1,6 @@
 """The GPU suite: targets of common shapes, created on the device, compared with transformers' own `generate`.
 
-It needs no files and no Hub. The targets are random, since only speed is measured: it depends on the shapes
+The suite needs no files and no Hub. The targets are random, since only speed is measured. Speed depends on the shapes
 and on the acceptance rate, which is forced. The device's copy rate is also reported: a forward pass can hardly be
 faster than reading the model's weights once.
 """
@@ -31,7 +31,7 @@ from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)
-"""Shares of the target's tokens that the drafter should predict: as in an average pair of models, and in a good one."""
+"""Shares of the target's tokens that the drafter should predict: as in average pairs of models, and in good pairs."""
 HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
 """Rows of the first table: plain decoding and the draft model, here and in transformers."""
 PROMPTS, PROMPT_TOKENS = 4, 200
@@ -61,9 +61,9 @@ def bench_gpu(
         shapes: shapes of the random targets; one that does not fit into memory is left out, and the report says so.
         levels: acceptance rates of the drafters; each has a table.
         methods: methods to measure; by default those that declare an entry of this suite, which draft `depth` tokens,
-            and on the real target all that run.
-        real: function that loads a real target; called after the random targets are done.
-        real_prompts: prompts for it; by default the bundled prompts, `PER_GROUP` of each group.
+            and on the real target all methods that can run on it.
+        real: function that loads a real target; it is called after the random targets are done.
+        real_prompts: prompts for the real target; by default the bundled prompts, `PER_GROUP` of each group.
         depth: draft length of the default methods.
         dtype: dtype of the random targets.
         progress: function that is called before every run.
@@ -123,7 +123,7 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
 
     Args:
         models: models with the target.
-        rows: rows measured on it, including plain decoding.
+        rows: rows of the measurement on the target, including plain decoding.
         rate: bytes per second (`copy_bandwidth`).
     """
     n_bytes = bytes_read(models.target.model)
@@ -144,7 +144,7 @@ def _bench_shape(
     progress: Progress | None,
     combined_report: BenchReport,
 ) -> None:
-    """Measure one target, damped again for each level, and add it to the report. Keep no reference to it."""
+    """Measure one random target, damped again for each level, and add the results to the report."""
     models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
         reached = damp_to(models, shape.draft_layers, level)
@@ -168,7 +168,7 @@ def _bench_real(
     progress: Progress | None,
     combined_report: BenchReport,
 ) -> None:
-    """Load a target, measure it, and add it to the report."""
+    """Load a real target, measure the methods on it, and add the results to the report."""
     models = load()
     runs = [m.with_params() for m in registry.methods() if m.promise != "simulation"]
     runnable = [c for c in methods or runs if not models.unsupported_reason(c.method.needs)]
@@ -182,7 +182,7 @@ def _bench_real(
 
 
 def _prompts(shape: Shape) -> list[BenchPrompt]:
-    """Return random prompts, which offer nothing to copy."""
+    """Return prompts of random tokens, so that drafters that copy from the text find nothing."""
     texts = [random_ids(shape.vocabulary, PROMPT_TOKENS, seed) for seed in range(1, PROMPTS + 1)]
     return [BenchPrompt(f"random-{i}", " ".join(map(str, ids))) for i, ids in enumerate(texts, 1)]
 
@@ -200,7 +200,7 @@ def _methods(shape: Shape, depth: int) -> list[ConfiguredMethod]:
 
 
 def _add(combined_report: BenchReport, models: Models, report: BenchReport, rate: float) -> None:
-    """Add the measurements on one target to the whole report, with the comparison of its plain pass to the limit."""
+    """Add the report on one target to the combined report, and compare its plain forward pass with the memory limit."""
     name = models.target_name
     combined_report.settings[f"drafter of {name}:"] = models.drafter_name
     combined_report.settings[f"forward pass of {name}"] = describe_bandwidth_limit(models, report.rows, rate)

@@ -1,6 +1,6 @@
-"""Definition of a sweep: one or two axes over any typed setting, and the cells of their grid. Plain data.
+"""Definition of a sweep as plain data: one or two axes over any typed setting, and the cells of the grid.
 
-`workbench.bench.sweep` measures it, `workbench.bench.sweepfolder` stores the results.
+`workbench.bench.sweep` measures the cells, `workbench.bench.sweepfolder` stores the results.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Return the id of the settings, the same in every sweep and under all conditions."""
+        """Return the id of the cell's settings, which is the same in every sweep and under all measuring conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -107,11 +107,12 @@ class Sweep:
     """Definition of a sweep: one or two varied settings, and the settings that all cells share.
 
     Attributes:
-        axes: one or two.
+        axes: the one or two varied settings.
         method: registry name, if no axis varies it.
-        params: parameters of method and sampling that no axis varies. A method on an axis uses those that it has.
-        target: by default the backend's.
-        drafter: by default the one that belongs to the target.
+        params: parameters of method and sampling that no axis varies. If an axis varies the method, each method uses
+            the parameters that it has.
+        target: name of the target; by default the target of the backend.
+        drafter: name of the draft model; by default the one that belongs to the target.
         prompts: texts, if no axis varies them.
         group: groups of bundled prompts, if no axis varies them; without prompts and group, "stories".
         limit: largest number of prompts per group.
@@ -138,7 +139,7 @@ class Sweep:
 
         Args:
             axes: values by name, or lines of text in the format of `Axis.parse`.
-            settings: the other attributes.
+            settings: values of the other attributes.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.
@@ -177,7 +178,7 @@ class Sweep:
         return sweep
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return an axis value, converted to its type."""
+        """Return a value of the axis `name`, converted to the type of the setting."""
         if name == "method":
             return str(Lane.of(value))
         if name in NAMES:
@@ -189,7 +190,7 @@ class Sweep:
         return [self.method] if axis is None else [str(v).partition(":")[0] for v in axis.values]
 
     def _spec(self, name: str) -> ParamSpec:
-        """Return the specification of a parameter.
+        """Return the specification of the parameter `name` of a method or of sampling.
 
         Raises:
             UnknownNameError: neither a method nor sampling has a parameter of that name.
@@ -241,7 +242,7 @@ class Sweep:
         return tuple(itertools.chain.from_iterable(selected))
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the definition of the sweep as plain JSON."""
         return asdict(self) | {
             "axes": {axis.name: list(axis.values) for axis in self.axes},
             "params": dict(self.params),

@@ -1,8 +1,8 @@
 """The board of drafting heads: all heads trained for one target, on the same prompts, compared with plain decoding.
 
 The facts about a head's training are in its folder. The board's rows contain the runs; every figure is computed from
-them when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that they are
-compared on one machine.
+the runs when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that all heads
+run on one machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from workbench.models.machine import describe
 from workbench.models.weight_files import count_weights
 
 BOARD, SUITE = "heads", "on-policy"
-"""Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
-used, a tree if they have one."""
+"""Name of the board, and key in `Method.suites` under which methods declare how their heads are measured.
+
+The last entry is used, in which a method drafts a tree if it can.
+"""
 TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
 """Tokens per run, warm-up tokens per method, and number of draft positions on the board."""
 DEFAULT_BATCH_SIZE = 16
@@ -40,7 +42,7 @@ Row = dict[str, Any]
 
 
 def settings_by_head(models: Models) -> dict[str, ConfiguredMethod]:
-    """Return the method and setting for each kind of head of the models: the first method that declares one."""
+    """Return for each kind of head of the models the setting to measure, from the first method that declares one."""
     settings: dict[str, ConfiguredMethod] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
@@ -55,7 +57,7 @@ def measure(
     tokens: int = TOKENS,
     progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
-    """Measure all heads of the models; return None if Ctrl-C ended it.
+    """Measure all heads of the models, and return the board's row; None if Ctrl-C ended the measurement.
 
     Args:
         models: the target with its heads.
@@ -86,7 +88,10 @@ def measure(
 
 
 def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:
-    """Return drafting seconds, drafted tokens, and by draft position [rounds that tested, rounds that accepted]."""
+    """Return sums over the samples of the contender `name`: drafting seconds, drafted tokens, and rounds by position.
+
+    Rounds are given for each draft position as [rounds that tested a token there, rounds that accepted one].
+    """
     selected, positions = [s for s in samples if s.contender == name], dict[int, list[int]]()
     for depth, n_tested, n_accepted in (each for s in selected for each in s.depths):
         counts = positions.setdefault(depth, [0, 0])
@@ -124,7 +129,7 @@ def figures(row: Row) -> list[dict[str, Any]]:
     """Return the figures of each head on the board, the fastest first.
 
     Each entry has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token),
-    places (acceptance by position), and tau and speedup with their intervals.
+    places (acceptance by position), and tau and speedup with 95 % intervals.
     """
     plain = head_runs(row, row["plain"])
     entries: list[dict[str, Any]] = []

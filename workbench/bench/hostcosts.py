@@ -1,7 +1,8 @@
-"""Host overhead of drafting: time of `propose` and `observe` of each text-only drafter, by context and store size.
+"""Host overhead of drafting: time of `propose` and `observe` of drafters without a net of their own, by context length.
 
-No model runs: the text of a round is from this project's own texts, and the target's top tokens are random. So the
-figures hold for any target. Drafters that run layers of the target are not measured.
+For `rest`, which drafts from a datastore, also by the size of the datastore. No model runs: the text of a round is from
+this project's own texts, and the target's top tokens are random. So the figures hold for any target. Drafters that run
+layers of the target are not measured.
 """
 
 from __future__ import annotations
@@ -74,10 +75,18 @@ def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
 
 
 def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Measure the seconds per round of proposing and observing after a context.
+    """Measure the seconds per round that a drafter spends in `propose` and `observe`.
+
+    Args:
+        name: registry name of the method.
+        tokenizer: tokenizer of the texts.
+        context: context length before the first round, in tokens.
+        store: datastore of methods that draft from one.
+        rounds: number of timed rounds.
 
     Returns:
-        `median` and `p95` of their sum, `propose` and `observe` (medians), `drafted` (tokens per round).
+        `median` and `p95` (95 % quantile) of the sum of both times, `propose` and `observe` (their medians), and
+        `drafted` (tokens per round).
     """
     from workbench.methods import registry
 
@@ -121,11 +130,11 @@ def run_suite(
     Args:
         tokenizer: tokenizer of the texts.
         earlier: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
-        save: called with the report after every measurement, so that an interrupted suite can continue.
+        save: function that is called with the report after every measurement; an interrupted suite can continue.
         progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
-        rounds: rounds per measurement.
+        rounds: number of timed rounds per measurement.
 
     Returns:
         Plain JSON: `rows` (results of `measure` by "NAME at CONTEXT" or "rest in STORE"), `rounds`, `vocabulary`,
@@ -161,14 +170,17 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def growth(report: dict[str, Any], name: str) -> float | None:
-    """Return the ratio of the median time at the longest context to that at the shortest."""
+    """Return a drafter's median time per round at the longest context / at the shortest; None if not measured."""
     rows = report["rows"].items()
     medians = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
     return medians[-1][1] / medians[0][1] if len(medians) > 1 else None
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a table, one row per drafter, one column per context: medians, at 2,000 tokens also the 95 % quantile."""
+    """Return a Markdown table of the time per round in ms, with a row per drafter and a column per context length.
+
+    The values are medians; for a context of 2,000 tokens there is also a column with the 95 % quantile.
+    """
     contexts = sorted({int(key.rpartition(" ")[2]) for key in report["rows"] if " at " in key})
     rows = [{"name": name} for name in NAMES if f"{name} at {contexts[0]}" in report["rows"]]
 
@@ -189,7 +201,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def stores_table(report: dict[str, Any]) -> str:
-    """Return a table, one row per size of the store that `rest` reads."""
+    """Return a Markdown table of the time per round of `rest` in ms (median and 95 % quantile) by datastore size."""
     rows = [
         {"size": int(key.rpartition(" ")[2]), **row}
         for key, row in report["rows"].items()
@@ -204,7 +216,7 @@ def stores_table(report: dict[str, Any]) -> str:
 
 
 def plot(report: dict[str, Any]) -> str:
-    """Return the medians over the context as an SVG plot, both axes logarithmic."""
+    """Return an SVG plot of the drafters' median time per round against the context length, both axes logarithmic."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for key, row in report["rows"].items():
         name, at, size = key.rpartition(" at ")

@@ -37,14 +37,14 @@ def measure(
     Args:
         contenders: contenders with different names; the first is the baseline.
         prompts: token ids, or other inputs of the contenders.
-        repeats: repetitions of each pair.
+        repeats: number of runs of each contender on each prompt.
         progress: function that is called before every run.
-        on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
-            the error is raised.
+        on_failure: function that is called with every contender that failed; the samples of this contender are dropped
+            and the other contenders continue. None: the error is raised.
         warm_up: warm-up runs of every contender, before the timed runs.
-        store: keeps the samples, so that a stopped measurement can continue. If a contender's sample is missing in a
-            repetition, all contenders are measured again in it, since ratios are taken within a repetition.
-        warm_up_contenders: contenders of the same names that do the warm-up runs, for example with fewer tokens.
+        store: store of the samples, with which a stopped measurement can continue. If the sample of one contender is
+            missing in a repetition, all contenders run again in this repetition, since ratios are taken within it.
+        warm_up_contenders: contenders with the same names that do the warm-up runs, for example with fewer tokens.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
@@ -101,7 +101,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _WholeTurns:
-    """Store that returns samples only from repetitions in which every contender has one; it stores no warm-up runs."""
+    """Store that returns only samples of repetitions that every contender completed; it stores no warm-up runs."""
 
     store: Store[Run, Sample]
     contenders: Sequence[str]

@@ -1,4 +1,4 @@
-"""Measure a claim of a paper with `TextLab`, or with `VisionLab` if its target reads images."""
+"""Measure a claim of a paper with `TextLab`, or with `VisionLab` if the claim is about a target that reads images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.models.bundle import VISION_TARGET
 def measure(claim: Claim, scale: Scale) -> Measurement | None:
     """Measure a claim of a paper at a scale; return None if the claim defines no measurement.
 
-    The scale does not apply to claims about images: `VisionLab` has a scale of its own.
+    The scale does not apply to claims about images, for which `VisionLab` defines the models and the number of scenes.
     """
     if claim.measure is None:
         return None

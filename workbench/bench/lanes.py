@@ -20,9 +20,9 @@ class Lane:
     """A method with its parameters and its draft model.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         params: non-default parameters of the method.
-        drafter: draft model; None: the one that belongs to the target.
+        drafter: name of the draft model; None: the draft model that belongs to the target.
     """
 
     method: str
@@ -88,7 +88,7 @@ class Lane:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Return the method with values for all its parameters. Imports PyTorch."""
+        """Return the lane's method with values for all parameters; this imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
@@ -112,5 +112,5 @@ class Lane:
         return self.method + (":" if pairs else "") + ",".join(f"{n}={shlex.quote(str(v))}" for n, v in pairs.items())
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the lane as plain JSON."""
         return {"method": self.method, "params": self.params, "drafter": self.drafter}

@@ -1,9 +1,9 @@
-"""llama.cpp as a contender: plain, with prompt lookup, and with a draft model.
+"""llama.cpp as a contender of a bench: plain, with prompt lookup, and with a draft model.
 
-It uses the same weights, written as GGUF (in float32 for a float32 target, else in float16), and the same token ids.
-Draft lengths are fixed, as for the other contenders. llama.cpp's own server comes from the wheel `xllamacpp`, which
-needs no compiler. It runs in a separate process, so that a crash does not end the bench. For a float32 target its KV
-cache is float32 too, so that greedy tokens can be compared.
+llama.cpp uses the workbench's weights, written as GGUF (in float32 for a float32 target, else in float16), and the same
+token ids. Draft lengths are fixed, as for the other contenders. llama.cpp's own server comes from the wheel
+`xllamacpp`, which needs no compiler. The server runs in a separate process, so that a crash does not end the bench. For
+a float32 target the server's KV cache is float32 too, so that greedy tokens can be compared.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class LlamaCppContender:
     """One way of generating with llama.cpp.
 
     Attributes:
-        setting: settings of its server, which starts with the first run.
+        setting: settings of llama.cpp's server, which starts with the first run.
         eos: token ids that end the text.
-        max_new_tokens: length limit.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: `SamplingParams` of every run.
-        name: name in reports.
-        weights_bytes: size of its GGUF files.
+        name: name of the contender in reports.
+        weights_bytes: size of the GGUF files, in bytes.
         seed: seed of sampled runs.
     """
 
@@ -102,8 +102,8 @@ class LlamaCppContender:
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         """Generate once, from an empty KV cache.
 
-        `decode_seconds` is the server's own time after the prompt; a round is a forward pass of the target, including
-        the prompt's.
+        In the sample, `decode_seconds` is the time after the prompt that the server reports. `rounds` counts the
+        target's forward passes, including the pass over the prompt.
 
         Raises:
             ContenderLostError: the server did not start, has ended, or refused the request.
@@ -125,7 +125,7 @@ class LlamaCppContender:
         return Sample(self.name, prompt, repeat, token_ids, seconds, times["predicted_ms"] / 1e3, rounds)
 
     def tokenise(self, text: str) -> list[int]:
-        """Return the token ids of a text, without special tokens, by the tokenizer in the file."""
+        """Return the token ids of a text, without special tokens, by the tokenizer in the GGUF file."""
         self._start()
         return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
 
@@ -188,15 +188,15 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield plain decoding by llama.cpp, and the methods' counterparts. The program's exit stops their servers.
+    """Yield llama.cpp's contenders (plain decoding, counterparts of the methods); the end of the block stops servers.
 
     A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
     the whole vocabulary in llama.cpp.
 
     Args:
         models: target, and drafter for the draft model's counterpart.
-        methods: methods that are measured on our side; their draft lengths are used.
-        max_new_tokens: length limit.
+        methods: methods that the workbench measures; the counterparts use the same draft lengths.
+        max_new_tokens: length limit of every run, in tokens.
         sampling: sampling parameters of every run.
         seed: seed of sampled runs.
         folder: folder of the GGUF files, which the contenders read as long as they exist.
@@ -230,7 +230,7 @@ def contenders(
 
 
 def _drafter(models: Models, path: Path, half: bool) -> Path | None:
-    """Return the draft model's file; None if there is no draft model, or llama.cpp does not support it."""
+    """Write the draft model as GGUF and return the file; None if there is none, or llama.cpp does not support it."""
     if models.drafter is None:
         return None
     try:

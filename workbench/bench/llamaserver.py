@@ -20,10 +20,10 @@ class Setting:
         model: path of the GGUF file.
         context: size of the KV cache, in positions.
         threads: threads of every forward pass.
-        exact: whether the KV cache is float32, without flash attention (for a float32 target); else it is float16.
+        exact: True: float32 KV cache without flash attention, for a float32 target; False: float16 KV cache.
         depth: tokens drafted per round; 0 for plain decoding.
         drafter: path of the draft model's GGUF file; without one, drafts are looked up in the text.
-        ngram: length of the n-grams that are looked up.
+        ngram: length of the n-grams that prompt lookup searches for.
     """
 
     model: str
@@ -68,7 +68,7 @@ def params_of(setting: Setting, xllamacpp: Any) -> Any:
 
 
 def main() -> None:
-    """Serve with the settings in the JSON argument; print the address after a keyword, since llama.cpp also prints."""
+    """Run the server with the settings in the JSON argument: print its address, and serve until the input closes."""
     import xllamacpp  # pyright: ignore[reportMissingImports]  # an optional dependency
 
     server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))

@@ -11,22 +11,22 @@ from workbench.trace.speedup import Estimate, speedup
 
 PLAIN = "autoregressive"
 Key = tuple[tuple[str, int], int]
-"""Kind and number of a prompt, and the repeat."""
+"""Key of a run: ((kind of the prompt, number of the prompt), repeat)."""
 Runs = Mapping[Key, Sequence[float]]
-"""[tokens, target passes, seconds] of each run."""
+"""Runs by key; a run is [generated tokens, target passes, seconds of decoding]."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """Speed of a method on a target.
+    """Measured speed of a method on a target.
 
     Attributes:
-        method: registry name.
+        method: registry name of the method.
         speedup: tokens per second relative to plain decoding, geometric mean over prompts.
         tau: tokens per target pass, over all prompts.
         by_kind: speed-up by kind of prompt, in the order of the board.
         board: board that contains the measurement.
-        date: day of the measurement.
+        date: date of the measurement.
     """
 
     method: str
@@ -37,12 +37,12 @@ class MeasuredSpeed:
     date: str
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the object as JSON data."""
+        """Return the measured speed as plain JSON."""
         return asdict(self)
 
 
 def measured_targets() -> list[str]:
-    """Return the targets with at least one measured method, those with the most first."""
+    """Return the targets with at least one measured method, the targets with the most measured methods first."""
     names = {row["target"] for board in ("work", "heads") for row in boardfiles.read(board).values()}
     counts = {name: len(measured_speeds(name)) for name in names}
     return sorted((name for name in names if counts[name]), key=lambda name: (-counts[name], name))
@@ -80,7 +80,7 @@ def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
 
 
 def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, Sequence[float]]:
-    """Return a method's runs in rows of the workload board; runs without tokens are left out."""
+    """Return a method's runs in rows of the workload board by ((kind, prompt), 0); runs without tokens are left out."""
     return _complete({
         ((row["kind"], i), 0): run
         for row in rows if method in row["methods"]
@@ -89,7 +89,12 @@ def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, S
 
 
 def head_runs(row: Mapping[str, Any], runs: Sequence[Sequence[float]]) -> dict[Key, Sequence[float]]:
-    """Return runs of a row of the heads board, whose prompts name their kind; runs without tokens are left out."""
+    """Return the runs of one head by ((kind, prompt), 0); runs without tokens are left out.
+
+    Args:
+        row: a row of the heads board; the name of each of its prompts begins with the kind of prompt.
+        runs: the head's runs, one for each prompt of the row.
+    """
     kinds = [name.split("-")[0] for name in row["prompts"]]
     return _complete({((kind, i), 0): run for i, (kind, run) in enumerate(zip(kinds, runs, strict=True))})
 
@@ -99,7 +104,7 @@ def _of_kind(runs: Runs, kind: str) -> Runs:
 
 
 def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield each method on the workload board, with its board, date, runs and the plain runs."""
+    """Yield for each method on the workload board: method, board, date, the method's runs, runs of plain decoding."""
     rows = [row for row in boardfiles.read("work").values() if row["target"] == target]
     for method in dict.fromkeys(name for row in rows for name in row["methods"] if name != PLAIN):
         own = [row for row in rows if method in row["methods"] and PLAIN in row["methods"]]
@@ -108,7 +113,7 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield the method of each head on the heads board, with its board, date, runs and the plain runs."""
+    """Yield for each head on the heads board: its method, board, date, the head's runs, runs of plain decoding."""
     for row in boardfiles.read("heads").values():
         if row["target"] == target:
             plain = head_runs(row, row["plain"])
@@ -117,5 +122,5 @@ def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _complete(runs: Runs) -> dict[Key, Sequence[float]]:
-    """Return the runs that generated text."""
+    """Return the runs in which tokens, target passes and decoding time are all above 0."""
     return {key: run for key, run in runs.items() if run[0] and run[1] and run[2]}

@@ -14,12 +14,11 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int | None]]:
-    """Measure the growth of memory in this context: yield a list that at exit gets the peak minus the initial bytes.
+    """Measure the growth of memory inside this block: yield a list, to which the end of the block appends the growth.
 
-    The entry is None if the system does not report the peak.
-
-    Place it around the timed code: it takes time itself. Buffers of earlier runs are reused and do not count, so the
-    first runs show more growth.
+    The growth is the peak of the used memory minus its initial value, in bytes; None if the system does not report the
+    peak. The block should contain the timed code, not the reverse, because this measurement takes time. Buffers of
+    earlier runs are reused and do not count, so the first runs show more growth.
     """
     result: list[int | None] = [None]
     if torch.cuda.is_available():
@@ -43,7 +42,7 @@ def _resident(name: str) -> int:
     """Return a memory figure of this process in bytes.
 
     Raises:
-        TypeError: the system does not report it.
+        TypeError: the system does not report this figure.
     """
     line = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     return 1024 * int(line[1])  # pyright: ignore[reportOptionalSubscript]

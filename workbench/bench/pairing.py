@@ -1,9 +1,9 @@
 """Pairs of background runs: the method and plain decoding, repeated until the interval of the speed-up is conclusive.
 
-One run of each is not conclusive. Here both are repeated, each alone on the device, with one prompt, seed and settings,
-in changing order: a `Study` whose next run depends on the results so far. After each pair the interval is reported, and
-the measurement ends when it is conclusive. Other users' runs have priority: they interrupt the current pair, which
-starts again when the device is free.
+One pair of runs is not conclusive. Here both runs are repeated, each alone on the device, with the same prompt, seed
+and settings, in changing order: a `Study` whose next run depends on the results so far. After each pair the interval is
+reported. The measurement ends when the interval is conclusive. Other users' runs have priority: they interrupt the
+current pair, which starts again when the device is free.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Pairs:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return the speed-up over all pairs; it holds for this prompt only."""
+        """Return the speed-up over all pairs of runs, which all have the same prompt; None before the first pair."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the progress as plain JSON."""
         result = self.estimate
         return {
             "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MAX_PAIRS,
@@ -113,12 +113,12 @@ def measure_pairs(
     """Measure a method's speed-up, pair by pair of runs. Closing the iterator ends the current run.
 
     Args:
-        backend: the backend.
+        backend: backend that runs both sides.
         prompt: prompt of both runs.
-        method: registry name.
-        params: parameters of the method and of sampling; the plain run uses those of sampling.
-        target: by default the backend's.
-        drafter: draft model of the method.
+        method: registry name of the method.
+        params: parameters of the method and of sampling; the plain run uses only the sampling parameters.
+        target: name of the target; by default the target of the backend.
+        drafter: name of the method's draft model; by default the draft model that belongs to the target.
         max_new_tokens: length limit of every run.
         seed: seed of every run, so that all pairs generate the same texts.
         stop: strings that end a text.
@@ -154,7 +154,7 @@ def measure_pairs(
                     break
 
     def measure(run: Run) -> Generator[tuple[str, bool], None, Rate | None]:
-        """Do one run once the device is free; yield its reasons for waiting, and whether it has not begun yet."""
+        """Do one run once the device is free; yield (reason for waiting, whether it has not begun); return its rate."""
         length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
         start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
         background = BackendRun(backend, start, stopped, backend.has_other_runs)

@@ -27,14 +27,15 @@ class BenchPrompt:
     Attributes:
         name: short name in reports.
         group: kind of the requested text; rows are also reported by group.
-        prompt: the text.
-        chat: whether it is a user's message, to which the tokenizer's chat template is applied if there is one.
+        prompt: text of the prompt.
+        chat: whether the prompt is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
         before: the conversation before the prompt, user and assistant in turn, user first.
-        question: number of the question that the prompt belongs to, if its suite numbers them.
+        question: number of the question to which the prompt belongs, if the suite numbers its questions.
         turn: index of the message in the conversation, from 0.
-        category: the suite's own category, if that is finer than `group`.
-        answer: right answer: the last number of a text, or its first JSON object; empty if a program cannot check it.
+        category: category that the suite gives to the prompt, if it is finer than `group`.
+        answer: right answer, compared with the last number or the first JSON object of a text; empty if a program
+            cannot check answers.
     """
 
     name: str
@@ -49,7 +50,7 @@ class BenchPrompt:
     answer: str = ""
 
     def encode(self, tokenizer: Any) -> list[int]:
-        """Return token ids, with the chat template if the prompt is a message and the tokenizer has one."""
+        """Return the prompt's token ids; a user's message gets the tokenizer's chat template if there is one."""
         turns = [*self.before, self.prompt]
         if self.chat and getattr(tokenizer, "chat_template", None):
             messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
@@ -80,7 +81,7 @@ def first_object(text: str) -> Any:
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
-    """Return every user message of every conversation as a separate prompt, with the earlier messages and answers.
+    """Return each user message of each conversation as a separate prompt, which contains the earlier conversation.
 
     The answers come from one method, so that all methods continue the same conversation.
 

@@ -42,7 +42,7 @@ class PromptIds:
 
 
 def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMethod]:
-    """Return the exact methods that run on these models, with the policy that plans by measured costs if they have it.
+    """Return the exact methods that run on these models; a policy that plans by measured costs is set where possible.
 
     Args:
         models: the target, and its drafters.
@@ -90,14 +90,14 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return their ranking.
+    """Measure methods until the time is up, Ctrl-C is pressed, or one method is left; return the recommendation.
 
-    The time is checked between runs, so that the last one may exceed it. All finished runs count.
+    The time is checked between runs, so the last run may exceed the budget. All finished runs count.
 
     Args:
         models: the target, and its drafters.
         prompts: the user's prompts.
-        seconds: the budget, warm-up included.
+        seconds: time budget in seconds, warm-up included.
         methods: methods to measure besides plain decoding; by default all `candidates`.
         max_new_tokens: length limit of every run.
         progress: function that is called before every run.

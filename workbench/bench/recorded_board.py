@@ -1,9 +1,9 @@
 """Boards of finished studies: text, tables, commands and machines are data of the file; the studies' code is not kept.
 
 The file has a `title` and `sections`. A section has `parts`: paragraphs (Markdown, in which `{command}` and `{machine}`
-stand for the section's own) and tables (`columns`, `left`: columns aligned left besides the first, `rows` of texts). A
-section may have the `command` and the `machine` of the study, and its `results`: the figures from which the tables were
-computed. A study that is finished writes such a file once; the reader renders it without knowing the study.
+stand for these entries of the section) and tables (`columns`, `left`: columns aligned left besides the first, `rows` of
+texts). A section may have the `command` and the `machine` of the study, and its `results`: the figures from which the
+tables were computed. A finished study writes such a file once; the file is rendered without the study's code.
 """
 
 from __future__ import annotations

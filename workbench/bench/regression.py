@@ -6,7 +6,7 @@ a comparison controls the share of false alarms among the reported changes. A ch
 many prompts the test detects changes too small to matter.
 
 Speed is compared twice. The speed-up over plain decoding within the same session is not affected by a slower machine or
-a busy minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
+a busy minute; tokens per second are, for plain decoding and for all other methods. Both are the geometric means of
 `workbench.trace.speedup`, so that a report's figures here equal those in its own tables; other figures are medians over
 prompts.
 """
@@ -47,11 +47,12 @@ class Figure:
     """A figure that is compared, prompt by prompt.
 
     Attributes:
-        title: title for display.
+        title: title of the figure for display.
         value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
-        is_speed: whether it is summarised over prompts by the geometric mean, like a speed-up; else by the median.
+        is_speed: whether the figure is summarised over prompts by the geometric mean, like a speed-up; else by the
+            median.
     """
 
     title: str
@@ -92,10 +93,10 @@ class Change:
 
     Attributes:
         method: name of the contender.
-        figure: key of `FIGURES`.
+        figure: key of the figure in `FIGURES`.
         old: value in the old report: over prompts the geometric mean of a speed, else the median.
         new: value in the new report.
-        change: relative change per prompt, summarised over prompts in the same way: 0.1 means +10 %.
+        change: relative change per prompt, summarised over prompts like `old` and `new`: 0.1 means +10 %.
         prompts: number of prompts with the figure in both reports.
         p: p-value, adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise" or "too few prompts".
@@ -128,8 +129,8 @@ class Regression:
     """Result of the comparison of two saved reports.
 
     Attributes:
-        changes: every method and figure that both reports have.
-        differences: differing settings and machine facts, as (name, old, new).
+        changes: one change for every method and figure that both reports have.
+        differences: settings and facts about the machine that differ, as (name, old, new).
         missing: methods that only one report has.
         machines: descriptions of the old and the new machine.
     """
@@ -141,15 +142,15 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Return the changes for the worse."""
+        """Return the changes with the verdict "worse"."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the result of the comparison as plain JSON."""
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """Return Markdown: significant changes first, then everything."""
+        """Return the comparison as Markdown: the significant changes, then all changes."""
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
@@ -170,7 +171,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     """Compare two saved reports of a bench, prompt by prompt.
 
     Raises:
-        WorkbenchError: a report has no runs, or they share no prompt and method.
+        WorkbenchError: a report has no runs, or the reports have no prompt and method in common.
     """
     for label, report in (("old", old), ("new", new)):
         if not report.runs:

@@ -26,11 +26,11 @@ class BenchReport:
     Attributes:
         settings: settings of the bench.
         machine: the machine (`machine_facts`).
-        rows: over all prompts.
-        groups: rows by group of prompts; empty if there is only one group.
-        complete: False if it was stopped.
+        rows: one row per method, over all prompts.
+        groups: rows over the prompts of a group, by group; empty if there is only one group.
+        complete: False if the measurement was stopped.
         runs: every timed run as plain values (`RUN_COLUMNS`), for comparisons with other reports and for answer files.
-        left_out: numbers of prompts that were not run, by reason.
+        left_out: number of prompts that were not run, by reason.
     """
 
     settings: dict[str, Any]
@@ -42,21 +42,21 @@ class BenchReport:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the report as plain JSON."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Return JSON text; `report_files.read_report` reads it."""
+        """Return the report as JSON text, which `report_files.read_report` reads."""
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
-        """Return CSV, one line per row and group; an estimate has a column for each of its numbers."""
+        """Return the report as CSV, one line per row and group; an estimate has a column for each of its numbers."""
         lines = [{"group": "all"} | _flat(row) for row in self.rows]
         lines += [{"group": name} | _flat(row) for name, rows in self.groups.items() for row in rows]
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Return Markdown tables, followed by machine and settings."""
+        """Return the report as Markdown: its tables, then machine and settings; `by_group`: a table per group, too."""
         parts = [markdown_table(COLUMNS, self.rows)]
         if by_group:
             parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
@@ -76,7 +76,7 @@ RUN_COLUMNS = (
 
 
 def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:
-    """Return every sample as plain values."""
+    """Return every sample as plain values, with the columns `RUN_COLUMNS`."""
     return [_run(sample, prompts[sample.prompt]) for sample in samples]
 
 

@@ -35,7 +35,7 @@ PARQUET_SCHEMA = {column: _kind(column) for column in RUN_COLUMNS}
 
 
 def to_parquet(report: BenchReport) -> bytes:
-    """Return Parquet with one row per timed run; its metadata contains all other fields."""
+    """Return a report as Parquet, with one row per timed run; the file's metadata contains all other fields."""
     runs = pl.DataFrame(report.runs, schema=PARQUET_SCHEMA)
     rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
     out = io.BytesIO()
@@ -47,7 +47,7 @@ def read_report(path: Path) -> BenchReport:
     """Read a saved report of a bench, JSON or Parquet.
 
     Raises:
-        WorkbenchError: the file cannot be read, is not a report, or a newer workbench wrote it.
+        WorkbenchError: the file cannot be read, is not a report, or was written by a newer version of the workbench.
     """
     try:
         data = read_regular(path)
@@ -81,10 +81,10 @@ def _row(row: dict[str, Any]) -> BenchRow:
 
 
 def _renew(wire: dict[str, Any]) -> None:
-    """Convert a report of an earlier schema: compute its speeds again from its runs.
+    """Convert a report of an earlier schema in place: compute its speeds again from its runs.
 
-    A report without runs loses its speeds: medians cannot be converted into geometric means, nor whole calls into
-    decoding.
+    A report without runs loses its speeds: medians cannot be converted into geometric means, nor rates of whole calls
+    into rates of decoding.
     """
     for group, rows in [(None, wire["rows"]), *wire["groups"].items()]:
         runs = [run for run in wire["runs"] if group in (None, run["group"])]

@@ -1,4 +1,4 @@
-"""An action that a user's rate limit may delay: it is retried when the limit allows it."""
+"""An action that a user's rate limit may delay, and that is tried again when the limit allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RetriedAction(Generic[T]):
     """An action that may be refused temporarily. Call `try_once` often; `begin` is called only when it may succeed.
 
     Args:
-        begin: the action.
+        begin: function that performs the action and returns its result.
 
     Attributes:
         reason: reason for waiting, for display; empty before the first refusal.
@@ -28,7 +28,7 @@ class RetriedAction(Generic[T]):
         """Return the result of `begin`; None while it is refused temporarily.
 
         Raises:
-            WorkbenchError: waiting would not help.
+            WorkbenchError: the action failed for a reason that waiting does not remove.
         """
         if self.reason and time.monotonic() < self._at:
             return None

@@ -38,15 +38,15 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(frozen=True, slots=True)
 class TargetSize:
-    """Sizes of a dense decoder that decide about the work of a pass.
+    """Sizes of a dense decoder that determine the work of a forward pass.
 
     Attributes:
-        weights: weights that a pass reads: all except an input embedding that is not also the LM head.
-        item_bytes: bytes of a weight and of a number in the KV cache.
-        layers: decoder layers.
-        heads: attention heads.
-        kv_heads: heads of the KV cache.
-        head_dim: numbers per head.
+        weights: number of weights that a pass reads: all except an input embedding that is not also the LM head.
+        item_bytes: bytes of a weight, and of a number in the KV cache.
+        layers: number of decoder layers.
+        heads: number of attention heads.
+        kv_heads: number of heads of the KV cache.
+        head_dim: size of a head.
     """
 
     weights: int
@@ -57,10 +57,10 @@ class TargetSize:
     head_dim: int
 
     def flops(self, tokens: int, context: int) -> int:
-        """Return the floating-point operations of a pass.
+        """Return the number of floating-point operations of a forward pass.
 
-        They are 2 per weight and token, and in attention 4 · layers · heads · head_dim for each pair of a token and a
-        position: 2 for QKᵀ and 2 for the product with V.
+        There are 2 operations per weight and token. Attention adds 4 · layers · heads · head_dim operations for each
+        pair of a token and a position: half of them for QKᵀ, half for the product with V.
 
         Args:
             tokens: tokens of the pass.
@@ -70,7 +70,7 @@ class TargetSize:
         return 2 * self.weights * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
 
     def n_bytes(self, tokens: int, context: int) -> int:
-        """Return the bytes that a pass moves: all weights once, and the keys and values of all its positions once.
+        """Return the bytes that a pass moves: all weights, and the keys and values of all positions, each once.
 
         Args:
             tokens: tokens of the pass.
@@ -85,7 +85,7 @@ class MachineRates:
     """Measured rates of a device.
 
     Attributes:
-        device: device type.
+        device: type of the device, "cpu" or "cuda".
         dtype: number format of the matrix product.
         bytes_per_second: bytes read and written per second by a large copy.
         flops_per_second: floating-point operations per second of a large matrix product.
@@ -98,21 +98,21 @@ class MachineRates:
 
     @property
     def ridge(self) -> float:
-        """Return the intensity in FLOP per byte below which memory is the limit, and above which arithmetic is."""
+        """Return the intensity in FLOP per byte below which memory limits a pass, and above which arithmetic does."""
         return self.flops_per_second / self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class PassWork:
-    """Target passes of one size.
+    """Forward passes of a target with the same number of tokens.
 
     Attributes:
         tokens: tokens in the pass: the last committed token and all drafted tokens and probe positions.
-        rounds: number of such passes; 0 if it is only computed.
-        context: their mean number of positions in the KV cache, rounded.
+        rounds: number of such passes in the run; 0 for a pass that was not run.
+        context: mean number of positions in the KV cache before these passes, rounded.
         flops: floating-point operations of a pass with this context.
-        n_bytes: bytes of weights and KV cache that it moves.
-        seconds: median time of the pass; None if it is only computed.
+        n_bytes: bytes of weights and KV cache that a pass moves.
+        seconds: median time of the passes; None for a pass that was not run.
     """
 
     tokens: int
@@ -124,15 +124,15 @@ class PassWork:
 
     @property
     def intensity(self) -> float:
-        """Return the floating-point operations per byte."""
+        """Return the arithmetic intensity of a pass: floating-point operations per byte moved."""
         return self.flops / self.n_bytes
 
     def limit(self, rates: MachineRates) -> str:
-        """Return whether memory or arithmetic limits such a pass: `MEMORY` or `ARITHMETIC`."""
+        """Return the limit of such a pass on a machine with these rates: `MEMORY` or `ARITHMETIC`."""
         return MEMORY if self.intensity < rates.ridge else ARITHMETIC
 
     def to_wire(self, rates: MachineRates, is_timed_here: bool) -> dict[str, Any]:
-        """Return the pass as JSON data, with the rate that it reached and the rate that the roof allows in FLOP/s."""
+        """Return the pass as JSON data, with the FLOP/s that it reached and the FLOP/s that the roofline allows."""
         reached = self.flops / self.seconds if self.seconds and is_timed_here else None
         roof = min(rates.flops_per_second, self.intensity * rates.bytes_per_second)
         derived = {"intensity": self.intensity, "limit": self.limit(rates), "reached": reached, "roof": roof}
@@ -147,7 +147,8 @@ def target_size(name: str, dtype: str) -> TargetSize:
         dtype: dtype of the run, from its header.
 
     Raises:
-        WorkbenchError: the model's files are not here, or it is not a dense decoder in one floating-point format.
+        WorkbenchError: the model's files are not on this machine, or the model is not a dense decoder in one
+            floating-point format.
     """
     folder = folder_of(name)
     config = config_of(folder) if folder else {}
@@ -175,7 +176,7 @@ def target_size(name: str, dtype: str) -> TargetSize:
 def machine_rates(device: str, dtype: str) -> MachineRates:
     """Measure copy rate and matrix-product rate of a device once per process, in about half a second.
 
-    Each is the best of a few attempts.
+    Each rate is the best of a few attempts.
 
     Args:
         device: device type, "cpu" or "cuda".
@@ -202,14 +203,14 @@ def _copy_rate(device: str) -> float:
 
 
 def target_passes(trace: Trace, size: TargetSize) -> list[PassWork]:
-    """Return the target's passes of a run by number of tokens, smallest first.
+    """Return the target's forward passes in a run, grouped by their number of tokens, the smallest first.
 
-    Every pass counts as a full forward of the target. Left out are stalled rounds, rounds with several passes, with
-    passes shared with other runs, or with tentative tokens, and methods that do not draft, except plain decoding.
+    Every pass counts as a full forward pass of the target. Left out are stalled rounds, rounds with several passes,
+    with passes shared with other runs, or with tentative tokens, and methods that do not draft, except plain decoding.
 
     Args:
-        trace: a run.
-        size: sizes of its target.
+        trace: trace of a run.
+        size: sizes of the run's target.
     """
     contexts, context = dict[int, int](), len(trace.header.prompt_tokens) - 1
     for r in trace.rounds:
@@ -226,16 +227,17 @@ def target_passes(trace: Trace, size: TargetSize) -> list[PassWork]:
 
 
 def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = True) -> dict[str, Any]:
-    """Return the roofline of a run as JSON data: rates of this machine, the run's passes, and a plain pass.
+    """Return the roofline of a run as JSON data: this machine's rates, the run's passes, and a pass of plain decoding.
 
     Args:
-        trace: a run.
+        trace: trace of a run.
         plain: plain decoding of the same prompt by the same target; else a plain pass is taken from the run's rounds
             without a draft, or computed at the run's mean context, without a time.
         is_timed_here: whether the run's times were measured on this machine; else only the intensities are compared.
 
     Raises:
-        WorkbenchError: sizes or rates are unknown, or the run has no pass that counts.
+        WorkbenchError: the sizes of the target or the rates of the machine are unknown, or the run has no pass that
+            counts.
 
     Example:
         >>> from workbench.views import recorded_runs

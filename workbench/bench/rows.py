@@ -26,20 +26,20 @@ COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup
 
 @dataclass(slots=True)
 class BenchRow:
-    """One row of the table. Rates are 0 to 1, times in the unit of their name, speed-ups are ratios.
+    """Row of a bench's table: the figures of one method. Shares are 0 to 1; a time's name gives its unit.
 
     Attributes:
         method: registry name, or `hf-…`, `llama.cpp…`.
-        title: name for display.
+        title: name of the method for display.
         kind: "workbench", "hugging-face" or "llama.cpp".
         promise: promise of the method.
-        parameters: values of its parameters.
+        parameters: values of the method's parameters.
         prompts: number of measured prompts.
         tau: tokens emitted / target verification passes: geometric mean over prompts, like speed-ups.
         acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or if unknown.
         tokens_per_second: decoding rate, without prefill: geometric mean over equally weighted prompts; None for other
             engines, which do not report the end of prefill.
-        call_tokens_per_second: rate of whole calls, prefill included; every engine has it.
+        call_tokens_per_second: rate of whole calls, prefill included, which is known for every engine.
         speedup_vs_autoregressive: speed-up of decoding; see `workbench.trace.speedup`. None for other engines.
         call_speedup_vs_autoregressive: speed-up of whole calls over plain decoding's whole calls.
         speedup_vs_hf: speed-up of whole calls over the counterpart's; None unless the counterpart was measured.
@@ -50,12 +50,12 @@ class BenchRow:
             gain over plain `generate`. The product of the two parts is `speedup_vs_hf`.
         overhead_share: wall time outside model forward passes / wall time from the end of prefill to the last token.
         overhead_ms_per_round: wall time outside model forward passes, in milliseconds per round.
-        draft_ms_per_round: drafting time.
-        verify_ms_per_round: time of the target's verification.
+        draft_ms_per_round: drafting time, in milliseconds per round.
+        verify_ms_per_round: time of the target's verification, in milliseconds per round.
         identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.
-        acceptance_by_position: (depth, rounds that tested it, rounds that accepted there); [] if unknown.
-        weights_mib: weights of the models it uses, without rearranged copies.
-        growth_mib: largest rise of memory during one of its runs.
+        acceptance_by_position: (depth, rounds that tested a token there, rounds that accepted one); [] if unknown.
+        weights_mib: size of the weights of all models that the method uses, without rearranged copies.
+        growth_mib: largest rise of memory during one of the method's runs.
         warnings: warnings of the self-tests.
     """
 
@@ -140,12 +140,12 @@ def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
 
 
 def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[str, Rates]) -> dict[str, Any]:
-    """Return the fields of a `BenchRow` that are speeds; each ratio is of decoding or of whole calls on both sides.
+    """Return the fields of a `BenchRow` that are speeds; a ratio compares decoding with decoding, or calls with calls.
 
     Args:
         name: name of the contender.
         is_ours: whether the contender runs on the workbench's engine, which reports the end of prefill.
-        decode: rates of decoding by contender; those of other engines are ignored.
+        decode: rates of decoding by contender; rates of other engines than the workbench's are ignored.
         call: rates of whole calls by contender.
     """
     fields: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))

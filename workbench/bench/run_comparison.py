@@ -1,7 +1,7 @@
-"""Compare two saved runs, or two groups of them: differences with 95 % intervals, or why they are not comparable.
+"""Compare two saved runs, or two groups of runs: differences with 95 % intervals, or reasons why they do not compare.
 
-Only prompts that both groups ran count, and runs are paired by prompt, as in a comparison. The estimators are those of
-all pages: `trace.speedup` for speeds, `bench.statistics` for other figures.
+Only prompts that both groups ran count, and runs are paired by prompt, as on the page Compare. All pages use the same
+estimators: `trace.speedup` for speeds, `bench.statistics` for other figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
 
     Args:
         first: runs of one group.
-        second: runs of the other group, to which the first is compared.
+        second: runs of the other group, the reference: figures are first / second or first − second.
 
     Returns:
         `problems`: reasons why the groups are not comparable (if there are any, there are no figures); `notes`: limits
@@ -79,7 +79,7 @@ _SAMPLING: _Fields = {
 
 
 def _differing(headers: Iterable[Header], fields: _Fields) -> list[tuple[str, str]]:
-    """Return title and values of each field that is not equal in all runs."""
+    """Return the title and the values of each field that is not equal in all runs."""
     found = {title: sorted({str(value(header)) for header in headers}) for title, value in fields.items()}
     return [(title, " and ".join(values)) for title, values in found.items() if len(values) > 1]
 
@@ -96,7 +96,7 @@ def _by_prompt(runs: Sequence[Trace], numbers: Mapping[tuple[Any, ...], int]) ->
 
 
 def _difference(groups: Sequence[ByPrompt], part: str, whole: str) -> dict[str, Any] | None:
-    """Return the difference of two quotients; None if a group has a prompt without a denominator, e.g. no drafts."""
+    """Return the difference of `part` / `whole` between two groups; None if a prompt's `whole` is 0, e.g. no drafts."""
     quotients: list[Quotient] = []
     for group in groups:
         sums = [[sum(run[name] for run in runs) for runs in group.values()] for name in (part, whole)]

@@ -19,7 +19,7 @@ class Sample:
         contender: name of the contender.
         prompt: index of the prompt.
         repeat: number of the repetition, from 0.
-        token_ids: generated tokens.
+        token_ids: ids of the generated tokens.
         seconds: duration of the whole call, prefill included.
         decode_seconds: time from the end of prefill to the last token; None if unknown.
         rounds: verification passes of the target.
@@ -27,7 +27,8 @@ class Sample:
             decode_s and overhead_s, as `workbench.trace.metrics` defines them.
         warnings: warnings of the run's self-tests.
         steps: tokens that each round emitted, including corrected and bonus tokens; [] if the engine reports none.
-        depths: (depth, rounds that tested it, rounds that accepted there), like `metrics.acceptance_by_depth`.
+        depths: (depth, rounds that tested a token there, rounds that accepted one), as in
+            `metrics.acceptance_by_depth`.
         growth_bytes: rise of memory during the run; None if it cannot be measured.
     """
 
@@ -56,7 +57,7 @@ class Sample:
 
 
 class ContenderFailedError(WorkbenchError):
-    """A contender crashed, or cannot run with these settings: the others continue without it."""
+    """Error of a contender that crashed or cannot run with these settings; the other contenders continue."""
 
 
 @runtime_checkable
@@ -65,12 +66,12 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name in reports."""
+        """Return the contender's name in reports."""
         ...
 
     @property
     def title(self) -> str:
-        """Return the title for display."""
+        """Return the contender's title for display."""
         ...
 
     @property
@@ -80,21 +81,21 @@ class Contender(Protocol):
 
     @property
     def promise(self) -> str:
-        """Return the promise about the output."""
+        """Return the contender's promise about its output, such as "exact"."""
         ...
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the settings that determine the work of a round."""
+        """Return the contender's settings that determine the work of a round."""
         ...
 
     @property
     def weights_bytes(self) -> int:
-        """Return the bytes of the required weights, without rearranged copies."""
+        """Return the size of the required weights in bytes, without rearranged copies."""
         ...
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once; `prompt` and `repeat` label the sample.
+        """Generate a continuation of a prompt once; `prompt` and `repeat` are labels of the returned sample.
 
         Raises:
             ContenderLostError: the contender cannot run any more.
@@ -103,7 +104,7 @@ class Contender(Protocol):
 
 
 def sample_from_wire(data: Mapping[str, Any]) -> Sample:
-    """Return the sample with the fields in `data`, plain JSON."""
+    """Return the sample whose fields are the entries of `data`, which is plain JSON."""
     return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
 
 
@@ -114,7 +115,7 @@ def counts_by_prompt(samples: Iterable[Sample], contender: str) -> list[list[flo
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
-    """Return a sample from a trace of our engine; `seconds` is the time of the whole call."""
+    """Return the sample of a run of the workbench's engine; `seconds` is the time of the whole call."""
     figures = summary(trace)
     sums = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
     decode = figures["seconds"]

@@ -1,4 +1,4 @@
-"""Tests of sampled tokens against the target's exact joint distribution: one per setting with the method's promise."""
+"""Tests of sampled tokens against the target's exact joint distribution, one test per setting of a method."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class SamplingTest:
     """A sampling test: sampling parameters, and number of first tokens to compare with their exact joint distribution.
 
     Attributes:
-        name: description.
-        sampling: sampling parameters.
+        name: description of the test.
+        sampling: sampling parameters of all runs.
         n_tokens: number of first tokens that are compared.
         has_close_drafter: whether drafter and target are similar: most drafts are then accepted, so that late
             rejections and rounds without a rejection are tested too.
@@ -92,14 +92,15 @@ def check_distribution(
     """Test sampled first tokens against their exact joint distribution.
 
     The defaults and every other choice with the same promise (a policy, for example) are tested separately: in one
-    common test, correct choices would hide a choice with a wrong distribution. The p-values are corrected for their
-    number (Holm), so that the finding is a false alarm with probability `ALPHA`. Choices that promise less are listed.
+    common test, correct choices would hide a choice with a wrong distribution. The p-values are corrected for the
+    number of tests (Holm), so that the finding is a false alarm with probability `ALPHA`. Choices that promise less are
+    not tested, but listed.
 
     Args:
-        method: method from the registry. An approximate one is measured, since it does not promise the distribution;
-            any other passes or fails.
+        method: method from the registry. An approximate method gets a measured figure, since it does not promise the
+            distribution; any other method passes or fails.
         models: models to run on.
-        test: the test.
+        test: sampling parameters, and number of first tokens.
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
@@ -166,10 +167,11 @@ def check_distribution(
 
 
 def settings_by_promise(method: Method) -> tuple[list[ConfiguredMethod], list[ConfiguredMethod]]:
-    """Return two lists: the defaults and the other choices of a parameter with the method's promise; all other choices.
+    """Return the settings that have the method's promise, and the settings that have another promise.
 
-    The first list includes each exact verifier with each of its numeric parameters at the low end of its range: an
-    error may occur only where such a bound is reached, which is rare at its default.
+    The settings are the defaults, and copies that change one parameter with choices. The first list also has each exact
+    verifier with each numeric parameter at the low end of its range: some errors occur only at such a bound, which is
+    rarely reached with the default.
     """
     settings = [method.with_params(), *boundary_settings(method, kinds=("choice",))]
     matching, weaker = ([c for c in settings if (c.promise is method.promise) is is_same] for is_same in (True, False))
@@ -187,15 +189,15 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Return the note that names the setting with the worst fit; empty for a single setting."""
+    """Return the note on the number of tested settings and the one with the worst fit; empty for a single setting."""
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
 def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:
-    """Return the test of a trained head; truncation keeps the distribution small, temperature makes enough cells.
+    """Return the sampling test of a trained head: the first three tokens with top-k 3, so that they have few outcomes.
 
     The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes have a large enough
-    expected count in `runs` samples; the highest if there is none.
+    expected count in `runs` samples; the highest temperature if no temperature is sufficient.
     """
     for temperature in HEAD_TEMPERATURES:
         name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
@@ -207,7 +209,7 @@ def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int
 
 
 def exact_distribution(models: Models, test: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
-    """Return the joint distribution of the first tokens after a prompt."""
+    """Return the target's joint distribution of the first tokens after a prompt, with the sampling of the test."""
     pixels = prompt.pixels(models)
     return joint_distribution(
         models.target.model, prompt.ids, test.n_tokens, lambda x: to_probs(x[None], test.sampling)[0], pixels
@@ -227,7 +229,7 @@ def sample_many(
     Raises:
         ParameterError: the target refuses the setting.
         MethodUnavailableError: the method cannot run on this target.
-        WorkbenchError: a run failed.
+        WorkbenchError: one of the runs failed.
     """
     engine = Engine(models, max_sequences=BATCH, record=False)
     length = test.n_tokens + 2

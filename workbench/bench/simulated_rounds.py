@@ -1,7 +1,7 @@
 """Simulated rounds without a model: a fixed text replaces the target's output, to measure the cost of drafting.
 
-A draft is accepted up to its first token that differs from the text. At each position, the target's top tokens are the
-text's token, followed by random tokens.
+A draft is accepted up to the first token that differs from the text. At each position, the target's top tokens are the
+token of the text and random tokens after it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SimulatedSequence:
         sequence: the sequence with the drafter's state.
         text: text of the sequence, including the prompt.
         position: number of tokens committed so far.
-        random: generator of the top tokens after the first.
+        random: random generator of the target's top tokens other than the first.
     """
 
     sequence: Sequence
@@ -57,7 +57,7 @@ class SimulatedSequence:
     def of(
         cls, configured: ConfiguredMethod, models: Models, text: abc.Sequence[int], prompt: int, seed: int = 0
     ) -> SimulatedSequence:
-        """Return a sequence with the first `prompt` tokens committed, and the drafter's state for them."""
+        """Return a sequence whose first `prompt` tokens are committed and have been read by the drafter."""
         prompt_ids = list(text[:prompt])
         sequence = Sequence(
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
@@ -129,7 +129,7 @@ class SimulatedSequence:
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
-    """Return rows of tokens without repetitions: replace a repeated token by the next token id."""
+    """Return the rows of `top` as lists without repetitions: a repeated token is replaced by the next token id."""
     rows = top.tolist()
     for tokens in rows:
         for i in range(1, len(tokens)):

@@ -39,7 +39,7 @@ def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]
 
     Args:
         report: report of a suite with numbered questions; questions with no run of any turn are left out.
-        folder: created if it is missing.
+        folder: folder of the files; created if it is missing.
         decode: converts token ids to text.
 
     Raises:
@@ -91,7 +91,7 @@ def _answer(number: int, runs: list[dict[str, Any]], model: str, decode: Callabl
 
 
 def read_answers(path: Path) -> dict[int, dict[str, Any]]:
-    """Return question → answer; if a question has several answers, the last counts, as in Spec-Bench.
+    """Return the answers by the number of the question; of several answers to a question, the last counts.
 
     Raises:
         WorkbenchError: the file cannot be read, or a line is not an answer.
@@ -127,14 +127,14 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the speed of one file relative to another: a row per Spec-Bench category, then one for all.
+    """Return the speed of one answer file relative to another: a row per Spec-Bench category, then a row for all.
 
     Only questions that both files answer count.
 
     Returns:
         Rows with category, questions, mean_accepted (mean of accept_lengths; None if the file has none),
         tokens_per_second and baseline_tokens_per_second (total tokens / total time), speedup (an `Estimate`), and
-        spec_bench_speedup, the quotient of the two.
+        spec_bench_speedup (tokens_per_second / baseline_tokens_per_second).
 
     Raises:
         WorkbenchError: the files share no question.
@@ -165,7 +165,7 @@ def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -
 
 
 def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Return tokens per second of all turns together, by question and choice."""
+    """Return the tokens per second over all turns of an answer, by (question, choice)."""
     return {
         (number, index): sum(choice["new_tokens"]) / sum(choice["wall_time"])
         for number in numbers
@@ -175,7 +175,7 @@ def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def _first_choice(side: Any, numbers: Sequence[int]) -> float:
-    """Return total tokens / total time of the first choices; Spec-Bench's speed.py also uses only these."""
+    """Return total tokens / total time of the answers' first choices, the only choices that speed.py uses."""
     first = [side[number]["choices"][0] for number in numbers]
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")
-"""Parts of the time from the end of prefill to the last token; the last is the whole."""
+"""Parts of the time from the end of prefill to the last token; "decode" is the whole time."""
 
 Rates = Mapping[tuple[Any, int], float]
 """Tokens per second by (prompt, repeat)."""
@@ -36,12 +36,12 @@ Interval = dict[str, Any]
 
 
 def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int], float]:
-    """Return tokens per second by (prompt, repeat), after prefill; `whole`: of whole calls."""
+    """Return tokens per second by (prompt, repeat), counted from the end of prefill; with `whole`, of whole calls."""
     return {(s.prompt, s.repeat): s.call_rate if whole else s.decode_rate for s in samples}
 
 
 def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
-    """Return the rates, as `rates` does, for the runs of a saved report (`report.RUN_COLUMNS`)."""
+    """Return tokens per second by (prompt, repeat), as `rates` does, for the runs of a saved report."""
     return {
         (run.get("prompt", run.get("name")), run["repeat"]):
             run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])
@@ -65,7 +65,7 @@ def tau_of(samples: Iterable[Sample]) -> float | None:
 
 
 def acceptance_of(samples: Iterable[Sample]) -> float | None:
-    """Return accepted / tested drafted tokens per prompt, averaged over the prompts that tested any."""
+    """Return accepted / tested drafted tokens per prompt, averaged over the prompts with a tested token."""
     grouped: dict[int, list[Sample]] = {}
     for sample in samples:
         grouped.setdefault(sample.prompt, []).append(sample)
@@ -79,7 +79,7 @@ def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
 
 
 def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
-    """Return the ratios of a lane to plain decoding: one value per prompt and repeat that both have."""
+    """Return speed of the lane / speed of plain decoding, one value per prompt and repeat that both lanes have."""
     ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 
@@ -94,16 +94,16 @@ def share(part: float, whole: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over runs, and the figures that are quotients of them; None if a denominator is 0.
+    """Sums over runs, and figures that are quotients of such sums; a figure is None if its denominator is 0.
 
     Attributes:
         runs: number of runs.
-        tokens: emitted tokens.
+        tokens: number of emitted tokens.
         rounds: verification passes of the target.
         accepted: drafted tokens that were accepted.
         tested: drafted tokens that the target tested.
-        drafted: all drafted tokens.
-        seconds: by part of the decoding time (`PARTS`).
+        drafted: number of all drafted tokens.
+        seconds: seconds spent on each part of decoding, by the part's name (`PARTS`).
     """
 
     runs: int
@@ -136,21 +136,21 @@ class Totals:
 
     @property
     def tau(self) -> float | None:
-        """Return the emitted tokens / target verification passes."""
+        """Return the mean accepted length τ: emitted tokens / target verification passes."""
         return share(self.tokens, self.rounds)
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Return the accepted / tested drafted tokens."""
+        """Return the acceptance rate: accepted / tested drafted tokens."""
         return share(self.accepted, self.tested)
 
     @property
     def overhead_share(self) -> float | None:
-        """Return the wall time outside model forward passes / wall time from the end of prefill to the last token."""
+        """Return (wall time outside model forward passes) / (wall time from the end of prefill to the last token)."""
         return share(self.seconds["overhead"], self.seconds["decode"])
 
     def ms_per_round(self, part: str) -> float | None:
-        """Return the milliseconds per target verification pass of a part of the work."""
+        """Return the milliseconds that the part `part` of decoding takes per target verification pass."""
         return share(1e3 * self.seconds[part], self.rounds)
 
 
@@ -158,7 +158,7 @@ class Totals:
 
 
 def mean(values: Sequence[float]) -> Interval | None:
-    """Return the mean with its interval, for values that are not speeds: τ, acceptance rates.
+    """Return the mean with its 95 % interval, for values that are not speeds, such as τ or acceptance rates.
 
     Example:
         >>> mean([2.0, 2.0])
@@ -170,22 +170,26 @@ def mean(values: Sequence[float]) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
-    """Return the geometric mean with its interval, for ratios of figures that are not speeds; all values above 0."""
+    """Return the geometric mean with its 95 % interval, for ratios above 0 of figures that are not speeds."""
     interval = mean([math.log(value) for value in values])
     return interval and {name: x if name == "n" or x is None else math.exp(x) for name, x in interval.items()}
 
 
 def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
-    """Return the sum of `parts` / the sum of `wholes`, over the same prompts, which are resampled together."""
+    """Return (sum of `parts`) / (sum of `wholes`) with its interval; a resample draws prompts, one value each."""
     return _figure(lambda a, b, axis=-1: np.sum(a, axis) / np.sum(b, axis), parts, wholes)
 
 
 Quotient = tuple[Sequence[float], Sequence[float]]
-"""Numerators and denominators by prompt."""
+"""A quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
 
 
 def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:
-    """Return a quotient of sums / another one over the same prompts, resampled together; None if the second is 0."""
+    """Return the ratio of two quotients of sums over the same prompts, with its interval; None if the second is 0.
+
+    A quotient is a pair (values whose sum is the dividend, values whose sum is the divisor), with one value per prompt.
+    Both quotients use the same resamples of prompts.
+    """
     if not sum(denominator[0]):
         return None
     return _figure(
@@ -195,7 +199,11 @@ def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval |
 
 
 def difference_of_quotients(first: Quotient, second: Quotient) -> Interval | None:
-    """Return the difference of two quotients of sums over the same prompts, which are resampled together."""
+    """Return the difference of two quotients of sums over the same prompts, with its interval.
+
+    A quotient is a pair (values whose sum is the dividend, values whose sum is the divisor), with one value per prompt.
+    Both quotients use the same resamples of prompts.
+    """
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
         *first, *second,
@@ -215,7 +223,7 @@ def _figure(statistic: Callable[..., Any], *columns: Sequence[float]) -> Interva
 
 
 def _bounds(statistic: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of a statistic, which takes `axis`; several columns are resampled together, row by row."""
+    """Return the bootstrap interval of a statistic (a NumPy function with `axis`); columns are resampled together."""
     from scipy import stats
 
     with warnings.catch_warnings():

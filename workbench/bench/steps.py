@@ -1,7 +1,7 @@
 """Progress of a comparison, step by step, for display and for clients in other processes.
 
-Each run is sent once, when it has ended, and each trace when the race selects it. So the receiver has all finished runs
-at any time, even if the connection breaks.
+Each run is sent once, when it has ended. A trace is sent when the race (a replay of all lanes) selects it. So the
+receiver has all finished runs at any time, even if the connection breaks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Step:
 
     Attributes:
         done: finished runs, warm-up included.
-        total: all runs.
+        total: number of all runs, warm-up included.
         text: current action, for display.
         waiting: reason for waiting; empty while a run is active.
-        left_s: estimated seconds left, from the runs so far; None before there are any.
+        left_s: estimated seconds left, from the runs so far; None before the first run has ended.
         comparison: results so far, after each run; complete in the last step of a comparison that was not stopped.
         last: whether this is the last step.
         lane: name of the current lane; empty between runs.
@@ -57,7 +57,10 @@ class Step:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON for the page: figures so far, with the race on the prompt; all data in the last step."""
+        """Return plain JSON for the page: the figures so far and the race on the current prompt.
+
+        The last step contains the whole comparison instead.
+        """
         comparison = self.comparison
         if comparison is None:
             return self.numbers | {"comparison": None}
@@ -111,7 +114,7 @@ class StepDecoder:
         self.comparison = comparison
 
     def step(self, message: Mapping[str, Any]) -> Step:
-        """Return the step of a message of `StepEncoder`; its comparison grows from step to step.
+        """Return the step that a message of `StepEncoder` describes; the step's comparison grows from step to step.
 
         Raises:
             WorkbenchError: the message comes from another version of the workbench.

@@ -86,7 +86,7 @@ def compare_storage(
 
 
 def _models_with(models: Models, folder: Path, label: str) -> Models:
-    """Return the models with the head or draft model of a folder; `label` separates cached nets of the two forms."""
+    """Return the models with the head or draft model of a folder; `label` separates the cached nets of both folders."""
     config = config_of(folder)
     kind = config.get("workbench_head")
     if kind is None:
@@ -113,7 +113,7 @@ def _method_for(kind: str | None, models: Models) -> ConfiguredMethod:
 def _requests(
     models: Models, configured: ConfiguredMethod, n: int, max_new_tokens: int
 ) -> list[Callable[[Models], Request]]:
-    """Return a function for each prompt, which makes the request from models."""
+    """Return for each prompt a function (models) → request."""
     if models.processor is not None:
         scenes = [question for question in questions(n, 0) if question.kind == "caption"]
         return [lambda form, scene=scene: vision_suite.request(form, scene, configured) for scene in scenes]
@@ -122,7 +122,7 @@ def _requests(
 
 
 def _prompts(n: int) -> list[BenchPrompt]:
-    """Return `n` prompts: the bundled suite's, then as many of each group of the suite `work` as needed."""
+    """Return `n` prompts: those of the suite `bundled`, then as many from each group of the suite `work` as needed."""
     prompts, work = load_suite("bundled"), load_suite("work")
     n = min(n, len(prompts) + len(work))
     per_group = next(k for k in itertools.count() if len(prompts) + len(first_of_each_group(work, k)) >= n)

@@ -32,7 +32,7 @@ _WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, the seconds of each repetition, and the number of matching runs (rows)."""
+    """A query for saved runs, the seconds of each repetition of the query, and the number of matching runs."""
 
     name: str
     rows: int
@@ -82,7 +82,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 
 def report(queries: list[Query], n_runs: int) -> str:
-    """Return the search times as a table."""
+    """Return the search times as a table, one row per query."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
         "runs found": lambda q: f"{q.rows:,}",

@@ -1,4 +1,4 @@
-"""Studies: run cells in their order, and store each result as soon as it exists.
+"""Studies: measure a list of cells in order, and store each result as soon as it exists.
 
 Comparisons, sweeps, suites, recommendations, claims and boards are declarations of `Study`: cells, a runner, a store. A
 cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
@@ -36,8 +36,8 @@ Event = tuple[str, Any, Any]
 """Event of a study: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at each
 step, the result at the end, and the error if it fails."""
 Runner = Callable[[Iterable[C], Callable[[], bool]], Iterator[Event]]
-"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. It takes a
-cell only when it can begin it, and ends early once `stopped` returns True."""
+"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. The function
+takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns True."""
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class Run:
 
 
 def rotate(items: Sequence[T], number: int) -> list[T]:
-    """Return the items in cyclic order, starting one later in each turn.
+    """Return the items in cyclic order, starting with the item at index `number` (modulo the number of items).
 
     Example:
         >>> [rotate("ABC", n) for n in range(3)]
@@ -120,7 +120,7 @@ def fingerprint(*values: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a dataclass as plain values, anything else as text."""
+    """Return a dataclass as plain values, and any other object as text."""
     names = getattr(value, "__dataclass_fields__", None)
     return str(value) if names is None else {name: getattr(value, name) for name in names}
 
@@ -133,7 +133,8 @@ class JsonLines(Generic[R]):
 
     Args:
         path: the file; created with the first result.
-        settings: everything else that affects a result. Results with other settings stay in the file and do not count.
+        settings: everything apart from the cell that affects a result. Results with other settings stay in the file and
+            do not count.
         encode: function that returns a result as plain JSON.
         decode: the inverse of `encode`.
 
@@ -261,14 +262,14 @@ class Study(Generic[C, R]):
         runner: measures the cells without a stored result.
         store: store that keeps the results; None: this process's memory only.
         key: function that returns a cell's key; by default the cell itself. Equal keys are measured once.
-        contender: function that returns a cell's contender. Once a contender's cell fails, its other cells are left
-            out.
+        contender: function that returns a cell's contender. Once a cell of a contender fails, the other cells of this
+            contender are left out.
 
     Attributes:
         results: results by the cell's key, in the order in which they became known.
         failures: messages of errors by contender. An error itself would keep the failed cell's tensors in memory.
         total: number of cells to measure; None if an iterator chooses them.
-        done: number of these that are measured, failed or left out.
+        done: number of these cells that are measured, failed or left out.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class Study(Generic[C, R]):
         self.done, self._taken, self._is_exhausted, self._start, self._first = 0, 0, False, 0.0, 0
 
     def load(self) -> list[C]:
-        """Read stored results of the cells; return the cells whose results are new here."""
+        """Read the stored results of the cells; return the cells whose results were not read before."""
         return [cell for cell in self._cells if self._is_new(cell)] if isinstance(self._cells, Sequence) else []
 
     def run(
@@ -298,7 +299,7 @@ class Study(Generic[C, R]):
 
         Args:
             stopped: function that is called often; once it returns True, the study ends.
-            seconds: time limit; the study ends after it as if it were stopped.
+            seconds: time limit in seconds, after which the study ends as if it were stopped.
         """
         self.load()
         if isinstance(self._cells, Sequence):
@@ -322,7 +323,7 @@ class Study(Generic[C, R]):
 
     @property
     def left_s(self) -> float | None:
-        """Return the estimated seconds left, from the cells since the clock was started; None before one is done."""
+        """Return the estimated seconds left, from the cells since the clock was started; None before the first cell."""
         n = self.done - self._first
         if self.total is None or n <= 0:
             return None
@@ -333,7 +334,7 @@ class Study(Generic[C, R]):
         self._start, self._first = time.monotonic(), self.done
 
     def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:
-        """Yield the runner's events, as a generator, which can be closed."""
+        """Yield the runner's events, as a generator, so that closing it ends the runner."""
         yield from self._runner(self._remaining(), stopped)
 
     def _remaining(self) -> Iterator[C]:
@@ -352,7 +353,7 @@ class Study(Generic[C, R]):
         self._is_exhausted = True
 
     def _is_new(self, cell: C) -> bool:
-        """Read the stored result of a cell; return whether there is one that was not read before."""
+        """Read the stored result of a cell; return whether the store has a result that was not read before."""
         key = self._key(cell)
         if self._store is None or key in self.results or (result := self._store.load(cell)) is None:
             return False

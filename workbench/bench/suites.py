@@ -41,11 +41,11 @@ class Plan:
     Attributes:
         max_new_tokens: length limit of every generation.
         repeats: repetitions of every method and prompt.
-        sampling: temperature and filters.
+        sampling: temperature and filters of every run.
         seed: seed of every generation.
         against_hf: whether to measure Hugging Face's `generate`, too.
-        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as its users do, instead
-            of on our model objects, whose linear layers are packed on a CPU.
+        stock: whether to run Hugging Face's `generate` with transformers' own linear layers, as users of transformers
+            do, instead of on the workbench's model objects, whose linear layers are packed on a CPU.
         against_llama: whether to measure llama.cpp, too, if it is installed.
         suite: name of the suite, for the report.
         per_group: number of prompts per group: the first ones that fit the context; 0 uses all.
@@ -76,10 +76,10 @@ def bench_methods(
         models: target, draft model and heads.
         methods: methods to measure besides plain decoding.
         prompts: prompts of the suite.
-        plan: settings.
+        plan: settings of the measurement.
         progress: function that is called before every run.
         resume: file of runs, JSON Lines. Each run is appended when it ends. Runs of a stopped measurement are not
-            repeated if everything that affects them is the same.
+            repeated if settings, code, weights and machine are the same.
 
     Raises:
         MethodUnavailableError: the models lack a part that a method needs.
@@ -151,10 +151,10 @@ def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPro
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """Return the prompts that fit the context with their answers, their token ids, and the numbers left out by reason.
+    """Return the prompts that fit the context with their answers, their token ids, and the omitted number by reason.
 
     Raises:
-        PromptError: no prompt fits.
+        PromptError: no prompt fits the context.
     """
     engine = Engine(models, record=False)
     limit = models.target.context - plan.max_new_tokens
@@ -200,10 +200,10 @@ def bench_forced_acceptance(
     levels: Sequence[float] = FORCED_LEVELS,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Compare `draft-model` with Hugging Face's assisted generation: same models, dtype and draft length.
+    """Compare `draft-model` with Hugging Face's assisted generation, with the same models, dtype and draft length.
 
     The drafter is a random small model (acceptance about 0), copies of the target with noise in their weights, or an
-    exact copy (acceptance 1). Rows are reported by level.
+    exact copy (acceptance 1). The report has a group of rows for each level.
     """
     ids = [p.encode(models.tokenizer) for p in prompts]
     plan = dataclasses.replace(plan, against_hf=True)
@@ -238,7 +238,7 @@ def bench_forced_acceptance(
 
 
 def _contenders(models: Models, methods: Sequence[ConfiguredMethod], plan: Plan) -> list[Contender]:
-    """Return plain decoding first, then the methods, then their Hugging Face counterparts."""
+    """Return the contenders in order: plain decoding, the methods, the Hugging Face counterparts of the methods."""
     engine = Engine(models)
     methods = [registry.get(BASELINE).with_params(), *(m for m in methods if m.name != BASELINE)]
     contenders: list[Contender] = [

@@ -1,6 +1,6 @@
 """Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
-A sweep is a `Study`: its cells are those of `workbench.bench.grid`, its store is `workbench.bench.sweepfolder`, and its
+A sweep is a `Study`: its cells come from `workbench.bench.grid`, its store is `workbench.bench.sweepfolder`, and its
 runner is a group of workers: on one backend (`workbench.bench.worker_groups`), in processes
 (`workbench.service.workers`) or on a Ray cluster (`workbench.service.ray_workers`). Settings and measuring conditions
 identify a cell: a killed sweep continues after its finished cells, and a sweep with extended axes measures only the new
@@ -49,12 +49,12 @@ class Update:
     Attributes:
         sweep: definition of the sweep.
         results: results by the cell's id.
-        kept: number of cells from an earlier run.
-        text: current action.
+        kept: number of cells that an earlier run of the sweep measured.
+        text: current action, for display.
         note: note about saved cells that do not count.
-        follows: whether another process measures this sweep; its cells appear here when they are finished.
+        follows: whether another process measures this sweep; cells of that process appear when they are finished.
         changed: ids of the cells that changed since the last update.
-        left_s: estimated seconds left, from the cells so far; None before one is done.
+        left_s: estimated seconds left, from the cells so far; None before the first cell is done.
         last: whether this is the last update.
     """
 
@@ -123,7 +123,7 @@ class Update:
         return entries
 
     def to_wire(self, everything: bool = False) -> dict[str, Any]:
-        """Return plain JSON; `everything`: all cells instead of those that changed."""
+        """Return the progress as plain JSON, with the changed cells; `everything`: with all cells."""
         changed = set(self.changed)
         cells = [c for c in self.cells if everything or c.id in changed]
         data: dict[str, Any] = {
@@ -144,14 +144,14 @@ def run(
 
     Args:
         sweep: definition of the sweep.
-        workers: the workers.
-        folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
-            another process writes to it, this one reads the cells that the other finishes, and measures the missing
-            ones afterwards.
-        stopped: function that is called often; once it returns True, the last update follows.
+        workers: workers that measure the cells.
+        folder: folder in which finished cells and their traces are looked up first, and saved; None: no folder. If
+            another process writes to the folder, this process reads the cells that the other process finishes, and
+            measures the missing cells afterwards.
+        stopped: function that is called often; once it returns True, the sweep ends with a last update.
 
     Yields:
-        the same `Update`, whenever it has changed.
+        the same `Update` object after each change.
 
     Raises:
         WorkbenchError: the folder cannot be used, or the workers cannot run.
@@ -172,13 +172,13 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _CellStore:
-    """Store of a sweep's study: a folder, whose cells count under the workers' conditions; None: no folder."""
+    """Store of a sweep's study in a folder, if any; only cells measured under the workers' conditions count."""
 
     folder: SweepFolder | None
     workers: WorkerGroup
 
     def load(self, cell: Cell) -> Result | None:
-        """Return a finished cell that was measured under the workers' conditions; a failed one is measured again."""
+        """Return a cell's saved result if it was measured under the workers' conditions and did not fail, else None."""
         result = None if self.folder is None else self.folder.load(cell.id, self.workers.conditions(cell))
         return result if result is not None and result.state == DONE else None
 
@@ -196,7 +196,7 @@ class _CellStore:
 def _measure_with_lock(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Measure once this process holds the folder's lock; until then, read the cells of the process that holds it."""
+    """Measure the sweep once this process holds the folder's lock; until then, read what the other process measures."""
     assert store.folder is not None
     while True:
         with store.folder.try_lock() as has_lock:
@@ -223,7 +223,7 @@ def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
 def _measure(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Load saved cells, and measure the rest."""
+    """Load the saved cells, and measure the remaining cells."""
     update.follows = False
     _load_finished(update, study)
     update.note = store.note(update.cells)
@@ -240,7 +240,7 @@ def _measure(
 
 
 def load_updates(sweep_folder: SweepFolder) -> list[Update]:
-    """Return the contents of a sweep's folder, without measuring: an update per set of conditions, the newest first.
+    """Return the contents of a sweep's folder without measuring: an `Update` per set of conditions, the newest first.
 
     Raises:
         WorkbenchError: the folder contains no sweep.
@@ -260,5 +260,5 @@ def load_updates(sweep_folder: SweepFolder) -> list[Update]:
 
 
 def _conditions_key(result: Result) -> str:
-    """Return a key of all conditions except the weights, which an axis may vary; results of one set share it."""
+    """Return a key of the conditions of a result, without the models' weights, which an axis of the sweep may vary."""
     return canonical_json(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

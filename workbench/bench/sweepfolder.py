@@ -41,7 +41,7 @@ class Result:
         error: reason of the failure; empty if there is none.
         seconds: duration of the measurement.
         run: id of the run in the sweep's store that is saved as the cell's trace.
-        worker: worker that measured it.
+        worker: name of the worker that measured the cell.
         machine: machine and date of the measurement.
         conditions: everything that affects a figure besides the settings, see `workbench.bench.conditions`; None: not
             recorded.
@@ -59,7 +59,7 @@ class Result:
     conditions: dict[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the result as plain JSON."""
         return asdict(self)
 
 
@@ -123,7 +123,7 @@ class SweepFolder:
             raise _unwritable(self.folder, error) from None
 
     def save(self, result: Result, trace: Trace | None, cell: Cell) -> Result:
-        """Save a finished cell, its trace first, so that every saved cell has one. Only for the holder of the lock.
+        """Save a cell's trace, then its result, so that every saved cell has a trace. Only for the holder of the lock.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -144,7 +144,7 @@ class SweepFolder:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def load(self, cell: str, conditions: Mapping[str, Any] | None) -> Result | None:
-        """Return a cell that was measured under these conditions; None if none can be read.
+        """Return a cell's result that was measured under these conditions; None if no such result can be read.
 
         Unknown conditions (None) never match.
         """
@@ -156,7 +156,7 @@ class SweepFolder:
         return [result for result in loaded if result is not None]
 
     def trace(self, result: Result) -> Trace | None:
-        """Return the trace of a finished cell."""
+        """Return the saved trace of a finished cell; None if there is none."""
         from workbench.trace.store import RunStore
 
         return None if result.run is None else RunStore(self.folder).load(result.run)

@@ -12,7 +12,7 @@ from workbench.trace.files import write_atomically
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
-    """Return rows as a file; `kind` is "csv" or "parquet". It has the columns of all rows, in order of appearance."""
+    """Return rows as the bytes of a file of the kind "csv" or "parquet", with all columns in order of appearance."""
     import polars as pl
 
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -20,7 +20,10 @@ PREFIX_CHARS = 60
 
 
 def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Return both texts as pieces: ["same", text], ["plain", text only in plain], ["lane", text only in the other]."""
+    """Return both texts as a list of pieces, for display.
+
+    A piece is ["same", text in both], ["plain", text only in plain decoding] or ["lane", text only in the other run].
+    """
     a, b = _emitted(plain), _emitted(other)
     matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
     pieces: list[list[str]] = []
@@ -36,7 +39,7 @@ def differences(plain: Trace, other: Trace) -> list[list[str]]:
 
 
 def text_exactness(lane: LaneRuns, plain: LaneRuns, greedy: bool) -> dict[str, Any]:
-    """Return whether a lane generates the same text as plain decoding.
+    """Return facts about whether a lane generates the same text as plain decoding.
 
     Returns:
         kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, number of compared
@@ -63,8 +66,8 @@ def text_exactness(lane: LaneRuns, plain: LaneRuns, greedy: bool) -> dict[str, A
 def evidence(method: ConfiguredMethod) -> str:
     """Return the evidence for a method's sampling distribution, in one line; empty if there is none.
 
-    For the method's default verifier, policy and tree builder, this is the method's test on the exactness board. For
-    others it is the test of this setting on that board, else the reason why it is not exact.
+    For the method's default verifier, policy and tree builder, the evidence is the method's test on the exactness
+    board. For another setting it is the test of this setting on that board, or the reason why the setting is not exact.
     """
     from workbench.bench.board import choice_key, choice_rows, describe_fit, exactness_rows
     from workbench.methods import deviation

@@ -113,7 +113,7 @@ def tokens_per_layer(rounds: Sequence[Round], layers: int, head: float) -> float
 
 
 def copied_share(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
-    """Return the share of an answer's n-grams that occur in its prompt; 0 for a shorter answer.
+    """Return the share of an answer's n-grams that occur in the prompt; 0 for an answer of fewer than n tokens.
 
     Example:
         >>> copied_share([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
@@ -140,7 +140,7 @@ def _copied_shares(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float
 
 @lru_cache(maxsize=1)
 def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
-    """Return a copy of a target with noise in its matrices, so that its heads no longer fit it."""
+    """Return the models with noise in the target's matrices, so that the trained heads fit the target less well."""
     models = load_models(target, None, "cpu", dtype)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -165,7 +165,7 @@ class TextLab:
             "": the target's own.
         weight_noise: noise added to the target's matrices after its heads were trained, as a share of their standard
             deviation.
-        only_copied: use only prompts that the target answers by copying: see `copied_share`.
+        only_copied: use only prompts whose text the target copies in its answer: see `copied_share`.
     """
 
     method: str
@@ -185,12 +185,12 @@ class TextLab:
         return dataclasses.replace(self, reads_code=True)
 
     def with_trajectories(self, n: int) -> TextLab:
-        """Return a copy of this `TextLab` with n successive sampled runs per prompt, and 1 / n of the prompts."""
+        """Return a copy of this `TextLab` with `n` successive sampled runs per prompt, on one nth of the prompts."""
         per_group = max(1, self.scale.per_group // n)
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied_answers(self) -> TextLab:
-        """Return a copy of this `TextLab` that uses only prompts that ask for copies and that the target answers so."""
+        """Return a copy of this `TextLab` with only those prompts that ask for a copy and get one from the target."""
         return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:
@@ -240,7 +240,7 @@ class TextLab:
         return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measurement:
-        """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
+        """Measure the speed-up (`workbench.trace.speedup`) of the method with these parameters over plain decoding."""
         plain_rates, method_rates = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
         return speedup_figure(speedup(method_rates, plain_rates), f"{self._for_timing().setting}, greedy")
 
@@ -251,12 +251,12 @@ class TextLab:
         temperature: float = 0.0,
         other: str = "",
     ) -> Measurement:
-        """Measure tokens per second relative to the best of other settings (of any method), on the same prompts.
+        """Measure tokens per second relative to the fastest of several other settings, on the same prompts.
 
         Args:
             own_params: parameters of this method.
-            other_settings: parameters of each other setting; the best is the one with the largest geometric mean over
-                prompts. Being the best of several, its measured speed is likely too high.
+            other_settings: parameters of each other setting. The fastest setting has the largest geometric mean over
+                prompts; as it is the best of several, its measured speed is likely too high.
             temperature: temperature of all settings.
             other: registry name of the other settings' method; "": this method.
         """
@@ -297,16 +297,16 @@ class TextLab:
     def accepted_over(
         self, setup: VerifierSetup, other_setup: VerifierSetup, siblings: int, temperature: float = 1.0
     ) -> Measurement:
-        """Measure the probability that a position accepts one of several drafts, relative to another verifier.
+        """Measure the probability that one of several drafts for a position is accepted, relative to another verifier.
 
-        The result is the geometric mean over prompts. Both use the same pairs of distributions, p of the target and q
-        of the draft model, at the positions of the method's text. Drafts are sampled from q again; given the drafts,
+        The result is the geometric mean over prompts. Both verifiers use the same distributions, p of the target and q
+        of the draft model, along a text of the target, and the same drafts, sampled from q. Given the drafts, the
         probabilities are computed exactly.
 
         Args:
             setup: a verifier (None: the optimal-transport bound), and the sampling of the drafts.
             other_setup: the verifier to compare with, in the same form.
-            siblings: drafts per position.
+            siblings: number of drafts per position.
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
@@ -318,19 +318,19 @@ class TextLab:
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
     def tau(self, **params: Any) -> Measurement:
-        """Measure τ: tokens emitted / target passes per prompt, mean over prompts."""
+        """Measure τ (tokens emitted / target passes) of the method with these parameters, as the mean over prompts."""
         taus = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
         return Measurement.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
 
     def drafted_per_pass(self, **params: Any) -> Measurement:
-        """Measure tokens drafted / passes of the drafter, over the rounds of all prompts."""
+        """Measure the number of drafted tokens per pass of the drafter, over the rounds of all prompts."""
         by_prompt = self.rounds(self.method, params)
         drafted = [sum(len(r.nodes) for r in rounds) for rounds in by_prompt]
         passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
         return Measurement.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
     def accepted_per_pass_over(self, own_params: Mapping[str, Any], other_params: Mapping[str, Any]) -> Measurement:
-        """Measure accepted tokens / passes of the drafter, relative to other parameters, over all rounds."""
+        """Measure accepted tokens per pass of the drafter with `own_params`, relative to `other_params`."""
 
         def quotient(params: Mapping[str, Any]) -> Quotient:
             by_prompt = self.rounds(self.method, params)
@@ -348,8 +348,8 @@ class TextLab:
         Args:
             other: registry name of the other method.
             own_params: parameters of this method.
-            other_params: parameters of the other.
-            temperature: temperature of both.
+            other_params: parameters of the other method.
+            temperature: temperature of both methods.
         """
         runs = (self.rounds(m, p, temperature) for m, p in ((self.method, own_params), (other, other_params)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*runs, strict=True)]
@@ -359,10 +359,11 @@ class TextLab:
     def tokens_per_layer_over(
         self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any]
     ) -> Measurement:
-        """Measure tokens per computed layer relative to another early-exit method: geometric mean over prompts.
+        """Measure tokens per computed layer relative to another early-exit method, as the geometric mean over prompts.
 
-        A round computes all layers once to verify, and the layers before the exit once per draft pass; the LM head
-        counts as `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
+        A round computes all layers once to verify, and the layers before the exit once per draft pass. Each pass also
+        computes the LM head, which counts as `head_in_layers` layers. Source: Zarch et al. 2025, DEL, arXiv:2504.05598
+        (tokens per layer).
         """
         target = self.models.target
         ratios = [
@@ -373,10 +374,10 @@ class TextLab:
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
 
     def tau_of_same_drafts(self, verifier: Verifier, params: Mapping[str, Any], temperature: float) -> Measurement:
-        """Measure a verifier's expected τ, relative to the token-by-token verifier's, on the same drafted chains.
+        """Measure the expected τ of a verifier relative to the token-by-token verifier, on the same drafted chains.
 
         Args:
-            verifier: the verifier.
+            verifier: verifier for chains.
             params: parameters of the method.
             temperature: temperature of texts and distributions.
         """
@@ -396,13 +397,13 @@ class TextLab:
         """Measure τ of an approximate verifier relative to the exact one, at the most lenient setting that passes.
 
         A setting passes if it retains enough of the exact verifier's right answers. Settings are tried in order until
-        one does not pass. This fixed sequence of tests needs no correction for their number. If the first setting does
-        not pass, its figure is returned.
+        one does not pass. This fixed sequence of tests needs no correction for multiple testing. If the first setting
+        does not pass, the figure of this setting is returned.
 
         Args:
             settings: parameters of the approximate verifier, the strictest first.
             exact: parameters of the exact verifier.
-            temperature: temperature of both, with the same seeds.
+            temperature: temperature of both verifiers, which use the same seeds.
             other: registry name of the method with the exact verifier; "": this method.
         """
         result: Measurement | None = None
@@ -417,7 +418,7 @@ class TextLab:
     def _with_answers(
         self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measurement:
-        """Measure τ relative to the exact verifier (geometric mean over prompts), and the right answers of both."""
+        """Measure τ and right answers, each relative to the exact verifier; for τ the geometric mean over prompts."""
         prompts = self._select_prompts()
         runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [
@@ -442,7 +443,7 @@ class TextLab:
         return dataclasses.replace(gain, answers={"value": answers.value, "low": answers.low, "high": answers.high})
 
     def tau_over_closed_form(self, **params: Any) -> Measurement:
-        """Measure τ / E[τ] over all rounds, with the closed form E[τ] at each prompt's acceptance rate."""
+        """Measure τ / E[τ] over all rounds; E[τ] is `theory.expected_tau` at each prompt's acceptance rate."""
         emitted, expected = [], []
         for rounds in self.rounds(self.method, params):
             drafting = [r for r in rounds if len(r.nodes)]
@@ -453,13 +454,14 @@ class TextLab:
         return Measurement.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
 
     def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
-        """Return the rounds of every prompt, with its sampled runs concatenated."""
+        """Return a list of rounds for each prompt; the rounds of the prompt's sampled runs are concatenated."""
         return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
 
     def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
-        """Return the rounds of every sampled run of every prompt; cached, since several claims use the same runs.
+        """Return for each prompt and each of its sampled runs the rounds; cached, since claims share runs.
 
-        State that carries over from one request to the next (`warm`) depends on earlier runs: such runs are not cached.
+        Runs whose state carries over from one request to the next (parameter `warm`) depend on earlier runs, and are
+        not cached.
         """
         key = tuple(sorted(params.items()))
         return (_run if params.get("warm") else _run_once)(self, method, key, temperature)
@@ -493,17 +495,17 @@ class TextLab:
         return first_of_each_group(selected, self._max_per_group) if self._max_per_group else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """Return the decoded text of rounds."""
+        """Return the text of the tokens that these rounds emitted."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
     def _max_per_group(self) -> int:
-        """Return the largest number of prompts per kind; a claim about few kinds has as many in total. 0: no limit."""
+        """Return the largest number of prompts per kind; the fewer kinds, the more prompts of each. 0: no limit."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
-    """Run a method on the prompts of a `TextLab`: in shared batches, which changes no token, unless `warm` is set."""
+    """Run a method on the prompts of a `TextLab`: one by one if `warm` is set, else in batches with the same tokens."""
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)

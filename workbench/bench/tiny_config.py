@@ -111,6 +111,6 @@ def _is_by_layer(config: Any, entry: Any) -> bool:
 
 
 def _cut(name: str, entry: Any) -> list[Any]:
-    """Return the first entries; of a list of layer kinds, return each kind once as far as they fit."""
+    """Return as many entries of a list with one entry per layer as a tiny model has layers, different entries first."""
     kinds = list(dict.fromkeys(map(str, entry))) if all(isinstance(e, str) for e in entry) else []
     return (kinds + list(entry))[:LAYERS] if len(kinds) > 1 else list(entry)[:LAYERS]

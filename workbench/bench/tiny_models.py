@@ -16,10 +16,10 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
     """Return a random Llama in float64 with a distribution that is neither flat nor certain.
 
     Args:
-        vocabulary: number of tokens.
+        vocabulary: number of tokens in the vocabulary.
         seed: seed of the weights.
-        width: hidden size.
-        layers: decoder layers.
+        width: hidden size of the model.
+        layers: number of decoder layers.
         spread: standard deviation of the weights.
     """
     return randomise_weights(LlamaForCausalLM(tiny_llama_config(vocabulary, width, layers)), seed, spread)
@@ -60,8 +60,8 @@ def tiny_models(
         tokenizer: any tokenizer of at least `vocabulary` entries; only the texts of tokens come from it.
         vocabulary: number of tokens of both models.
         seed: seed of the weights.
-        layers: decoder layers of both.
-        shares: shares of the target's weights and of random weights in the drafter's; with
+        layers: number of decoder layers of both models.
+        shares: (a, b): each weight matrix of the drafter is a · the target's matrix + b · a random matrix. With
             (0.9, 0.1) both models agree more often than by default.
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))

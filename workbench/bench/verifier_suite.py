@@ -34,7 +34,7 @@ from workbench.models.machine import describe, machine_facts
 from workbench.models.runner import Runner
 
 VOCABULARIES = (512, 4096, 49152, 151936)
-"""Vocabulary sizes: of the bundled models (rounded up), a small tokenizer, SmolLM2 and Qwen."""
+"""Vocabulary sizes of the bundled models (rounded up), of a small tokenizer, of SmolLM2 and of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Width of the embeddings, equal to SmolLM2's."""
@@ -62,14 +62,14 @@ LOGIT_STD = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A verifier on drafts of one kind."""
+    """Case to time: a verifier on drafts of one kind."""
 
     verifier: Verifier
     kind: Sampling
 
 
 def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """Return the cases that can be timed without a model (each rule on each supported draft), and the other names."""
+    """Return the cases (a rule on a supported kind of draft) that need no model, and the verifiers that need one."""
     runnable, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
@@ -81,7 +81,7 @@ def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
 
 
 def verifiers() -> list[Verifier]:
-    """Return each verifier that a method offers once, by name, with its own defaults."""
+    """Return every verifier that some method offers, each once and with default parameters."""
     from workbench.methods import registry
 
     by_name = {v.name: v for method in registry.methods() for v in method.verifiers}
@@ -131,7 +131,7 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case and of the shared work; every repeat runs all of them, in changing order.
+    """Return the seconds of each case and of the shared work; every repeat runs all cases, in changing order.
 
     A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
@@ -193,7 +193,7 @@ def run_suite(
     Args:
         device: device of distributions and drafts.
         repeats: timed passes over all cases; the median counts.
-        vocabularies: vocabulary sizes.
+        vocabularies: sizes of the vocabularies to measure.
         forwards: functions; each measures a target and returns its name, its vocabulary and the seconds of its forward
             pass over `NODES` tokens.
         progress: function that is called with the name of the current measurement.
@@ -232,7 +232,7 @@ def run_suite(
 
 
 def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
-    """Return a rule's share of a target's forward pass, at the target's vocabulary; None if that was not measured."""
+    """Return (time of a rule) / (time of a target's forward pass); None if the target's vocabulary was not measured."""
     s = row["seconds"].get(str(forward["vocabulary"]))
     return None if s is None else s / forward["seconds"]
 
@@ -242,7 +242,7 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the report as a table: one row per rule, milliseconds per vocabulary, and shares of the forward passes."""
+    """Return a Markdown table of the report, with a row per rule: ms by vocabulary, and shares of forward passes."""
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
@@ -264,7 +264,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: the table, the machine, and the rules that take more than `MAX_SHARE` of a forward pass."""
+    """Return the board as Markdown: table, machine, and rules that take more than `MAX_SHARE` of a forward pass."""
     lines = [
         "# Cost of verifiers",
         "",

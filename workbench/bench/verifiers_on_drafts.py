@@ -54,7 +54,7 @@ class TextDistributions:
 
 @dataclass(frozen=True)
 class _Recorder(Lossless):
-    """Exact verifier that calls a function with each verification and its decision on it."""
+    """Exact verifier that calls a function with each verification (the draft to verify) and its own decision."""
 
     record: Callable[[Verification, AcceptanceDecision], None] = field(default=lambda v, decision: None, compare=False)
 
@@ -78,8 +78,8 @@ def draft(
     Args:
         models: models with a draft model.
         ids: the prompt's token ids.
-        params: parameters of `draft-model`.
-        n_tokens: longest text.
+        params: parameters of the method `draft-model`.
+        n_tokens: maximum length of the text, in tokens.
         temperature: temperature of both distributions, and of the text.
         seed: seed of the text.
         record: function of the verification and the exact verifier's decision.
@@ -100,8 +100,8 @@ def distributions_of(
 
     Args:
         models: models with a draft model.
-        prompts: token ids.
-        n_tokens: longest text.
+        prompts: token ids of each prompt.
+        n_tokens: maximum length of a text, in tokens.
         temperature: temperature of both distributions, and of the text.
     """
     for i, ids in enumerate(prompts):
@@ -117,7 +117,7 @@ def distributions_of(
 
 
 def expected_tokens(decision: AcceptanceDecision) -> float:
-    """Return the expected tokens of a round with a given chain: accepted drafted tokens and one target token."""
+    """Return the expected tokens of a round with a given chain: accepted draft tokens, and one token of the target."""
     return 1 + float(decision.accept.double().cumprod(0).sum())
 
 
@@ -134,11 +134,11 @@ def expected_tau(
 
     Args:
         models: models with a draft model.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         draws: sampled texts per prompt.
-        n_tokens: longest text.
+        n_tokens: maximum length of a text, in tokens.
         other: a verifier for chains.
-        params: parameters of `draft-model`.
+        params: parameters of the method `draft-model`.
         temperature: temperature of samples and distributions.
     """
     for i, ids in enumerate(prompts):
@@ -154,7 +154,7 @@ def expected_tau(
 
 
 def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:
-    """Return the probability that a position accepts one of its drafts, averaged over positions.
+    """Return the probability that one of several drafts for a position is accepted, averaged over positions.
 
     Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
     is sampled. Setups with the same sampling get the same drafts.
@@ -162,7 +162,7 @@ def acceptance_probability(distributions: TextDistributions, setup: VerifierSetu
     Args:
         distributions: distributions at the positions.
         setup: the verifier, and how drafts are sampled.
-        siblings: drafts per position.
+        siblings: number of drafts per position.
     """
     verifier, kind = setup
     if verifier is None:

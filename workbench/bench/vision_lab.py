@@ -62,7 +62,7 @@ class _ImageContender(EngineContender):
 
 @dataclass(frozen=True, slots=True)
 class VisionLab:
-    """Measurements of one method in the settings of the vision suite; a setting has the name of its row.
+    """Measurements of one method in the settings of the vision suite; a setting is named like its row of the board.
 
     Attributes:
         method: registry name of the method.
@@ -81,29 +81,32 @@ class VisionLab:
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:
-        """Return the traces of a method setting: one run for each test image (scene)."""
+        """Return the traces of the setting `name`: one run for each held-out scene (image)."""
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:
-        """Return the mean over scenes of a figure, given one value per scene."""
+        """Return a measurement: the mean of a figure over scenes, given one value per scene."""
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:
-        """Return a quotient of sums over scenes / another one; see `workbench.bench.statistics`."""
+        """Return a measurement: the ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
         return Measurement.of(ratio_of_quotients(numerator, denominator), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measurement:
-        """Measure τ of a setting."""
+        """Measure τ of the setting `name` as the mean over scenes."""
         return self.mean(self._taus(name))
 
     def tau_over(self, other: str, name: str) -> Measurement:
-        """Measure τ of a setting relative to another setting, scene by scene."""
+        """Measure τ of the setting `name` relative to the setting `other`, scene by scene."""
         ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
         ratio = self.mean(ratios)
         return Measurement(ratio.value, ratio.low, ratio.high, ratio.n, f"{ratio.setting}; {name} over {other}")
 
     def speed(self, name: str) -> Measurement:
-        """Measure the speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
+        """Measure the speed-up of the setting `name` over plain decoding; see `workbench.trace.speedup`.
+
+        Each scene counts as a prompt.
+        """
         method = registry.get(self.method).with_params(depth=DEPTH, **_setting(name).params)
         plain = registry.get("autoregressive").with_params()
         engine = Engine(_models(), record=False)

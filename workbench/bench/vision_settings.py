@@ -26,7 +26,7 @@ SCENES, QUESTIONS_EACH = 40, 4
 
 
 def settings() -> list[Setting]:
-    """Return the rows that the methods declare, method by method."""
+    """Return the settings of the vision suite that the methods declare, method by method."""
     return [setting for method in registry.methods() for setting in method.suites.get(SUITE, ())]
 
 
@@ -41,7 +41,7 @@ class SceneQuestion:
 
 
 def questions(scenes: int, short: int, seed: int = 5) -> list[SceneQuestion]:
-    """Return the caption questions of `scenes` held-out scenes, and `short` questions of each other kind."""
+    """Return caption questions about `scenes` held-out scenes, and `short` questions of each other kind."""
     result: list[SceneQuestion] = []
     for kind in QUESTIONS:
         rng = random.Random(f"{kind}/{seed}")

@@ -107,10 +107,10 @@ def measure(
     """Return one row: figures by group of questions; None if the models lack a part that the setting needs.
 
     Args:
-        setting: setting to run.
-        models: target and drafters.
-        scene_questions: the questions.
-        plain: plain decoding's tokens for each.
+        setting: drafter with the parameters to measure.
+        models: models with the target and its drafters.
+        scene_questions: questions about scenes.
+        plain: tokens that plain decoding generates for each question.
     """
     try:
         traces = traces_of(setting, models, scene_questions)
@@ -161,7 +161,7 @@ def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
 
 
 def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
-    """Return how often a gate chose each compressor."""
+    """Return by name of each image compressor the number of runs in which the drafter's gate chose it."""
     counts: dict[str, int] = {}
     for vision in _vision(traces):
         if vision.get("gate"):
@@ -188,7 +188,7 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of the drafters, and the table of τ by number of vision tokens."""
+    """Return the board as Markdown: a table of the drafters, and a table of τ by number of vision tokens."""
     declared = [s for s in settings() if s.name in rows]
     order, main = [s.name for s in declared], [s.name for s in declared if s.main]
     elastic = {s.method for s in declared if s.line}
@@ -238,7 +238,7 @@ def _share(row: Mapping[str, Any], kind: str) -> str:
 
 
 def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
-    """Return a Plotly figure: τ against vision tokens, one line per compressor; other drafters are points."""
+    """Return a Plotly figure of τ against vision tokens, with a line per compressor and a point per other drafter."""
     import plotly.graph_objects as go
 
     lines: dict[str, list[Mapping[str, Any]]] = {}

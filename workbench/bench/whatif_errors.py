@@ -33,17 +33,17 @@ TIMED = ("speeds", "plain", "formula")
 
 @dataclass(frozen=True, slots=True)
 class ErrorEstimate:
-    """Error of a prediction.
+    """Error of one kind of what-if prediction.
 
     Attributes:
-        prediction: key of `PREDICTIONS`.
+        prediction: key of the prediction in `PREDICTIONS`.
         bias: geometric mean over prompts of predicted / measured.
         low: lower end of the 95 % interval of `bias`.
-        high: upper end of that interval.
+        high: upper end of the 95 % interval of `bias`.
         typical: median over prompts and settings of the relative error of a single prediction.
         prompts: number of prompts.
-        pairs: number of predictions.
-        target: target on which it was measured.
+        pairs: number of compared pairs (prediction, real run).
+        target: name of the target on which the error was measured.
     """
 
     prediction: str
@@ -57,7 +57,7 @@ class ErrorEstimate:
 
     @property
     def sentence(self) -> str:
-        """Return the error in words: over all predictions, and of a typical single run.
+        """Return the error in words: the bias over all predictions, and the typical error of a single prediction.
 
         Example:
             >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
@@ -70,7 +70,7 @@ class ErrorEstimate:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
-    """Return the error of a saved row; None if the row has too few pairs."""
+    """Return the error of the what-if prediction `key` from its saved row; None if the row has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:

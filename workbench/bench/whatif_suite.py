@@ -37,14 +37,17 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptRuns:
-    """Greedy runs of one prompt."""
+    """A prompt on which methods run greedily."""
 
     engine: Engine
     ids: list[int]
     tokens: int
 
     def run(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
-        """Run a method on the prompt, or on other ids, and record the rankings that `estimate_widths` reads."""
+        """Run a method greedily on the prompt, or on the token ids `ids`, and return the trace.
+
+        The trace has the drafter's most probable tokens, which `whatif.estimate_widths` reads.
+        """
         configured = registry.get(method).with_params(**params)
         sampling = SamplingParams(temperature=0.0)
         limit = tokens or self.tokens
@@ -59,14 +62,14 @@ def measure(
     timed: bool | None = None,
     resume: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Predict and measure on every prompt.
+    """Compute the what-if predictions for every prompt, and measure the runs that they predict.
 
     Args:
         models: a target with a draft model and EAGLE's layer.
         prompts: prompts; those that do not fit the context are skipped.
         tokens: length of every run.
         progress: function that is called before each prompt.
-        timed: True: only predictions of speeds (`TIMED`), for an idle machine; False: only the others; None: all.
+        timed: True: only predictions of speeds (`TIMED`), for an idle machine; False: all other predictions; None: all.
         resume: file of predictions by prompt, JSON Lines, from which the same measurement continues.
 
     Returns:
@@ -96,7 +99,7 @@ def measure(
 
 
 def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
+    """Yield (key, setting, predicted figure, measured figure) of the predictions `keys` for one prompt."""
     for prediction in _of_chains(runs):
         if prediction[0] in keys:
             yield prediction
@@ -130,7 +133,10 @@ def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _combination(runs: PromptRuns) -> tuple[float, float]:
-    """Return τ of the better of two drafters: predicted from two runs, and measured by a run from every position."""
+    """Return predicted and measured τ of a combination of two drafters: each round uses the drafter that emits more.
+
+    The prediction uses one run of each drafter. The measurement runs both drafters from the beginning of each round.
+    """
     drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
     first, second = (runs.run(method, **params) for method, params in drafters.items())
     predicted = whatif.combine(first, second)

@@ -26,7 +26,7 @@ POLL_S = 0.3
 
 
 def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """Return the result of a cell from a comparison, and the trace to display: that of the lane on the first prompt."""
+    """Return the result of a cell from a comparison, and for display the lane's trace on the first prompt."""
     lane, plain = _sides(cell, comparison)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -37,7 +37,7 @@ def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -
 
 
 def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a cell from its runs so far; empty before both sides have runs."""
+    """Return the figures of a cell from its runs so far; empty before both the lane and plain decoding have runs."""
     lane, plain = _sides(cell, comparison)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 
@@ -54,7 +54,7 @@ class WorkerGroup:
     Attributes:
         measure: runner of a study (`workbench.bench.study`). An event's payload is a text when the cell begins, a
             `Result` for its progress, and (`Result`, trace) at its end.
-        conditions: function that returns the conditions under which a cell is measured; its result is None if they are
+        conditions: function that returns the conditions under which a cell is measured, or None if the conditions are
             unknown before the models are loaded. A cell that was measured under unknown conditions is not reused.
     """
 
@@ -65,7 +65,7 @@ class WorkerGroup:
 def measure_cell(
     backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
 ) -> Iterator[Event]:
-    """Measure one cell on a backend."""
+    """Measure one cell on a backend; yield its progress and its result as events of a study."""
     start, comparison, figures = time.monotonic(), None, {}
     yield BEGIN, cell, ""
     try:
@@ -86,7 +86,7 @@ def measure_cell(
 
 
 def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """Yield the steps of a measurement; yield messages while the user's rate limit delays it.
+    """Yield the steps of a measurement, and messages while the user's rate limit delays its start.
 
     Raises:
         WorkbenchError: the measurement cannot start.

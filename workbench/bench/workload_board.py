@@ -2,7 +2,7 @@
 
 A kind on a target is one row, measured in one session: plain decoding and all methods take turns on its prompts. The
 runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A stopped
-measurement loses the current kind, and starts with it the next time.
+measurement loses the runs of the current kind, with which the next measurement starts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def training_free() -> list[str]:
-    """Return the names of the methods that draft with nothing but the target, by their declarations."""
+    """Return the names of the training-free methods, which need neither a draft model nor a trained head."""
     return [method.name for method in method_info.methods() if method.is_training_free]
 
 
@@ -56,7 +56,7 @@ def measure(
     """Measure all methods on each kind of work.
 
     Args:
-        models: the target.
+        models: models with the target.
         methods: methods to measure besides plain decoding.
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
@@ -65,7 +65,7 @@ def measure(
         progress: function that is called before every run.
 
     Returns:
-        rows by key, and whether they are complete: Ctrl-C ends the measurement.
+        rows by key, and whether the measurement is complete: Ctrl-C ends it early.
     """
     engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
     lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
@@ -195,7 +195,7 @@ def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _cell(name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, of one or more kinds."""
+    """Return a method's speed-up over plain decoding, paired by prompt, and its τ, over one or more kinds of work."""
     runs, plain_runs = (workload_runs(rows.values(), side) for side in (name, BASELINE))
     ratio = speedup_of_runs(runs, plain_runs)
     tau = ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()])

@@ -1,7 +1,7 @@
-"""Kinds of work: prompt suites for choosing a drafter, of bundled prompts that no bundled model was trained on.
+"""Kinds of work: suites of bundled prompts for choosing a drafter. No bundled model was trained on these prompts.
 
 `workbench.training.workload_prompts` writes the file: held-out problems of the generators, and hand-written prompts.
-Four kinds also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
+Four kinds also exist in Spec-Bench: with a folder of data sets, the prompts of these kinds are Spec-Bench's questions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from workbench.bench.prompts import BenchPrompt, load_prompts
 
 WORK = "work"
-"""The suite of all kinds."""
+"""Name of the suite with the prompts of all kinds of work."""
 FILE = Path(__file__).with_name("work.jsonl")
 KINDS = {
     "copy-edit": "copy and edit",
@@ -25,13 +25,13 @@ KINDS = {
     "maths": "maths",
     "repeat": "text repeated three times",
 }
-"""Name of the suite and of its group of prompts → description."""
+"""Kinds of work with their descriptions; a kind is also the name of a suite and of its group of prompts."""
 SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
-"""Kinds that also exist in Spec-Bench, with its name for them."""
+"""Kinds of work that also exist in Spec-Bench, with the names that Spec-Bench uses."""
 
 
 def bundled_prompts(name: str) -> list[BenchPrompt]:
-    """Return the bundled prompts of a kind, or of all.
+    """Return the bundled prompts of one kind of work, or of all kinds.
 
     Args:
         name: `WORK`, or one of `KINDS`.
@@ -41,7 +41,7 @@ def bundled_prompts(name: str) -> list[BenchPrompt]:
 
 
 def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
-    """Return the prompts of one kind or of all; Spec-Bench's questions replace the bundled ones in the kinds it covers.
+    """Return the prompts of one kind or of all kinds, with Spec-Bench's questions for the kinds that Spec-Bench has.
 
     Args:
         name: one of `KINDS`, or `WORK` for all kinds.

@@ -1,4 +1,4 @@
-"""SpecDec++'s acceptance head: predicts from a draft model's states which of its tokens the target will accept.
+"""SpecDec++'s acceptance head, which predicts from a draft model's states whether the target accepts a drafted token.
 
 At each position of an answer a token Y is sampled from the draft model's distribution q; its label is
 min(1, p(Y) / q(Y)). The head reads the draft model's hidden state after Y, in a text in which most tokens of the answer
@@ -6,8 +6,8 @@ were replaced by such samples, as in a real draft. Both models are frozen: their
 head is trained on them.
 
 Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens are replaced, labels are
-soft, rejections have weight 6. There all answers are sampled from the target. Here each answer has its own temperature,
-which both distributions use.
+soft, rejections have weight 6. In the paper, all answers are sampled from the target. Here each answer has its own
+temperature, which both distributions use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_pa
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
 """Weights of a rejection in the loss with which heads are trained for the sweep."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Thresholds h of the sweep."""
+"""Thresholds h of the sweep: drafting stops when the probability of a rejection in the draft exceeds h."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Fixed draft lengths for comparison in the sweep."""
 BINS = 5
@@ -54,7 +54,7 @@ BINS = 5
 HELD_EVERY = 10
 """One prompt in `HELD_EVERY` is held out here, in addition to the prompts that are held out of all training.
 
-With few answers, the latter are too few to evaluate the head."""
+With few answers, the prompts held out of all training are too few to evaluate the head."""
 
 
 @dataclass
@@ -104,12 +104,12 @@ class AcceptanceOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts as training data of the acceptance head.
+    """Drafted tokens as training data of the acceptance head.
 
     Attributes:
-        states: the draft model's last hidden state after each draft.
-        accept_probs: probability that the target accepts each draft, min(1, p / q).
-        answers: number of answers that contain these drafts.
+        states: the draft model's last hidden state after each drafted token, float [N, D].
+        accept_probs: probability that the target accepts each drafted token, min(1, p / q), float [N].
+        answers: number of answers that contain these drafted tokens.
     """
 
     states: Float[Tensor, "N D"]
@@ -118,7 +118,7 @@ class Drafts:
 
 
 def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the head and write it to `options.folder`; return its figures, and further facts for its card.
+    """Train the acceptance head, write it to `options.folder`, and return its figures and facts for the model card.
 
     Raises:
         ParameterError: there is no draft model, or there are too few answers.
@@ -196,16 +196,16 @@ def sweep(
     report: Report,
     risks: Sequence[float] = RISKS,
 ) -> list[dict[str, Any]]:
-    """Generate at temperature 1 with every head and threshold, and with fixed draft lengths.
+    """Generate texts at temperature 1 with every head at every threshold, and with fixed draft lengths.
 
     Args:
         models: target and draft model.
         nets: heads by the weight of a rejection in their training loss.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         tokens: length limit of a generation.
         config: configuration of the heads.
-        report: progress lines.
-        risks: thresholds.
+        report: function that receives progress lines.
+        risks: thresholds; drafting stops when the probability of a rejection in the draft exceeds the threshold.
 
     Returns:
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per
@@ -239,14 +239,19 @@ def sweep(
 
 
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a setting is on the Pareto front: no other is as good in both figures and better in one."""
+    """Return whether a setting is on the Pareto front: no other one is as good in both figures and better in one.
+
+    Args:
+        row: `discarded` and `passes` of the setting, both better if smaller.
+        rows: these figures of all settings.
+    """
     figures = row["discarded"], row["passes"]
     all_figures = [(r["discarded"], r["passes"]) for r in rows]
     return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
 def make_held_out_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
-    """Return prompts of the generators' held-out problems; the tasks take turns."""
+    """Return the token ids of `n` prompts, held-out problems of the generators; the tasks take turns."""
     streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
     return [encode_message(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
@@ -256,7 +261,9 @@ def _is_held_out(n: int) -> bool:
 
 
 def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
-    """Return the cross-entropy of soft labels, weighted higher for rejections, divided by the sum of the weights.
+    """Return the weighted mean cross-entropy of predicted acceptance (logits) and soft labels (`accept_probs`).
+
+    The share 1 − label of each drafted token, a rejection, has weight `weight`; the share label has weight 1.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
@@ -273,12 +280,12 @@ def calibrated_probs(logits: Float[Tensor, " N"], weight: float) -> Float[Tensor
 
 @torch.no_grad()
 def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
-    """Return the figures of a head on held-out drafts.
+    """Return the figures of an acceptance head on held-out drafts.
 
     Returns:
         The weighted loss; "accuracy", the expected share of drafts for which "acceptance probability above ½" predicts
-        the outcome, and the same share for a constant prediction; the mean divergence from the true probability, in
-        nats; and the mean predicted and mean true probability.
+        the outcome; this share for a constant prediction; the mean divergence from the true probability, in nats; the
+        mean predicted probability; and the mean true probability.
     """
     odds, accept_probs = net(held.states), held.accept_probs
     probs = calibrated_probs(odds, weight)
@@ -300,7 +307,10 @@ def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str,
 
 @torch.no_grad()
 def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
-    """Return a reliability table, one row per fifth of the range: drafts, mean predicted and mean true probability."""
+    """Return a reliability table of acceptance probabilities, with a row for each fifth of the range from 0 to 1.
+
+    A row is [number of drafts, mean predicted probability, mean true probability].
+    """
     probs = calibrated_probs(net(held.states), weight)
     bin_index = (probs * BINS).long().clamp_max(BINS - 1)
     bins = [bin_index == i for i in range(BINS) if (bin_index == i).any()]
@@ -347,8 +357,8 @@ def sample_drafts(
 
     Args:
         models: target and draft model.
-        prompt: token ids.
-        answer: token ids.
+        prompt: token ids of the prompt.
+        answer: token ids of the answer.
         temperature: temperature of the answer; at 0 the draft is the draft model's most probable token.
         replaced_share: share of positions at which the text contains the draft model's token.
         generator: random generator of all samples.
@@ -374,7 +384,7 @@ def sample_drafts(
 
 
 def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
-    """Return a model's logits and last hidden states over a text, in float32."""
+    """Return a model's logits and last hidden states at each token of a text, in float32."""
     logits, hidden = [], []
     for output in forward_text(runner, ids):
         logits.append(output.logits[0].float())
@@ -383,7 +393,7 @@ def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of the head's card below its title."""
+    """Return the text of the acceptance head's model card below the title, as Markdown."""
     config, figures, held_figures = model.config, model.figures, model.figures["held"]
     net = config["net"]
     rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
@@ -415,7 +425,7 @@ With that weight, as the policy uses them, the odds of acceptance are {weight:g}
 
 
 def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
-    """Return the section of the card on the sweep; empty without one."""
+    """Return the model card's section on the threshold sweep; empty if there was no sweep."""
     if not rows:
         return ""
     cells = [

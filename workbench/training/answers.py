@@ -6,7 +6,7 @@ the answers are greedy, the others sampled at temperatures 0.7 and 1. Each answe
 is finished: a stopped run continues from there, and no answer is generated twice.
 
 With the option `given`, the answers are copied from the public text itself. They are not the target's own text and need
-no decoding. If the target's answers are too few to train a language model, drafters are trained on these, too.
+no decoding. If the target's answers are too few to train a language model, drafters are trained on copied answers, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in `HELD_EVERY` is held out for evaluation: its answer goes to the held-out file. See `is_held_out`."""
 FIRST_HELD = 4
-"""Number of held-out prompts that are answered before all others."""
+"""Number of held-out prompts that are answered before all other prompts."""
 REPORT_S = 10.0
 RATE = "rate.json"
 """File beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of models trained on
@@ -67,7 +67,7 @@ class AnswersOptions:
         out: Output folder: `answers.jsonl`, and `train.bin` and `held.bin`, the token files packed from it.
         tokens: Stop after this number of answer tokens.
         minutes: Stop after this number of minutes; none: no time limit.
-        after: Skip this number of prompts at the start of the list, for example those that an earlier run answered.
+        after: Skip this number of prompts at the start of the list, for example if an earlier run answered them.
         max_new_tokens: Maximum length of an answer, in tokens.
         longest_prompt: Skip prompts longer than this, in tokens.
         per_task: Number of prompts per task of the built-in generators.
@@ -98,20 +98,23 @@ class AnswersOptions:
 
 
 def is_held_out(n: int) -> bool:
-    """Return whether the n-th prompt is held out, by a hash of n: n itself determines group and temperature."""
+    """Return whether the n-th prompt is held out.
+
+    A hash of n decides, so that held-out prompts have all groups and temperatures, which n determines directly.
+    """
     return int.from_bytes(hashlib.sha256(f"held/{n}".encode()).digest()[:4], "big") % HELD_EVERY == 0
 
 
 def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
     """Return (group, user message) of all training prompts, in the order in which they are answered.
 
-    Groups take turns, so that every prefix of the list contains all of them. Held-out rows are not included.
+    Groups take turns, so that every prefix of the list contains prompts of all groups. Held-out rows are not included.
     """
     return [(group, message) for group, message, _ in _exchanges(data, per_task, seed)]
 
 
 def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str]]:
-    """Return the tuples of `first_turns`, each extended by the answer in the training text."""
+    """Return (group, user message, answer in the training text) of all training prompts, in `first_turns`' order."""
     groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
@@ -262,7 +265,7 @@ class Rate:
 
 
 def encode_message(tokenizer: Any, message: str) -> list[int]:
-    """Return the token ids of a user's message, in the target's chat template; a base model continues the message."""
+    """Return the token ids of a user's message in the tokenizer's chat template; without one, of the message alone."""
     if not getattr(tokenizer, "chat_template", None):
         return [int(token) for token in tokenizer(message)["input_ids"]]
     chat = [{"role": "user", "content": message}]
@@ -273,7 +276,7 @@ def encode_message(tokenizer: Any, message: str) -> list[int]:
 def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
     """Return the first `FIRST_HELD` held-out prompts, in the format of `_encode_prompts`.
 
-    They are answered before all others, so that even the shortest run has answers for training and for evaluation.
+    These prompts are answered before all other ones, so that even the shortest run has answers for evaluation.
     """
     prompts = ((i, encode_message(tokenizer, message)) for i, message in turns if is_held_out(i))
     return list(islice((item for item in prompts if len(item[1]) <= longest), FIRST_HELD))
@@ -296,7 +299,7 @@ def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -
 
     Args:
         folder: folder of the answers.
-        target: the expected target.
+        target: target that should have generated the answers.
         allow_text_answers: whether the public text's own answers are accepted.
 
     Returns:
@@ -343,7 +346,7 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
     """Write `train.bin` and `held.bin` from the answers: each prompt and its answer, as ids of type `token_dtype`.
 
     Args:
-        folder: folder of `answers.jsonl`.
+        folder: folder with `answers.jsonl`.
         end: token that is inserted after an answer that was cut off before its end.
         vocabulary: size of the target's vocabulary.
     """
@@ -360,7 +363,10 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
 
 
 def _open_answers(path: Path, options: AnswersOptions, prompts: abc.Sequence[tuple[str, str]]) -> tuple[set[int], int]:
-    """Return the numbers of the answered prompts in a file and their tokens; write the first line of a new file."""
+    """Return the numbers of the prompts with an answer in the file, and the number of answer tokens.
+
+    A missing file is created, with the options as its first line; an incomplete last line is removed.
+    """
     fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
     settings = {name: value for name, value in asdict(options).items() if name in fixed}
     settings |= {"given": True} if options.given else {}

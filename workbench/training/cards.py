@@ -37,8 +37,8 @@ class TrainedModel:
     """A trained model, the input of its card.
 
     Attributes:
-        name: name of its folder, and the card's title.
-        config: `config.json`.
+        name: name of the model's folder, and title of the card.
+        config: content of the model's `config.json`.
         figures: `training.json`: figures measured during training.
         evaluation: `evaluation.json`; empty if there is none.
     """
@@ -80,7 +80,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
 
 
 def write_storage_section(folder: Path) -> None:
-    """Rewrite the section on the int8 checkpoint in the card of the model in a folder, if it has a card."""
+    """Rewrite the section on the int8 checkpoint in a model's card; do nothing if the folder has no card."""
     path = folder / "README.md"
     if path.is_file() and (folder / "training.json").is_file():
         text = path.read_text(encoding="utf-8").partition(SECTION)[0].rstrip()
@@ -88,7 +88,7 @@ def write_storage_section(folder: Path) -> None:
 
 
 def storage_section(model: TrainedModel) -> str:
-    """Return the last section of a card, on an int8 checkpoint with measured figures; empty for other models."""
+    """Return the last section of a model's card: measured figures of the int8 checkpoint; empty if there are none."""
     stored = model.config.get(STORED, {})
     if not (measured := stored.get("measured")):
         return ""
@@ -107,7 +107,7 @@ def storage_section(model: TrainedModel) -> str:
 
 
 def _count(measured: Figures) -> int:
-    """Return the value of `--measure` with which the figures were measured."""
+    """Return the value of the option `--measure` with which these figures were measured: a number of prompts."""
     return measured["prompts"] if "tau" in measured else measured["each"]
 
 
@@ -137,7 +137,7 @@ def write_results(
 
     Args:
         path: JSON file of the results.
-        models: folder of the models; those that were not measured or whose training has not ended get no card.
+        models: folder of the models; models that were not measured or whose training has not ended get no card.
         cards: functions that return cards, by the model's name.
         results: figures; `parameters` has the measured models by name.
         hardware: description of the machine; the processor's name by default.
@@ -151,7 +151,10 @@ def write_results(
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Return the figures of all runs of a model, oldest first; a run that continues another contains its figures."""
+    """Return the figures of all training runs of a model, oldest first.
+
+    The figures of a run that continues an earlier run contain the figures of the earlier run.
+    """
     runs = [figures]
     while "begun" in runs[0]:
         runs.insert(0, runs[0]["begun"])
@@ -159,7 +162,7 @@ def runs_of(figures: Figures) -> list[Figures]:
 
 
 def losses_of(figures: Figures) -> str:
-    """Return the smoothed losses at the end of a run: "loss 1.234, exit 2.345"."""
+    """Return the smoothed losses at the end of a run as text, for example "loss 1.234, exit 2.345"."""
     return ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
 
 
@@ -169,7 +172,7 @@ def steps_of(figures: Figures) -> str:
 
 
 def minutes_of(figures: Figures) -> str:
-    """Return a run's duration, in whole minutes."""
+    """Return a run's duration in whole minutes, as text."""
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 
@@ -178,7 +181,7 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
 
     Args:
         figures: figures of the last run.
-        hardware: hardware of runs whose figures do not include it.
+        hardware: description of the machine, for runs whose figures do not have one.
         token_note: note in brackets that says which tokens the number of tokens includes; empty: no note.
     """
     runs = runs_of(figures)

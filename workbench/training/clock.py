@@ -1,4 +1,4 @@
-"""Progress of a run, by wall clock or by steps, and the learning-rate schedule that follows it."""
+"""Progress of a training run, by wall clock or by steps, and the learning-rate schedule that depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunClock:
     Attributes:
         minutes: Length of the run by the clock, resumed parts included.
         steps: Length of the run in steps; takes precedence over `minutes`.
-        earlier_seconds: Seconds spent before the run was resumed.
+        earlier_seconds: Seconds spent on the run before it was resumed.
     """
 
     minutes: float | None = None
@@ -44,18 +44,18 @@ class RunClock:
             self._started += time.monotonic() - start
 
     def progress(self, step: int) -> float:
-        """Return the finished share of the run."""
+        """Return the finished share of the run before step `step`, from 0 to 1."""
         if self.steps is not None:
             return step / max(1, self.steps)
         return self.seconds / (60.0 * (self.minutes or 1.0))
 
     def minutes_left(self, step: int) -> float:
-        """Return the expected time to the end, in minutes."""
+        """Return the expected time to the end of the run, in minutes."""
         progress = max(self.progress(step), 1e-6)
         return self.seconds / 60.0 * (1.0 - progress) / progress
 
     def format_time_left(self, step: int) -> str:
-        """Return the expected time to the end in words: "12 min", and below a minute "40 s"."""
+        """Return the expected time to the end of the run as text: "12 min", and below a minute "40 s"."""
         minutes = self.minutes_left(step)
         return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
 

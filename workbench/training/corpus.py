@@ -66,7 +66,7 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
 def build_documents(
     folder: Path, tokens: int, seed: int, report: Report = print
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Generate and collect the documents of the mixture.
+    """Generate and collect the documents of the training mixture.
 
     Returns:
         The shuffled training documents, and held-out documents by group.
@@ -95,7 +95,7 @@ def build_documents(
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
-    """Encode documents as token ids, and join them to one array.
+    """Encode documents as token ids, and concatenate the ids to one array.
 
     Returns:
         Token ids, uint16 [T].
@@ -135,10 +135,10 @@ def pack_corpus(
     """Write `train.bin`, `exact.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder.
 
     Args:
-        tokenizer: The tokenizer.
+        tokenizer: Tokenizer of the token files.
         documents: Training documents, for `train.bin`.
         held: Held-out documents by group.
-        out: Folder.
+        out: Output folder.
         seed: Seed of `exact.bin` (see `exact_documents`).
         report: Function that receives progress lines.
     """

@@ -73,7 +73,7 @@ class DistillOptions(RunOptions):
 
 @dataclass
 class DrafterOptions(DistillOptions):
-    """Options of the `drafter` recipe.
+    """Options of the `drafter` recipe, which also generates training text.
 
     Attributes:
         own_minutes: Minutes for generating training text with the target first; part of `minutes`.
@@ -93,7 +93,7 @@ def generate_greedy(
     """Return the model's greedy answers to prompts in the chat format, as token ids without padding.
 
     Args:
-        model: The model.
+        model: Model that generates the answers.
         tokenizer: Tokenizer of the model.
         prompts: User messages.
         max_new_tokens: Maximum length of an answer, in tokens.
@@ -107,7 +107,7 @@ def generate_greedy(
 def write_own_text(options: DistillOptions, minutes: float, report: Report, rows: int = 48) -> int:
     """Write greedy answers of the target to training prompts into `options.own_text`.
 
-    Half of the prompts ask for stories, the rest come from the other tasks.
+    Half of the prompts ask for stories, the other half come from the other tasks of the generators.
 
     Returns:
         The number of tokens written.
@@ -138,8 +138,8 @@ def greedy_acceptance(
     """Return the share of tokens at which drafter and target have the same most probable next token.
 
     Args:
-        target: The target.
-        drafter: The drafter.
+        target: The target model.
+        drafter: The draft model.
         sequences: Prompt and greedy continuation, one list of ids per sequence.
         prompt_lengths: Prompt length of each sequence; only the continuation counts.
     """
@@ -157,7 +157,7 @@ def greedy_acceptance(
 def generate_held_out(
     target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, max_new_tokens: int = 200
 ) -> tuple[list[list[int]], list[int]]:
-    """Return greedy continuations of held-out prompts: token ids with the prompt, and prompt lengths."""
+    """Return the target's greedy answers to held-out prompts: token ids of prompt and answer, and prompt lengths."""
     prompts = [instance.prompt for instance in islice(TASKS[task].stream(5, held_out=True), count)]
     heads = [tokenizer(f"{USER}{p}{ASSISTANT}", add_special_tokens=False)["input_ids"] for p in prompts]
     answers = generate_greedy(target, tokenizer, prompts, max_new_tokens)
@@ -167,7 +167,7 @@ def generate_held_out(
 def distillation_loss(
     student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: WeightedLoss = FORWARD_KL
 ) -> Tensor:
-    """Return the divergence of drafter and teacher distributions, plus weighted cross-entropy with the text.
+    """Return the divergence of the drafter's from the teacher's distributions, plus weighted cross-entropy on the text.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two distributions may be
     minimised.
@@ -214,7 +214,7 @@ def train_drafter(options: DrafterOptions, report: Report) -> RunResult:
 
 
 def distill(options: DistillOptions, report: Report) -> RunResult:
-    """Train the drafter and write it to `options.out`."""
+    """Train the bundled drafter on windows of the corpus and of the target's text; write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target, losses = load_target(options.target), draft_model_losses(options.loss)

@@ -20,7 +20,7 @@ from workbench.training.text_cards import CARDS
 from workbench.training.tokenizer import load_tokenizer
 
 WRONG_SHOWN = 5
-"""Number of wrong answers per task in the results."""
+"""Number of wrong answers per task that the results quote."""
 
 
 @dataclass
@@ -53,14 +53,14 @@ class EvaluateOptions:
 def answer_tasks(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
 ) -> list[GradedAnswer[Instance]]:
-    """Return greedy answers to held-out instances; one that does not end by itself is wrong.
+    """Return the model's graded greedy answers to held-out problems; an answer without an end token is wrong.
 
     Args:
-        model: The model.
+        model: Model that generates the answers.
         tokenizer: Tokenizer of the model.
         task: Name of the task.
         count: Number of held-out instances.
-        rows: Prompts per batch.
+        rows: Number of prompts per batch.
     """
     instances = list(islice(TASKS[task].stream(9, held_out=True), count))
     answers: list[GradedAnswer[Instance]] = []
@@ -76,7 +76,7 @@ def answer_tasks(
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
-    """Measure the bundled models and write the figures to `options.out` and the model cards."""
+    """Measure the bundled models; write the figures to `options.out`, and the model cards."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target = load_target(options.target)

@@ -22,9 +22,9 @@ class GradedAnswer(Generic[P]):
     """A model's answer to a problem.
 
     Attributes:
-        problem: the problem.
-        text: the answer.
-        is_right: whether it is right.
+        problem: problem that the model answers.
+        text: text of the answer.
+        is_right: whether the answer is right.
     """
 
     problem: P
@@ -33,7 +33,7 @@ class GradedAnswer(Generic[P]):
 
 
 def grade(problems: Sequence[P], texts: Sequence[str], is_right: Callable[[P, str], bool]) -> list[GradedAnswer[P]]:
-    """Return the graded answers to problems."""
+    """Return each problem with its answer, and whether `is_right` accepts the answer."""
     return [GradedAnswer(problem, text, is_right(problem, text)) for problem, text in zip(problems, texts, strict=True)]
 
 
@@ -60,7 +60,7 @@ def generate_batch(
         prompts: token ids; shorter ones are padded on the left.
         max_new_tokens: maximum length of an answer, in tokens.
         end: token that ends an answer.
-        pad: token for padding.
+        pad: token id for padding.
         inputs: further inputs of the model, such as `pixel_values`.
     """
     size = max(map(len, prompts))

@@ -1,10 +1,10 @@
 """Judge Decoding's linear judge, trained on AutoJudge's labels: which token replacements change a final answer.
 
 `swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that may not. The
-judge reads the last hidden states after such a token: one unit those of both models, another those of the target alone.
-Both models are frozen: their states are computed once, and a logistic regression is trained on the standardised states.
-Its bias is then set on other problems, so that at the threshold δ = `DEFAULT_THRESHOLD` at most `MAX_WRONG_PASS_SHARE`
-of the wrong tokens pass.
+judge reads the last hidden states after such a token: one linear unit reads the states of both models, another unit
+the target's states alone. Both models are frozen: their states are computed once, and each unit is a logistic
+regression on the standardised states. The unit's bias is then set on other problems, so that at the threshold δ =
+`DEFAULT_THRESHOLD` at most `MAX_WRONG_PASS_SHARE` of the wrong tokens pass.
 
 Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
 2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).
@@ -89,12 +89,12 @@ class JudgeOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Replaced tokens as the judge's inputs.
+    """Replaced tokens (swaps) as training data of the judge.
 
     Attributes:
-        states: last hidden states after each token, of the target and then of the draft model.
-        is_wrong: whether the replacement changed the final answer.
-        groups: task of each token.
+        states: last hidden states after each token, of the target and of the draft model, concatenated.
+        is_wrong: whether the replacement changed the final answer, for each token.
+        groups: name of the task from which each token comes.
         problems: number of problems from which the tokens come.
     """
 
@@ -105,17 +105,17 @@ class Tokens:
 
     @property
     def right(self) -> Float[Tensor, "R D"]:
-        """Return the states after harmless tokens."""
+        """Return the hidden states after the harmless tokens, float [R, D]."""
         return self.states[~self.is_wrong]
 
     @property
     def wrong(self) -> Float[Tensor, "W D"]:
-        """Return the states after wrong tokens."""
+        """Return the hidden states after the wrong tokens, float [W, D]."""
         return self.states[self.is_wrong]
 
 
 def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the judge and write it to `options.folder`; return its figures, and further facts for its card.
+    """Train the judge, write it to `options.folder`, and return its figures and facts for the model card.
 
     Raises:
         ParameterError: a task does not exist, there is no draft model, or there are too few harmless or wrong swaps.
@@ -207,7 +207,12 @@ def fit(
 
 
 def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight: float) -> Float[Tensor, ""]:
-    """Return the cross-entropy in which all right tokens together have weight 1 and all wrong tokens weight `weight`.
+    """Return the weighted cross-entropy of the judge's log-odds, for harmless and for wrong tokens.
+
+    Args:
+        right: log-odds of the harmless tokens, which have a total weight of 1.
+        wrong: log-odds of the wrong tokens.
+        weight: total weight of the wrong tokens.
 
     Example:
         >>> balanced_loss(torch.zeros(3), torch.zeros(1), 2.0)  # ln 2, whatever the weight
@@ -218,7 +223,10 @@ def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight
 
 @torch.no_grad()
 def fold_scaling(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
-    """Return an equivalent judge of unscaled states for one trained on (state − mean) / spread, rounded to float16."""
+    """Return a judge that reads unscaled states, from a judge that was trained on (state − mean) / spread.
+
+    Both give the same log-odds, apart from the rounding of the weights to float16.
+    """
     raw, width = JudgeHead(net.width, net.draft_width), net.width
     raw.weight.copy_((net.weight / spread[:width]).half().float())
     raw.bias.copy_((net.bias - (raw.weight * mean[:width]).sum()).half().float())
@@ -249,13 +257,13 @@ def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHAR
 
 
 def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = False) -> Float[Tensor, " N"]:
-    """Return the log-odds of tokens, from the states of both models or of the target alone."""
+    """Return the log-odds that each token is harmless, from the states of both models or of the target alone."""
     return net(states[:, : net.width], None if target_only else states[:, net.width :])
 
 
 @torch.no_grad()
 def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: bool = False) -> dict[str, float]:
-    """Return figures on held-out problems, at the threshold `DEFAULT_THRESHOLD`."""
+    """Return the judge's figures on the tokens of held-out problems, at the threshold `DEFAULT_THRESHOLD`."""
     harmless, wrong = scores(net, held.right, target_only), scores(net, held.wrong, target_only)
     passed, refused = _share(harmless.sigmoid() > DEFAULT_THRESHOLD), _share(wrong.sigmoid() <= DEFAULT_THRESHOLD)
     order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)
@@ -270,14 +278,14 @@ def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: boo
 
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
-    """Return for each of `THRESHOLDS` the shares of harmless and wrong tokens that pass."""
+    """Return for each of `THRESHOLDS` the share of harmless tokens and the share of wrong tokens that pass."""
     harmless, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
     return [[t, _share(harmless > t), _share(wrong > t)] for t in THRESHOLDS]
 
 
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
-    """Return for each task the numbers of harmless and wrong tokens, and the shares passing at `DEFAULT_THRESHOLD`."""
+    """Return for each task the numbers of harmless and wrong tokens, and the shares that pass `DEFAULT_THRESHOLD`."""
     passes, figures = scores(net, held.states).sigmoid() > DEFAULT_THRESHOLD, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
         in_group = torch.tensor([name == group for name in held.groups])
@@ -291,7 +299,7 @@ def _share(which: Bool[Tensor, " n"]) -> float:
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of the judge's card below its title."""
+    """Return the text of the judge's model card below the title, as Markdown."""
     config, figures = model.config, model.figures
     if "by_kind" in figures:
         return _card_with_generated_mistakes(model)
@@ -332,7 +340,7 @@ Accepted tokens may differ from the target's: sampled and greedy output are appr
 
 
 def _card_with_generated_mistakes(model: TrainedModel) -> str:
-    """Return the card of a judge of earlier versions: one unit, trained on mistakes that a program put into answers."""
+    """Return the card's text for judges of earlier versions, with one unit trained on mistakes that a program made."""
     config, figures = model.config, model.figures
     held, learnt, out = figures["held"], figures["learnt"], figures["held_out"]
     thresholds = [tuple(f"{value:.2f}" for value in row) for row in figures["thresholds"]]

@@ -1,6 +1,7 @@
 """Training recipes as data, without PyTorch: names, options, defaults and explanations, cached in the user's folder.
 
-After a change of the training code, the first process that needs the recipes imports them and writes the file.
+After a change of the training code, the first process that needs the recipes imports the training code and writes the
+file again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of the training code and of the methods' declarations."""
+    """Return a hash of the source code of the training package and of the methods' declarations."""
     digest, folder = hashlib.sha256(method_info.fingerprint().encode()), Path(__file__).parent
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
         digest.update(path.read_bytes())

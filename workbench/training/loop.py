@@ -76,16 +76,16 @@ class LoopOptions:
 
     Attributes:
         name: Name of the run in its progress lines.
-        clock: Length of the run.
+        clock: Clock with the length of the run.
         checkpoint: Checkpoint file; None: no checkpoints.
         resume: Continue from the checkpoint if there is one.
-        every_seconds: Time between checkpoints.
+        every_seconds: Seconds between checkpoints.
         log_every: Steps between progress lines.
-        clip: Largest gradient norm.
+        clip: Largest gradient norm; larger gradients are scaled down.
         decay: Share of the run, at its end, in which the learning rate decreases.
-        curves: Folder for training curves as event files; None: none are written.
-        on_policy: Returns on-policy figures of the last saved net, by curve; called at each checkpoint, outside the
-            run's time. Not called without curves.
+        curves: Folder for training curves as TensorBoard event files; None: no curves.
+        on_policy: Function that returns on-policy figures of the last saved net, by curve. It is called at each
+            checkpoint if there are curves; the run's clock does not count its time.
     """
 
     name: str
@@ -105,11 +105,11 @@ class RunResult:
     """Measured figures of a training run.
 
     Attributes:
-        steps: Optimizer steps.
-        tokens: Tokens read.
-        seconds: Time spent, resumed parts included.
-        losses: Smoothed training figures by name.
-        held: Figures on held-out text, as of the last checkpoint.
+        steps: Number of optimizer steps.
+        tokens: Number of tokens read.
+        seconds: Training time in seconds, including the time before the run was resumed.
+        losses: Smoothed training losses by name.
+        held: Figures on held-out text at the last checkpoint, by name.
     """
 
     steps: int = 0
@@ -127,18 +127,19 @@ def run_loop(
     report: Report,
     on_checkpoint: Callable[[RunResult], str] | None = None,
 ) -> RunResult:
-    """Train until the end of the run's length.
+    """Train a module until the run's length is reached, with checkpoints and progress lines.
 
     Args:
         options: Options of the loop.
         module: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers; each group stores its peak learning rate as `peak`.
-        step_losses: Called with the step number; computes the gradients; returns tokens used and losses to report.
+        step_losses: Function (step number) → (tokens read, losses to report), which also computes the gradients.
         report: Function that receives progress lines.
-        on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
+        on_checkpoint: Function that is called at each checkpoint and at the end, for example to evaluate; it returns a
+            progress line.
 
     Returns:
-        The measured figures, losses smoothed.
+        The measured figures of the run, with smoothed losses.
     """
     result = RunResult()
     if options.resume and options.checkpoint and options.checkpoint.exists():
@@ -192,7 +193,7 @@ def run_loop(
 
 
 def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer], clip: float) -> None:
-    """Do one optimizer step with gradients clipped to `clip`, and clear them."""
+    """Do one step of all optimizers with the gradient norm clipped to `clip`, and clear the gradients."""
     nn.utils.clip_grad_norm_(parameters, clip)
     for optimizer in optimizers:
         optimizer.step()
@@ -200,7 +201,7 @@ def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim
 
 
 def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
-    """Stop a diverging run before non-finite values reach the weights.
+    """Stop a diverging run, before infinite or undefined values reach the weights.
 
     Raises:
         WorkbenchError: a loss is not finite.

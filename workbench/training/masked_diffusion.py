@@ -2,8 +2,8 @@
 
 Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.3: the share of masked positions is drawn per text, the prompt is
 never masked, and answers are padded with end-of-text tokens, which are learned too. The model starts from the first
-layers of the bundled target, which can predict by themselves (early exits). Like that target, it predicts the token at
-position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
+layers of the bundled target, which can predict by themselves (early exits). Like that target, the model predicts the
+token at position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class MaskedDiffusionOptions(RunOptions):
 
     Attributes:
         out: Folder of the finished model; also written at every checkpoint.
-        layers: Number of layers, the first ones of the bundled target.
+        layers: Number of layers; the model starts from as many first layers of the bundled target.
         tasks: Generator tasks on which the model is trained.
         longest: Maximum length of prompt and answer, in tokens; the length of a batch is at least half of it.
         rows: Windows per forward pass.
-        held: Held-out problems per task that are answered at each checkpoint.
+        held: Number of held-out problems per task that the model answers at each checkpoint.
     """
 
     out: Path = Path(".cache/models") / DIFFUSION_TARGET
@@ -72,7 +72,7 @@ class AnswerWindows:
         self.end = token_id(tokenizer, END)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-        """Return the windows of a training step, and the lengths of their prompts."""
+        """Return the token ids of a training step's windows, int64 [B, T], and the lengths of their prompts, [B]."""
         chooser = random.Random(f"diffusion/{self.options.seed}/{step}")
         length = chooser.randint(self.options.longest // 2, self.options.longest)
         rows, prompts = list[list[int]](), list[int]()
@@ -98,7 +98,14 @@ def masked_loss(
 ) -> Float[Tensor, ""]:
     """Return LLaDA's loss: cross-entropy at masked positions, divided by the probability of being masked.
 
-    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, equation 5 (per answer, divided by its length).
+    Args:
+        model: the masked-diffusion model.
+        ids: token ids of prompts with answers, padded.
+        prompts: length of each prompt, which is never masked.
+        mask_token: id of the mask token.
+        generator: random generator of the masks.
+
+    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, equation 5 (the loss of an answer is divided by its length).
     """
     n_rows, length = ids.shape
     is_answer = torch.arange(length) >= prompts[:, None]
@@ -116,7 +123,7 @@ def masked_loss(
 
 
 def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the model and write it to `options.out`; return its figures, and further facts for its card."""
+    """Train the masked-diffusion model, write it to `options.out`, and return its figures and facts for its card."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
     mask_token = token_id(tokenizer, MASK)
@@ -143,7 +150,7 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> t
 
 
 def count_in(folder: Path) -> int:
-    """Return the number of parameters in a model's weight files."""
+    """Return the number of parameters in the weight files of the model in a folder."""
     return sum(count_weights(path) for path in folder.glob("*.safetensors"))
 
 
@@ -194,7 +201,7 @@ assistant, and knows only the tasks below.
 
 
 def card(model: TrainedModel) -> str:
-    """Return the text of the model's card."""
+    """Return the text of the masked-diffusion model's card below the title, as Markdown."""
     config, figures = model.config, model.figures
     text = _CARD.format(
         layers=config["num_hidden_layers"], hidden=config["hidden_size"], parameters=figures["parameters"], mask=MASK
@@ -203,6 +210,6 @@ def card(model: TrainedModel) -> str:
     return (
         text
         + training_runs(figures, "a CPU")
-        + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that it answers exactly, "
-        f"one position per forward, the surest first.\n\n{table(['task', 'right'], rows)}\n"
+        + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that the model "
+        f"answers exactly, one position per forward pass, the most certain first.\n\n{table(['task', 'right'], rows)}\n"
     )

@@ -14,7 +14,7 @@ MOST = (1 << 31) - 1
 
 
 def keep_memory() -> bool:
-    """Keep memory that is freed in this process from now on; return whether that worked, since it needs glibc."""
+    """Make this process reuse the memory that it frees from now on; return whether this works, which needs glibc."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another system, or another C library

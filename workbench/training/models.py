@@ -1,4 +1,4 @@
-"""Shapes of the bundled models, their optimizers, and functions that write them to disk."""
+"""Configurations of the bundled models, their optimizers, and functions that write models to disk."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ WEIGHT_DECAY = 0.05
 
 
 def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
-    """Return the shape of the bundled target: deep and narrow, so that early exits skip many layers."""
+    """Return the configuration of the bundled target: deep and narrow, so that early exits skip many layers."""
     return llama_config(tokenizer, hidden, layers, 6, hidden * 8 // 3)
 
 
 def drafter_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 1) -> LlamaConfig:
-    """Return the shape of the bundled drafter."""
+    """Return the configuration of the bundled drafter."""
     return llama_config(tokenizer, hidden, layers, 4, hidden * 3)
 
 
 def llama_config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int, inner: int) -> LlamaConfig:
-    """Return the shape of a bundled language model: as many key as query heads, embeddings tied to the LM head."""
+    """Return the configuration of a bundled language model, with full multi-head attention and tied embeddings."""
     end, pad = (token_id(tokenizer, token) for token in (END, PAD))
     return LlamaConfig(
         vocab_size=len(tokenizer),
@@ -64,7 +64,7 @@ def llama_config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, h
 
 
 def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """Build a float32 model, with initial weights from a separate random generator."""
+    """Build a float32 model with random weights that depend on `seed` alone."""
     model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(seed)
     residual = 0.02 / (2 * config.num_hidden_layers) ** 0.5
@@ -103,7 +103,9 @@ def build_optimizers(
 
 @contextmanager
 def half_precision(enabled: bool = True) -> Iterator[None]:
-    """Compute products in bfloat16 on devices that support it, elsewhere in float32, since emulation would be slower.
+    """Compute products inside this block in bfloat16 on devices that support it, elsewhere in float32.
+
+    Emulated bfloat16 would be slower than float32.
 
     Each kind of device has its own setting, so the device of the tensors decides which one applies.
     """
@@ -142,7 +144,7 @@ def save_model(
     Args:
         model: The float32 model; it is not changed.
         tokenizer: Tokenizer of the model.
-        out: Folder.
+        out: Folder of the model.
         extra: Further entries of `config.json`.
         is_int8: Write an int8 checkpoint instead (`workbench.models.int8_checkpoint`).
     """
@@ -154,7 +156,7 @@ def save_model(
 
 
 def format_json(facts: Any) -> bytes:
-    r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the size.
+    r"""Return indented JSON, but with each list of numbers on one line, which halves the size of the files.
 
     >>> format_json({"kept": [1, 2], "name": "x"}).decode()
     '{\n  "kept": [1,2],\n  "name": "x"\n}\n'
@@ -182,7 +184,7 @@ def save_half(
     """Write a model's weights in float16 shards with its configurations; reset the tokenizer's padding for saving.
 
     Args:
-        half: A model of the same shape and configuration.
+        half: Model of the same shape, which gets the weights in float16 and whose configuration is written.
         model: The float32 model; it is not changed.
         tokenizer: Tokenizer of the model.
         out: Folder; existing shards in it are removed.
@@ -199,7 +201,15 @@ def save_weights(
     out: Path,
     is_int8: bool = False,
 ) -> None:
-    """Write a model like `save_half`, with its own weights or given ones, which have the names used in the files."""
+    """Write a model in float16 shards with its configuration; reset the tokenizer's padding for saving.
+
+    Args:
+        half: The model, which is converted to float16.
+        weights: Weights to write instead of the model's, by their names in the files; None: the model's weights.
+        tokenizer: Tokenizer of the model.
+        out: Folder; existing shards in it are removed.
+        is_int8: As in `save_model`.
+    """
     half.half()
     half_weights = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"
@@ -222,10 +232,10 @@ def save_weights(
 
 
 def convert_to_int8(folder: Path) -> float:
-    """Replace the weights of a model or a head by an int8 checkpoint in one file, and note it in its configuration.
+    """Replace the weights of a model or a head by an int8 checkpoint in one file, and note this in `config.json`.
 
     Returns:
-        Relative change of the quantised weights; 0: no matrix is large enough, and nothing was changed.
+        Norm of the weights' change / norm of the weights; 0: no matrix is large enough, and nothing was changed.
     """
     old_files, new_file, config_file = _weight_files(folder), folder / MODEL_FILE, folder / "config.json"
     error = write_weights(read_folder(folder), new_file)

@@ -17,14 +17,14 @@ OnPolicyEvaluation = Callable[[], dict[str, float]]
 
 @dataclass
 class TrainingMonitor:
-    """Recorder of a training run's curves, and trigger of its on-policy evaluations.
+    """Recorder of the curves of a training run, which also starts the on-policy evaluations.
 
     Attributes:
         name: name of the run in its progress lines.
-        clock: clock of the run.
-        on_policy: function that is called at each checkpoint; its time does not count as the run's.
-        writer: writer of the curves; None: none are written.
-        evaluation_seconds: seconds spent on on-policy evaluation, which do not count as the run's.
+        clock: clock of the run, which stops during on-policy evaluations.
+        on_policy: function that evaluates the last saved net at each checkpoint; None: no on-policy evaluations.
+        writer: writer of the curves; None: no curves.
+        evaluation_seconds: seconds spent on on-policy evaluations so far.
     """
 
     name: str
@@ -37,7 +37,9 @@ class TrainingMonitor:
     def of(
         cls, name: str, clock: RunClock, folder: Path | None, on_policy: OnPolicyEvaluation | None, steps: int
     ) -> TrainingMonitor:
-        """Return the curves of a run up to a step; later points, from before an interruption, are discarded.
+        """Return the monitor of a run that continues after `steps` steps.
+
+        Later points of the curves, which an interrupted run has written, are discarded.
 
         Raises:
             WorkbenchError: the package that writes event files is not installed.
@@ -55,13 +57,13 @@ class TrainingMonitor:
             ) from None
 
     def record_losses(self, step: int, losses: Mapping[str, float]) -> None:
-        """Write the losses of a step, not smoothed."""
+        """Write the unsmoothed losses of a training step to the curves."""
         if self.writer is not None:
             seconds = {TRAINING: self.clock.seconds}
             self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
     def record_evaluation(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
-        """Write the figures on held-out text, and the on-policy figures."""
+        """Write the figures on held-out text (`held`) and the on-policy figures to the curves."""
         if self.writer is None:
             return
         self.writer.add(step, {f"{TEACHER_FORCED}/{_position(name)}": value for name, value in held.items()})

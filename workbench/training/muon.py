@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class FloatMuon(torch.optim.Muon):
-    """`torch.optim.Muon` with its default options, except that the iteration is computed in float32.
+    """`torch.optim.Muon` with its default options, except that the Newton–Schulz iteration is computed in float32.
 
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
     """

@@ -81,7 +81,7 @@ class PretrainOptions(RunOptions):
 
 
 class TargetObjective:
-    """Next-token loss of the whole model plus, at each step, the next-token loss of one early layer."""
+    """Training objective of the target: the next-token loss of the whole model, and of one early layer per step."""
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
         self.model, self.options = model, options
@@ -144,7 +144,7 @@ def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int =
 
 
 def pretrain(options: PretrainOptions, report: Report) -> RunResult:
-    """Train the target and write it to `options.out`."""
+    """Train the bundled target from scratch and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_model(target_config(tokenizer, options.hidden, options.layers), options.seed)

@@ -1,4 +1,4 @@
-"""Training recipes, including those that heads define with `Head.train`."""
+"""Training recipes, including the recipes that heads define with `Head.train`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Recipe:
     """A training recipe: its name, its options, and the function that runs it.
 
     Attributes:
-        name: Registry name.
+        name: Registry name of the recipe.
         help: One line about the recipe's result.
         options: Dataclass of the recipe's options; every field has a default.
         run: Function that runs the recipe.
-        choose_options: For a recipe that trains several kinds of models: returns the options class of the kind that the
-            given values name; `options` then has the options of all kinds.
+        choose_options: For a recipe that trains several kinds of models: function that returns the options class of the
+            kind that the given values name; `options` then has the options of all kinds.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Recipe:
         )
 
     def unused_options(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the names of the given options that only other kinds of models have."""
+        """Return the names of the options in `values` that only other kinds of models have."""
         return sorted(
             {name for name, value in values.items() if value is not None} - types_of(self._class_for(values)).keys()
         )
@@ -75,12 +75,12 @@ class Recipe:
 def finish(
     result: RunResult, out: Path, more: dict[str, Any] | None = None, card: Callable[[TrainedModel], str] | None = None
 ) -> dict[str, Any]:
-    """Write a run's figures, the machine, and a card to the model's folder; return the figures.
+    """Write a run's figures, the machine's description and a model card to the model's folder; return the figures.
 
     Args:
-        result: the run.
+        result: measured figures of the run.
         out: folder of the model.
-        more: further figures.
+        more: further figures to write.
         card: function that returns the text of the card below its title; None: no card.
     """
     machine = machine_facts()
@@ -104,11 +104,11 @@ def training_recipe(
 
     Args:
         name: name of the recipe.
-        summary: one line about its result.
-        options_class: dataclass of its options, with the model's folder as `folder` or `out`.
-        train: trains and writes the model; returns its figures, and further facts for its card.
+        summary: one line about the recipe's result.
+        options_class: dataclass of the recipe's options, with the model's folder as `folder` or `out`.
+        train: function that trains and writes the model, and returns its figures, and facts for its card if any.
         card: function that returns the text of the card below its title; None: `workbench train` writes no card.
-        choose_options: see `Recipe`.
+        choose_options: function as in `Recipe.choose_options`.
     """
 
     def run(options: Any, report: Report) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def load_start_figures(folder: Path | None) -> dict[str, Any]:
 
 
 def changed_options(options: Any) -> dict[str, str]:
-    """Return the kind of model and the options that differ from their defaults, in the format of `--set`; no paths."""
+    """Return the option `method` and all options that differ from their defaults, as texts for `--set`; no paths."""
     changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)

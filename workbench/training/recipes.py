@@ -241,8 +241,8 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
 
     Args:
         name: Name of the recipe.
-        options: Its options by name; missing ones and `None` take their defaults, strings are converted. Without
-            `resume` it continues from its checkpoint if there is one.
+        options: The recipe's options by name; missing options and `None` take their defaults, strings are converted.
+            Without the option `resume` the recipe continues from its checkpoint if there is one.
         report: Function that receives progress lines.
 
     Returns:

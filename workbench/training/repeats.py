@@ -17,11 +17,11 @@ def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 
     """Generate windows in which random spans are repeated.
 
     Args:
-        step: Step number; determines the draw together with `seed`.
-        rows: Windows.
-        length: Tokens per window; its two halves are drawn independently of each other.
+        step: Step number; `step` and `seed` determine the random numbers.
+        rows: Number of windows.
+        length: Tokens per window; the two halves of a window are independent of each other.
         pool: Token ids to draw from, int64 [n].
-        seed: Seed.
+        seed: Seed of the training run.
 
     Returns:
         Token ids, int64 [rows, length], and whether each can be predicted, bool [rows, length].

@@ -15,7 +15,8 @@ CHANGEABLE_OPTIONS = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from the checkpoint's: length and location of the training, not its content."""
+"""Options that may differ from those of the checkpoint: they set the run's length, its device and the places of its
+files, and not the content of the training."""
 
 
 def resolve_resume(
@@ -26,7 +27,7 @@ def resolve_resume(
     """Return the options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
     Args:
-        options: parsed options.
+        options: parsed options of the recipe.
         user_options: options by name, as the user gave them.
         report: function that receives progress lines.
 
@@ -53,8 +54,8 @@ def check_same_settings(options: Any) -> None:
     """Check that existing checkpoints were written with these options.
 
     Args:
-        options: parsed options. They may have a method `earlier_defaults`: values that earlier versions recorded for
-            options at their defaults; they count as unchanged.
+        options: parsed options. They may have a method `earlier_defaults`, which returns values that earlier versions
+            recorded for options at their defaults; such a value counts as unchanged.
 
     Raises:
         ParameterError: a checkpoint has other settings.
@@ -66,7 +67,7 @@ def check_same_settings(options: Any) -> None:
 
 
 def matches_checkpoint(options: Any, *names: str) -> bool:
-    """Return whether the recorded settings of a checkpoint agree with these options in all of `names`."""
+    """Return whether the recorded settings of a checkpoint have the same values of the options `names` as `options`."""
     settings = {name: str(getattr(options, name)) for name in names}
     return any(
         settings.items() <= (_read_settings(path) or {}).items() for path in _checkpoints(options, options.checkpoint)
@@ -79,7 +80,7 @@ def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """Return the settings that define the content of the training, without its length and location."""
+    """Return all options that a resumed run must not change (all except `CHANGEABLE_OPTIONS`), as texts by name."""
     has_several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))
@@ -94,7 +95,7 @@ def _settings_path(checkpoint: Path) -> Path:
 
 
 def _read_settings(checkpoint: Path) -> dict[str, str] | None:
-    """Return the settings recorded beside a checkpoint; None if there are none, or if they are damaged."""
+    """Return the settings recorded in a file beside a checkpoint; None if the file is missing or damaged."""
     try:
         return dict(json.loads(_settings_path(checkpoint).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Stopping a run by SIGTERM without losing work: it finishes its current step and saves a checkpoint."""
+"""Stopping a run by SIGTERM without losing work: the run finishes its current step and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StoppedError(WorkbenchError):
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """Make SIGTERM set an event instead of ending the process; outside the main thread, change nothing."""
+    """Make SIGTERM set the yielded event instead of ending the process; outside the main thread, change nothing."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -35,8 +35,9 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
         n: problems per task, or scenes per style of drawing with all questions about each.
 
     Returns:
-        each (`n`), answers, same_text (answers with the same text in both forms), right [before, after], gained and
-        lost (answers that are right in one form only), and the machine.
+        `each` (equal to `n`), `answers` (their number), `same_text` (number of answers with the same text in both
+        forms), `right` [before, after], `gained` and `lost` (numbers of answers that are right in one form only), and
+        `machine`.
 
     Raises:
         ModelError: there are no problems for such a model.
@@ -63,7 +64,7 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
 
 
 def record(folder: Path, measured: dict[str, Any]) -> None:
-    """Write the figures of an int8 checkpoint into its configuration, and a section into its card if it has one."""
+    """Write the figures of an int8 checkpoint into `config.json`, and a section into the model card if there is one."""
     config = config_of(folder)
     config |= {STORED: config[STORED] | {"measured": measured}}
     write_atomically(folder / "config.json", format_json(config))

@@ -1,12 +1,13 @@
 """Swaps: replace a token in a target's answer by the draft model's token, and test whether the final answer changes.
 
-These are AutoJudge's labels for a judge of drafts. The target answers a problem greedily. At the first position where
-the draft model's most probable token differs from the answer, it replaces the answer's token, and the target finishes
-the text. If the final answer is the same, the replacement is harmless and stays in the text; if not, it is wrong and is
-undone. The search continues after that position until the draft model agrees with the rest of the text.
+Swaps are AutoJudge's labels for a judge of drafts. The target answers a problem greedily. At the first position where
+the draft model's most probable token differs from the answer, the draft model's token replaces the answer's token, and
+the target finishes the text. If the final answer is the same, the swap is harmless and stays in the text; if not, the
+swap is wrong and is undone. The search continues after that position until the draft model agrees with the rest of the
+text.
 
-Source: Garipov et al. 2025, AutoJudge, arXiv:2504.20039, semi-greedy search. There final answers are numbers; here each
-task of the generators has its own kind of final answer: see `final_answer`.
+Source: Garipov et al. 2025, AutoJudge, arXiv:2504.20039, semi-greedy search. In the paper final answers are numbers;
+here each task of the generators has its own kind of final answer: see `final_answer`.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ class _Search:
     """State of the search in one answer.
 
     Attributes:
-        instance: the problem.
+        instance: problem that the target answers.
         prompt_ids: token ids of the prompt.
         answer: token ids of the answer, including EOS if it has one.
         final: the final answer of the target's own text.
         border: first position of the answer that has not been tested yet.
-        best: the draft model's most probable token at each position of the answer; empty: it must be computed again.
+        best: the draft model's most probable token at each position of the answer; empty if the answer has changed
+            since the last computation.
     """
 
     instance: Instance
@@ -72,10 +74,10 @@ class _Search:
 
 
 def final_answer(instance: Instance, text: str) -> Hashable:
-    """Return the final answer of a text, comparable with `==`; None if it has none.
+    """Return the final answer of a text, comparable with `==`; None if the text has no final answer.
 
     The final answer is the last number of a calculation, the JSON object of a record, or the whole text of a task with
-    only one right answer. For a story or a program, it is whether the text passes the task's checker.
+    only one right answer. For a story or a program, the final answer is whether the text passes the task's checker.
 
     >>> final_answer(Instance("addition", "Add 1 and 2.", "", ""), "Ones: 1 + 2 = 3. Answer: 3")
     '3'
@@ -93,13 +95,13 @@ def final_answer(instance: Instance, text: str) -> Hashable:
 
 
 def is_text(instance: Instance) -> bool:
-    """Return whether the final answer is the whole text, so that every swap changes it."""
+    """Return whether the final answer is the whole text, so that every swap changes the final answer."""
     task = TASKS[instance.task]
     return task.check is is_exact_match and instance.task not in (*NUMBERS, *OBJECTS)
 
 
 def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> list[Instance]:
-    """Return the first problems of each task.
+    """Return the first `count` problems of each of the tasks `groups`.
 
     Raises:
         ParameterError: a task does not exist.
@@ -113,14 +115,14 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
 def find_swaps(
     models: Models, instances: Iterable[Instance], tokens: int, rows: int, report: Report
 ) -> list[list[Swap]]:
-    """Return the replaced tokens of each problem for which the target gives a final answer.
+    """Return for each problem that the target answers the swaps: tokens replaced by the draft model's token.
 
     Args:
         models: target and draft model.
-        instances: the problems.
+        instances: problems to search.
         tokens: length limit of an answer.
         rows: texts that the target finishes in one batch.
-        report: progress lines.
+        report: function that receives progress lines.
 
     Raises:
         ParameterError: there is no draft model.

@@ -15,12 +15,12 @@ CHUNK = 512
 
 
 def forward_text(runner: Runner, ids: Sequence[int], **options: Any) -> Iterator[Any]:
-    """Run a model over a text with a separate KV cache; yield the output of each chunk.
+    """Run a model over a text in chunks, with a new KV cache; yield the output of each chunk.
 
     Args:
-        runner: the model.
+        runner: runner of the model.
         ids: tokens of the text.
-        options: arguments of `Runner.forward`.
+        options: further arguments of `Runner.forward`.
     """
     slot = runner.open()
     try:

@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerFast:
-    """Train the tokenizer; the byte alphabet is always included, so that any UTF-8 text survives unchanged."""
+    """Train the tokenizer; the vocabulary includes all bytes, so that encoding and decoding preserve any UTF-8 text."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

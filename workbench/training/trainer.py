@@ -25,7 +25,7 @@ SEED_FACTOR = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Number, progress and random generator of one training step.
+    """One training step: its number, the progress of the run, and a random generator.
 
     Attributes:
         number: number of the step, from 0.
@@ -45,8 +45,8 @@ class StepLoss:
 
     Attributes:
         loss: the loss to minimise; without a gradient if nothing in the batch is supervised.
-        tokens: number of tokens read.
-        figures: figures to report, by name; None: only the loss, as "loss".
+        tokens: number of tokens that the step reads.
+        figures: figures to report, by name; None: only the loss, with the name "loss".
     """
 
     loss: Tensor
@@ -78,7 +78,7 @@ def propagate(losses: StepLoss | Iterable[StepLoss]) -> tuple[int, dict[str, flo
 
 @dataclass
 class Curve:
-    """Learning curve of a run; stored beside its checkpoint, so that a resumed run continues it.
+    """Learning curve of a run, stored beside the run's checkpoint, so that a resumed run continues the curve.
 
     Attributes:
         path: file of the curve; None: the curve is not stored.
@@ -90,13 +90,13 @@ class Curve:
 
     @classmethod
     def of(cls, options: Any) -> Curve:
-        """Return the curve of a run, with its points so far."""
+        """Return the curve of the run with these options, with the points stored so far."""
         path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
         points = json.loads(path.read_text()) if path and options.resume and path.exists() else []
         return cls(path, [(tokens, value) for tokens, value in points])
 
     def add(self, tokens: int, value: float) -> None:
-        """Add a point; if a finished run is started again, replace its last point."""
+        """Add a point to the curve, in place of the last point if a finished run has been started again."""
         if self.points and self.points[-1][0] == tokens:
             self.points.pop()
         self.points.append((tokens, round(value, 4)))
@@ -115,12 +115,12 @@ class Trainer:
         net: the net; its state is in the checkpoints.
         losses: function that computes the loss of a step.
         report: function that receives progress lines.
-        evaluate: returns figures on held-out data, with the net in evaluation mode; None: nothing is measured.
-        save: writes the model, after `evaluate`; None: the caller does at the end.
+        evaluate: function that returns figures on held-out data, with the net in evaluation mode; None: no evaluation.
+        save: function that writes the model, called after `evaluate`; None: the caller writes the model at the end.
         optimizers: optimizers of the net; empty: the optimizers that `options` defines.
         weight_decay: weight decay of the optimizers that `options` defines.
         decay: share of the run, at its end, in which the learning rate decreases.
-        curve: learning curve, of the first figure of `evaluate`; None: none is recorded.
+        curve: learning curve of the first figure that `evaluate` returns; None: no curve.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Trainer:
     curve: Curve | None = None
 
     def run(self) -> RunResult:
-        """Train until the end of the run's length; return the measured figures."""
+        """Train the net until the run's length is reached; return the measured figures."""
         options, loop = self.options, self.options.loop(self.name, self.decay)
         self.report(f"{self.name}: {count_parameters(self.net):,} parameters")
 
@@ -164,5 +164,5 @@ class Trainer:
 
 
 def count_parameters(net: nn.Module) -> int:
-    """Return the number of a net's parameters."""
+    """Return the number of parameters of a net."""
     return sum(parameter.numel() for parameter in net.parameters())

@@ -1,4 +1,4 @@
-"""Batches of fixed windows of a packed token file; each batch depends on the step number alone."""
+"""Batches of windows of fixed length from a packed token file; each batch depends on the step number alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Windows:
     """Windows of a token file, in a new order and with a new offset every epoch.
 
     Args:
-        path: Token file, uint16.
-        length: Tokens per window.
-        rows: Windows per batch.
+        path: File of token ids, uint16.
+        length: Number of tokens per window.
+        rows: Number of windows per batch.
         seed: Seed of the order.
     """
 
@@ -32,7 +32,7 @@ class Windows:
         self._offset = 0
 
     def batch(self, step: int) -> Tensor:
-        """Return the windows of one step, int64 [rows, length]."""
+        """Return the token ids of one step's windows, int64 [rows, length]."""
         return torch.from_numpy(np.stack([self._window(step * self.rows + i) for i in range(self.rows)]))
 
     def _window(self, index: int) -> np.ndarray:
@@ -55,7 +55,7 @@ def held_windows(path: Path, length: int, count: int) -> Tensor:
 
 
 def user_positions(ids: Tensor, user: int, user_end_ids: tuple[int, ...]) -> Tensor:
-    """Return which tokens belong to a user turn.
+    """Return a mask of the tokens that belong to a user turn.
 
     Args:
         ids: Token ids, int64 [B, T].
@@ -63,7 +63,7 @@ def user_positions(ids: Tensor, user: int, user_end_ids: tuple[int, ...]) -> Ten
         user_end_ids: Ids of the markers that end a user turn.
 
     Returns:
-        bool [B, T]: inside a user turn, the marker itself included.
+        True for tokens inside a user turn and for the user marker before it, bool [B, T].
     """
     position = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
     opened = torch.where(ids == user, position, 0).cummax(dim=1).values

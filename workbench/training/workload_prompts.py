@@ -47,13 +47,13 @@ def render_prompts() -> str:
 
 
 def prompt_line(name: str, group: str, prompt: str, chat: bool = True) -> str:
-    """Return a prompt as a line of JSON Lines; see `workbench.bench.prompts.BenchPrompt`."""
+    """Return a prompt as one line of JSON with the fields of `workbench.bench.prompts.BenchPrompt`."""
     line = {"name": name, "group": group, "chat": chat, "prompt": prompt}
     return f"{json.dumps(line, ensure_ascii=False)}\n"
 
 
 def _task(name: str) -> Callable[[random.Random], str]:
-    """Return a function that draws held-out prompts of a generator's task."""
+    """Return a function (random generator) → a held-out prompt of the generator task `name`."""
     return lambda rng: _held_out(name, rng).prompt
 
 
@@ -86,7 +86,7 @@ def _rename_hero_prompt(rng: random.Random) -> str:
 
 
 def _two_texts_prompt(rng: random.Random) -> str:
-    """Return a question about one of two texts, to be answered with sentences of that text."""
+    """Return a prompt with two texts and a question that sentences of one of the texts answer."""
     story, other_story = (_story(rng) for _ in range(2))
     words = [w for w in _words(other_story) if not re.search(rf"\b{w}\b", story.text)]
     texts = [story.text, other_story.text] if rng.random() < 0.5 else [other_story.text, story.text]

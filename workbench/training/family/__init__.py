@@ -1,1 +1,1 @@
-"""Drafters for a real chat model, trained on its answers and hidden states, which are computed once and stored."""
+"""Drafters for a real chat model, trained on stored answers of the model and its hidden states over them."""

@@ -70,7 +70,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return a sentence on whether a net has its own LM head; empty for kinds of heads that never have one."""
+    """Return a sentence on whether a net has its own LM head; empty for kinds of heads without this option."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
@@ -90,7 +90,7 @@ def _sources(measured: Figures) -> str:
 
 
 def _loss_sum_text(config: Figures, figures: Figures) -> str:
-    """Return a note that the shown losses are weighted sums, for heads or steps with several losses."""
+    """Return a note that the card's losses are weighted sums; empty if there is only one loss."""
     has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
     return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
@@ -100,7 +100,7 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """Return the section on how often the best guesses of each head are right, for heads with a static tree."""
+    """Return the card's section on how often the best guesses of each head are right; only for static trees."""
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
@@ -113,12 +113,12 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _lacks_storage_section(config: Figures) -> bool:
-    """Return whether weights are stored as int8 without the measured figures that a section of the card needs."""
+    """Return whether the weights are stored as int8 but there are no figures for the card's section on storage."""
     return STORED in config and "measured" not in config[STORED]
 
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
-    """Return how the weights are stored, and whether they were measured in that form."""
+    """Return a note on how the weights are stored, and whether the figures were measured with stored weights."""
     when = "in this form" if BITS in measured else "before that, with 16 bits"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
@@ -127,7 +127,7 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 
 
 def _start_text(before: Figures, average: str | None) -> str:
-    """Return the earlier training runs that this one started from, and the share of their weights in it."""
+    """Return a text on the earlier training runs that a run started from, and the share of their weights in its net."""
     share = float(average or 0)
     average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
     losses = losses_of(before)
@@ -147,7 +147,7 @@ def _run_text(figures: Figures) -> str:
 
 
 def _rate(figures: Figures) -> str:
-    """Return the rate at which the answers were written, if it was recorded."""
+    """Return a note on the rate at which the training answers were generated; empty if it was not recorded."""
     return f", {figures['answer_rate']:,} tokens per second," if "answer_rate" in figures else ""
 
 

@@ -1,7 +1,7 @@
 """A draft model for a chat model with a large vocabulary, distilled from stored hidden states of the target.
 
-The target's distribution at each position is computed from its stored feature by its LM head, so the target is not run
-again. The distributions of target and drafter are compared over the drafter's reduced vocabulary.
+The target's LM head computes the target's distribution at each position from the stored feature, so the target is not
+run again. The distributions of target and drafter are compared over the drafter's reduced vocabulary.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ChatDrafterOptions(RunOptions):
         held: Number of held-out dialogues on which agreement with the target is measured.
         begin: Folder of a finished drafter for this target, to continue training from. Its shape and draft vocabulary
             are kept. None: random initial weights.
-        average: Share of the weights of `begin` in the final weights; the rest is this run's (see `chat-heads`).
+        average: Share of the weights of `begin` in the final weights; the rest comes from the weights of this run.
         made: Source of the training answers: "all": all stored answers; "target": the target's own; "given": those in
             the training text; "drafter": answers to the same prompts, sampled with the drafter's current weights;
             "mix": half of each batch from the target, half from the drafter. Answers of the drafter have no
@@ -102,11 +102,11 @@ class Teacher:
     Attributes:
         lm_head: weights of the target's LM head, float32 [V, D].
         embedding: weights of the target's input embedding, float32 [V, D].
-        last_norm: final norm of the target; the features are the output of this norm.
+        last_norm: final norm of the target, whose output is called features.
         config: configuration of the target.
         tokenizer: tokenizer of the target.
         name: name of the target.
-        weights: fingerprint of its weights.
+        weights: fingerprint of the target's weights.
     """
 
     lm_head: Tensor
@@ -124,7 +124,10 @@ class Teacher:
         return [] if end is None else [end]
 
     def logits(self, features: Tensor, lm_head_rows: Tensor | None = None) -> Tensor:
-        """Return logits of features [N, D], in float32: of all tokens, or of the tokens of `lm_head_rows`."""
+        """Return the logits that the target's LM head computes from features [N, D], in float32.
+
+        With `lm_head_rows` [W, D], rows of the LM head, only the logits of their tokens are computed.
+        """
         with half_precision():
             return F.linear(
                 features.to(self.lm_head.dtype), self.lm_head if lm_head_rows is None else lm_head_rows
@@ -140,7 +143,7 @@ def load_teacher(options: Any) -> Teacher:
     """Load the target's LM head and the parts that a drafter shares with it, on the training device.
 
     Raises:
-        ParameterError: the readings come from another target or from other weights, or they are too few.
+        ParameterError: the readings come from another target or from other weights, or there are too few readings.
         ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)
@@ -200,12 +203,17 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
 
 
 def load_batch(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Load some stored answers with their hidden states and stack them; see `stack_dialogues`."""
+    """Load the stored answers with the indices `rows` and their hidden states, and stack them (`stack_dialogues`)."""
     return stack_dialogues([readings.dialogue(row) for row in rows])
 
 
 def stack_dialogues(dialogues: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Stack dialogues: ids int64 [B, n], features [B, n, D], text positions, and positions that predict the answer."""
+    """Stack dialogues, padded with zeros at the end.
+
+    Returns:
+        Token ids, int64 [B, n]; features [B, n, D]; positions before the last token of a text, bool [B, n]; and
+        positions that predict a token of the answer, bool [B, n].
+    """
     ids, features = pad_and_stack([d.ids for d in dialogues]), pad_and_stack([d.features for d in dialogues])
     text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool, device=ids.device)
     for b, dialogue in enumerate(dialogues):
@@ -220,7 +228,7 @@ def pad_and_stack(sequences: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the drafter and write it to `options.out`; return its figures, and further facts for its card."""
+    """Train the draft model, write it to `options.out`, and return its figures and facts for the model card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.lm_head.device)
@@ -235,7 +243,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
-    report(f"chat-drafter: its vocabulary has {facts['covered']:.1%} of the target's tokens")
+    report(f"chat-drafter: the draft vocabulary covers {facts['covered']:.1%} of the target's tokens")
     losses = draft_model_losses(options.loss)
     table, own_texts = teacher.lm_head[vocab], None
     if options.made in (DRAFTER, MIX):
@@ -276,12 +284,15 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
 
 
 def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
-    """Return an untrained drafter."""
+    """Return an untrained drafter on the teacher's device."""
     return DrafterInTraining(config, teacher.embedding, teacher.lm_head, seed).to(teacher.lm_head.device)
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
-    """Write a drafter's folder, without tokenizer and embedding rows if its target always provides them."""
+    """Write a drafter's folder; if its target is in the model index, without tokenizer and token embeddings.
+
+    These come from the target when the drafter is loaded.
+    """
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:
         entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.lm_head.shape[1]}
@@ -298,12 +309,12 @@ def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary
 
 
 def interpolate_weights(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Interpolate two models of the same shape: each weight is (1 − share) · weights + share · before."""
+    """Return the interpolated weights of two models of the same shape: (1 − share) · weights + share · before."""
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
 def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
-    """Load the drafter to continue from.
+    """Load the finished drafter in a folder, from which the training starts.
 
     Raises:
         ParameterError: this recipe did not train the drafter for this target.
@@ -323,10 +334,10 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
 
 
 def check_folders_differ(begin: Path | None, out: Path) -> None:
-    """Raise an error if a run would overwrite the model from which it starts, because a resumed run needs it again.
+    """Raise an error if a run would overwrite the model from which it starts, because a resumed run needs this model.
 
     Raises:
-        ParameterError: both folders are the same.
+        ParameterError: `begin` and `out` are the same folder.
     """
     if begin is not None and begin.resolve() == out.resolve():
         raise ParameterError(
@@ -341,7 +352,10 @@ target's most probable tokens [N]."""
 
 @torch.inference_mode()
 def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> AnswerBatches:
-    """Return batches of stored answers, with the target's most probable token of its full vocabulary per position."""
+    """Return batches of the stored answers `rows`, each with the target's most probable token at every answer position.
+
+    The target's tokens are from its full vocabulary, not only from the draft vocabulary.
+    """
     batches, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
         chunk = order[start : start + size]
@@ -352,7 +366,7 @@ def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], s
 
 @torch.inference_mode()
 def agreement(drafter: DrafterInTraining, draft_vocabulary: Tensor, batches: AnswerBatches) -> float:
-    """Return the share of positions at which drafter and target have the same most probable token."""
+    """Return the share of answer positions at which drafter and target have the same most probable token."""
     table, matches, total = drafter.lm_head_rows(draft_vocabulary), 0, 0
     for _, (ids, answer, target_tokens) in batches:
         with half_precision():

@@ -63,7 +63,7 @@ class ChatEvaluateOptions:
 
 
 def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
-    """Measure each drafter greedily, and write `evaluation.json` and the card in its folder; return the figures.
+    """Measure each drafter with greedy decoding, write `evaluation.json` and its model card, and return the figures.
 
     Raises:
         ParameterError: there are no held-out prompts or no drafters.
@@ -110,20 +110,20 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
 
 
 def folders_of(target: str) -> dict[str, str]:
-    """Return the folder names of a target's drafters by the need that methods declare: "drafter", or a head's kind."""
+    """Return the folder names of a target's drafters by kind: "drafter" (a draft model), or a kind of head."""
     heads = [kind for kind, head in registry.heads().items() if head.recipe in RECIPES]
     return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
 
 
 def evaluation_settings(kind: str) -> list[Setting]:
-    """Return the settings with which drafters of a kind are measured: those that its methods declare, or a default."""
+    """Return the settings that measure drafters of a kind: those that methods declare, else the first method alone."""
     methods = [method for method in registry.methods() if kind in method.needs]
     settings = [setting for method in methods for setting in method.suites.get(SUITE, ())]
     return settings or [Setting("draft", method=method.name) for method in methods[:1]]
 
 
 def with_chain_drafts(models: Models) -> Models:
-    """Return the same models, with heads whose static tree has only the most probable token of each head."""
+    """Return the same models, but each head with a static tree drafts only its most probable token per position."""
     heads = {
         kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
         if (ranked := info.config.get(RANKED))
@@ -134,7 +134,7 @@ def with_chain_drafts(models: Models) -> Models:
 
 
 def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield (group, tokens) of the first held-out prompts of each group, ordered by their numbers."""
+    """Yield (group, token ids) of the first `each` held-out prompts of each group, ordered by prompt number."""
     count: dict[str, int] = {}
     for line in sorted((line for line in read_answers(path) if is_held_out(line["n"])), key=lambda line: line["n"]):
         if count.setdefault(line["group"], 0) < each:
@@ -145,7 +145,7 @@ def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int
 def measure_drafter(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
-    """Return τ over all rounds and by group, and the numbers of rounds that tested and accepted each depth."""
+    """Return τ over all rounds and by group of prompts, and by depth the number of rounds that tested and accepted."""
     configured = registry.get(method).with_params(**params)
     groups: dict[str, list[Trace]] = {}
     for group, ids in prompts:

@@ -1,7 +1,8 @@
 """Fusion of a target's hidden states from several layers: input scales, initialisation, and scaled training.
 
 The hidden states are not normalised, and their sizes differ widely: 3 to 25 on average, with single values up to 300.
-No learning rate suits such inputs, so their weights are trained as if the inputs had size 1.
+No learning rate suits such inputs, so the fusion's weights are trained as if the inputs had size 1. Shapes: T captured
+layers of D values each are concatenated to T · D values per position.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RIDGE = 1e-3
 
 
 def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
-    """Return the layers that are fused; the readings must have captured them.
+    """Return the target's layers whose hidden states are fused, by the options or by default.
 
     Raises:
         ParameterError: the target has too few layers.
@@ -39,7 +40,7 @@ def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
 
 
 def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
-    """Return the layers that are fused, after a check that the readings have their hidden states.
+    """Return the target's layers whose hidden states are fused, after a check that the readings contain them.
 
     Raises:
         ParameterError: the readings lack the hidden states of one of these layers.
@@ -57,17 +58,17 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
 def load_fusion_batch(
     setup: TrainingSetup, rows: list[int], capture_layers: tuple[int, ...]
 ) -> Float[Tensor, "B n TD"]:
-    """Return the target's hidden states that are fused, for several dialogues, padded to one length."""
+    """Return the inputs of the fusion for several dialogues, padded to one length; see `load_fusion_input`."""
     return pad_and_stack([load_fusion_input(setup, row, capture_layers) for row in rows])
 
 
 def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int, ...]) -> Float[Tensor, "n TD"]:
-    """Return the target's hidden states that are fused, for one dialogue."""
+    """Return the inputs of the fusion for one dialogue: the hidden states of T captured layers, concatenated."""
     return torch.cat([setup.readings.hidden_states(f"tap-{tap}", row) for tap in capture_layers], -1).float()
 
 
 def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Float[Tensor, " TD"]:
-    """Return the size of each fused value (root mean square over some texts), rounded to a power of 2.
+    """Return the size of each of the fusion's T · D inputs (root mean square over some texts), rounded to a power of 2.
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
@@ -84,12 +85,12 @@ def fit_fusion(
     scales: Float[Tensor, " TD"],
     regression_target: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "D TD"]:
-    """Return the fusion that best predicts a function of the target's features, by ridge regression.
+    """Return the fusion matrix that best predicts a function of the target's features, by ridge regression.
 
     Args:
         setup: training setup with the texts.
-        capture_layers: the layers that are fused.
-        scales: sizes by which the inputs are divided.
+        capture_layers: the target's layers whose hidden states are fused.
+        scales: sizes by which the inputs of the fusion are divided.
         regression_target: function of the target's features [n, D] that returns the output that the fusion should have
             at these positions.
     """
@@ -109,10 +110,10 @@ def fit_fusion(
 
 
 def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
-    """Make a layer train as if its inputs were divided by their sizes; saved weights apply to undivided inputs.
+    """Make a layer train as if its inputs were divided by `scales`, while its saved weights apply to undivided inputs.
 
-    Dividing the inputs or the weights gives the same outputs. Sizes are powers of 2, so that saving and loading changes
-    no weight.
+    Dividing the inputs or the weights by the sizes gives the same outputs. Sizes are powers of 2, so that saving and
+    loading changes no weight.
     """
 
     def scale_inputs(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

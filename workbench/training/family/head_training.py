@@ -38,7 +38,7 @@ class TrainingSetup:
     """Training setup: target, data and options.
 
     Attributes:
-        options: options of the kind, its module's `Options`.
+        options: options of the kind of head, from the class `Options` of its training module.
         teacher: parts of the target that the training uses.
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].
@@ -57,12 +57,12 @@ class TrainingSetup:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the training, which is that of the teacher."""
+        """Return the device of the training, on which the teacher's weights are."""
         return self.teacher.lm_head.device
 
     @cached_property
     def lm_head_rows(self) -> Float[Tensor, "W D"]:
-        """Return the rows of the target's LM head for the reduced vocabulary."""
+        """Return the rows of the target's LM head for the tokens of the draft vocabulary."""
         return self.teacher.lm_head[self.draft_vocabulary]
 
     def target_tokens(self, row: int) -> Int[Tensor, " n"]:
@@ -82,7 +82,7 @@ class TrainingSetup:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
-        """Return the configuration entries that all heads have in addition to their sizes and tokens."""
+        """Return the `config.json` entries of every trained head: target weights, number of parameters and loss."""
         return {
             WEIGHTS: self.teacher.weights,
             "parameters": count_parameters(net),
@@ -90,7 +90,7 @@ class TrainingSetup:
         }
 
     def losses(self, step_losses: StepLosses) -> Callable[[Step], StepLoss]:
-        """Return the function that computes the loss of a step on a batch of readings."""
+        """Return the function that computes the loss of a training step on the step's batch of readings."""
         options = self.options
         rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
@@ -101,7 +101,7 @@ class TrainingSetup:
         return loss
 
     def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
-        """Return a function of a step's number that computes loss and gradients, and returns tokens and losses."""
+        """Return a function (number of a step) → (tokens read, losses by name), which also computes the gradients."""
         loss, seed = self.losses(step_losses), self.options.seed
         return lambda number: propagate(loss(Step(number, 0.5, step_generator(seed, number))))
 
@@ -113,14 +113,16 @@ class TrainingSetup:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train, and write the heads at each checkpoint; the learning curve consists of the first measured figure.
+        """Train the net, and write its files at each checkpoint; return the figures and the learning curve.
+
+        The learning curve consists of the first figure that `measure` returns.
 
         Args:
             net: the net to train.
-            step_losses: see `StepLosses`.
+            step_losses: function that computes the losses of a step (`StepLosses`).
             measure: function that returns figures on held-out answers, by name.
             on_progress: function that is called before each step with the finished share of the run.
-            facts: further entries of the configuration.
+            facts: further entries of the head's `config.json`.
         """
         options, facts = self.options, self.facts(net.to(self.device)) | facts
         loss, curve = self.losses(step_losses), Curve.of(options)
@@ -144,17 +146,17 @@ class TrainingSetup:
 
 
 def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:
-    """Return the configuration entry of the reduced vocabulary; empty if it is the whole vocabulary."""
+    """Return the `config.json` entry with the tokens of the draft vocabulary; empty if it is the whole vocabulary."""
     return {KEY: draft_vocabulary.tolist()} if len(draft_vocabulary) < len(teacher.lm_head) else {}
 
 
 def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
-    """Return which positions are in an answer and have at least `steps` later answer positions."""
+    """Return a mask of the answer positions that have at least `steps` later answer positions."""
     return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
 def shift_left(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
-    """Return the values `steps` positions later; zeros after the end, where no position has a loss."""
+    """Return the stream moved left by `steps` positions, filled with zeros at the end, where no position has a loss."""
     shifted = stream.roll(-steps, 1)
     shifted[:, stream.shape[1] - steps :] = 0
     return shifted
@@ -167,12 +169,12 @@ def sum_losses(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
 
 
 def sample_indices(n: int, limit: int, generator: torch.Generator) -> Int[Tensor, " m"]:
-    """Sample at most `limit` of the indices below n."""
+    """Return a random choice of `limit` different indices below n, or all of these indices if there are fewer."""
     return torch.randperm(n, generator=generator)[:limit]
 
 
 def build_seeded(seed: int, make: Callable[[], _Net]) -> _Net:
-    """Return a net whose initial weights depend on the seed alone."""
+    """Return the net that `make` builds, with initial weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

@@ -1,8 +1,8 @@
 """The recipe `chat-heads`: heads for a chat model, trained on the target's stored hidden states over its own answers.
 
-Each kind's training is a module of this package. All but two kinds use the target's LM head over a reduced
-vocabulary, in drafting and in training: S2D's draft model has its own token rows, and EAGLE-3's layer may have its own
-LM head (option `head_learns`).
+The training module of each kind is `train.py` in its method's folder. All but two kinds use the target's LM head over a
+reduced vocabulary, in drafting and in training: S2D's draft model has its own token embeddings, and EAGLE-3's layer may
+have its own LM head (option `head_learns`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from workbench.training.loop import Report, RunResult
 
 
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train heads and write them to their folder; return their figures, and further facts for their card.
+    """Train the heads, write them to `options.folder`, and return their figures and facts for the model card.
 
     Args:
-        options: options of the kind: see `options_class`.
+        options: options of the kind of head, an instance of its `options_class`.
         report: function that receives progress lines.
 
     Raises:
@@ -79,10 +79,10 @@ def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleTy
 
 
 def check_loss(options: ChatHeadOptions) -> None:
-    """Check that a head can be trained with the given losses.
+    """Check that heads of the kind `options.method` can be trained with the losses of the options.
 
     Raises:
-        ParameterError: this kind has one fixed loss.
+        ParameterError: another loss is given for a kind with a fixed loss.
     """
     if options.fixed_loss and options.loss:
         raise ParameterError(
@@ -91,10 +91,10 @@ def check_loss(options: ChatHeadOptions) -> None:
 
 
 def check_begin(options: ChatHeadOptions) -> None:
-    """Check that a head can start from the given one, before hours are spent on its training data.
+    """Check that the training can start from the head in `options.begin`, before hours are spent on training data.
 
     Raises:
-        ParameterError: this kind cannot start from a finished layer; or `begin` contains no layer or one of another
+        ParameterError: this kind cannot start from a finished layer; or `begin` contains no layer or a layer of another
             kind, or is the output folder.
     """
     if options.begin is None:
@@ -118,7 +118,7 @@ def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[
     """Load the finished head from which training starts, and the tokens in its draft vocabulary.
 
     Raises:
-        ParameterError: the head cannot be read, or was trained for other weights.
+        ParameterError: the head cannot be read, or was trained for a target with other weights.
     """
     try:
         net, config = load_net(folder)

@@ -38,12 +38,12 @@ MAX_ANCHORS = 24
 
 @dataclass(frozen=True, slots=True)
 class ProbedTexts:
-    """Texts with probes after some positions of each.
+    """Batch of texts in which some positions are followed by probes (learned inputs).
 
     Attributes:
         ids: padded texts, int64 [B, n].
         at: position that each probe follows, int64 [B, P].
-        layout: layout of the P probes after c positions, the same for all texts.
+        layout: anchor, step and ensemble index of each of the P probes of a text; the same for all texts.
         mask: additive attention mask of the probes over text and probes, [B, 1, P, n + P].
         position_ids: positions of the probes in the sequence, int64 [B, P].
     """
@@ -81,10 +81,10 @@ def train_probes(
     """Train the probes; the target's weights do not change.
 
     Args:
-        setup: training setup.
+        setup: target, data and options.
         run_probes: function that runs the target on the probes.
-        loss_decay: weight of each probe's loss relative to the one before.
-        init_net: sets the initial weights of a new net.
+        loss_decay: weight of the loss of each probe relative to the probe before it.
+        init_net: function (net, target) that sets the initial weights of a new net.
     """
     options, teacher = setup.options, setup.teacher
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
@@ -112,7 +112,7 @@ def train_probes(
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnchors:
-    """Positions of texts that are followed by probes; every text has the same number of them.
+    """Positions of texts that are followed by probes, equally many in every text.
 
     Attributes:
         at: the positions, int64 [B, c].
@@ -124,7 +124,7 @@ class ProbeAnchors:
 
 
 def sample_anchors(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> ProbeAnchors:
-    """Sample at most n positions of each text after which there is an answer token for a probe to predict."""
+    """Sample at most `n` positions of each text after which a probe has a token of the answer to predict."""
     mask = answer_continues(answer, 1)
     candidates = [row.nonzero().flatten() for row in mask]
     n_cuts = max(1, min(n, max(map(len, candidates))))
@@ -144,16 +144,16 @@ def guesses(
     features: Float[Tensor, "B n D"],
     anchors: ProbeAnchors,
 ) -> Iterator[tuple[Float[Tensor, "N v D"], Float[Tensor, "N D"]]]:
-    """Yield for each draft level the LM head's inputs at the probes, and the features of the true text there.
+    """Yield for each draft level the LM head's inputs at the probes, and the true text's features at these positions.
 
-    Probe j (from 1) after position s has position s + j, like the true token there. The label is the target's
+    Probe j (from 1) after position s has position s + j, like the true token at s + j. The label is the target's
     prediction from the feature at s + j of the true text.
 
     Args:
         net: net that computes the probes.
         model: the target, with frozen weights.
         run_probes: function that runs the target on the probes.
-        ids: padded texts.
+        ids: token ids of the padded texts.
         features: the target's features.
         anchors: positions that are followed by probes.
     """

@@ -1,4 +1,4 @@
-"""Training of parallel heads: one prediction per draft level; the tree follows from their accuracies."""
+"""Training of parallel heads, one per draft level; the draft tree is chosen by the accuracies of the heads."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def train_levels(
     """Train heads on the target's distributions, level by level.
 
     Args:
-        setup: training setup.
-        net: the heads.
-        levels: number of levels.
-        predict: function that computes the predictions.
-        label: name of a level's loss, before its number.
+        setup: target, data and options.
+        net: net with all heads.
+        levels: number of draft levels.
+        predict: function that computes the heads' predictions on a batch.
+        label: name of a level's loss without the level's number.
         weights: function that returns the weight of a level's loss, by the level's index from 0.
     """
     options, teacher, loss = setup.options, setup.teacher, WeightedLoss.parse(setup.options.loss)
@@ -80,8 +80,8 @@ def measure_ranks(
     Args:
         setup: training setup with the held-out answers.
         levels: number of levels, K.
-        predict: returns for each level the logits over the draft vocabulary and the right tokens, given the indices
-            of readings and a random generator.
+        predict: function (indices of readings, random generator) → for each level the logits over the draft vocabulary,
+            [N, W], and the right tokens, [N].
     """
     hits = torch.zeros(levels, RANKS, device=setup.device)
     total, generator = hits.new_zeros(levels), torch.Generator().manual_seed(0)

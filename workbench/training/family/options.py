@@ -1,7 +1,7 @@
 """Options for training heads: options of all kinds, and each kind's own options from `train.py` in its method's folder.
 
-That module (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the kind's own options and
-defaults. So a new head declares its options in its own folder, and no list here is extended.
+The file `train.py` (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the kind's own
+options and defaults. So a new head declares its options in its own folder, and no list here is extended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workbench.training.loop import LoopOptions
 from workbench.training.options import docs_of, types_of
 
 DEFAULT_KIND = FeatureNet.kind
-"""Kind whose training module is also used for kinds without their own."""
+"""Kind whose training module also trains the kinds that have no training module."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ChatHeadOptions(CommonHeadOptions):
         begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.
-        everywhere: Train on the prompts' tokens, too. The target did not generate them, but its distributions there
+        everywhere: Train on the prompts' tokens, too. The target did not generate these, but its distributions there
             need no extra computation. This helps runs with little time or few answers.
         device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
@@ -71,10 +71,10 @@ class ChatHeadOptions(CommonHeadOptions):
     starts_from_eagle: ClassVar[bool] = False
     """Whether a head of this kind can start from a finished EAGLE layer."""
     fixed_loss: ClassVar[str] = ""
-    """The only loss of this kind; "": `loss` decides."""
+    """The only loss with which this kind can be trained; "": the option `loss` gives the loss."""
     depth_shares: ClassVar[Mapping[str, int]] = {}
-    """Options with the number of a layer, each with the divisor of the target's depth that gives its value in the
-    recipe for any target."""
+    """Options that are numbers of layers, by name: the divisor of the target's number of layers that gives the option's
+    value in the recipe for any target."""
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers
@@ -85,11 +85,11 @@ class ChatHeadOptions(CommonHeadOptions):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the finished heads, named after target and method: no two methods share a folder."""
+        """Return the folder of the finished heads, which is named after target and method."""
         return self.out / f"{short_name(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:
-        """Return a list with the method's checkpoint; it is empty if no checkpoints are requested."""
+        """Return a list with the path of the method's checkpoint; the list is empty if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
@@ -122,7 +122,7 @@ class LayerOptions(ChatHeadOptions):
 
 
 def find_kind_module(kind: str) -> ModuleType | None:
-    """Return the training module of exactly this kind of head; None if there is none."""
+    """Return the module `train` in the folder of this kind of head; None if the folder has no such module."""
     folder = f"{methods.__name__}.{kind.replace('-', '_')}"
     if not importlib.util.find_spec(folder) or not importlib.util.find_spec(f"{folder}.train"):
         return None
@@ -130,19 +130,24 @@ def find_kind_module(kind: str) -> ModuleType | None:
 
 
 def get_training_module(kind: str) -> ModuleType:
-    """Return the training module for a kind of head, EAGLE's for kinds without one."""
+    """Return the training module for a kind of head; a kind without a module of its own uses EAGLE's."""
     return find_kind_module(kind) or importlib.import_module(f"{methods.__name__}.{DEFAULT_KIND}.train")
 
 
 def options_class(kind: str, default: type | None = None) -> Any:
-    """Return the options class of a kind; for kinds without a module `default`, or EAGLE's options."""
+    """Return the options class of a kind of head.
+
+    Args:
+        kind: kind of the head.
+        default: options class for a kind without a training module of its own; None: EAGLE's options.
+    """
     if default is not None and find_kind_module(kind) is None:
         return default
     return get_training_module(kind).Options
 
 
 def own_options(cls: type) -> list[str]:
-    """Return the names of the options that a kind has in addition to those of all heads with a decoder layer."""
+    """Return the names of the options that the class of a kind has in addition to `LayerOptions`."""
     shared = {field.name for field in dataclasses.fields(LayerOptions)}
     return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
 
@@ -153,7 +158,7 @@ def chat_head_kinds() -> list[str]:
 
 
 def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
-    """Return the options class of the recipe `chat-heads` for the given values: that of their `method`.
+    """Return the options class of the kind of head that `values["method"]` names, for the recipe `chat-heads`.
 
     Raises:
         UnknownNameError: the kind of head does not exist.
@@ -170,9 +175,9 @@ def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
 
 
 def combine_options(base: type, classes: Mapping[str, type]) -> type:
-    """Return a dataclass with the options of `base` and of several kinds.
+    """Return a dataclass with the options of `base` and of several kinds of heads.
 
-    The text of an option that only some kinds have names them, with their defaults if these differ.
+    If only some kinds have an option, its description lists these kinds, and their defaults if the defaults differ.
     """
     types, texts, defaults = dict[str, Any](), dict[str, str](), dict[str, dict[str, Any]]()
     shared = {field.name for field in dataclasses.fields(base)}

@@ -1,6 +1,6 @@
 """One command for a head: answers of the target, their hidden states, training, evaluation and model card.
 
-Each part continues where it was stopped, so after an interruption the same command finishes the run.
+Each part continues where it was stopped. After an interruption, the same command finishes the run.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     if options.resume:
         check_same_settings(head_options)
     earlier_figures = load_start_figures(head_options.begin)
-    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
+    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of answers")
     shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     answers_options = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
         longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **shared,
     )  # fmt: skip
     write_answers(answers_options, report)
-    report(f"{kind}: 2 of 4, hidden states over its answers")
+    report(f"{kind}: 2 of 4, the target's hidden states over its answers")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
     read_options = ReadingsOptions(
         options.target, work / "answers", head_options.readings, taps, ALL_TOKENS, longest, **shared
@@ -169,20 +169,20 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     figures = finish(
         result, settled.folder, {"options": changed_options(settled), **recipe, **facts, **earlier_figures}
     )
-    report(f"{kind}: 4 of 4, drafting for held-out prompts")
+    report(f"{kind}: 4 of 4, evaluation by drafting for held-out prompts")
     evaluate_options = ChatEvaluateOptions(
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **shared
     )
     evaluate_drafters(evaluate_options, report)
     command = draft_command(options.target, kind, settled.folder)
-    report(f"{kind}: done, in {settled.folder}: see its README.md. To draft with it: {command}")
+    report(f"{kind}: done. The head and its README.md are in {settled.folder}. To draft with the head: {command}")
     return figures
 
 
 def draft_command(target: str, kind: str, folder: Path) -> str:
     """Return the command that drafts with a finished head, from any working folder.
 
-    Heads in the workbench's own folder are found by their target; others need their path.
+    Heads in the workbench's own folder are found by the name of their target; for other heads the command has a path.
     """
     path = folder.resolve()
     is_bundled = path.parent == bundled_folder().resolve()
@@ -205,7 +205,7 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, target_heads: int) -> int:
-    """Return the target's number of attention heads, or the next lower number that gives heads of an even size.
+    """Return the number of attention heads for a layer: the target's, or the next lower number that gives an even size.
 
     Raises:
         ParameterError: no number of heads divides the width.
@@ -217,7 +217,10 @@ def _heads(width: int, target_heads: int) -> int:
 
 
 def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
-    """Return the options for training a kind of head: those of the same names, and layers by the target's depth."""
+    """Return the training options of a kind of head.
+
+    Options with the same name in the pipeline are copied; numbers of layers are shares of the target's depth `layers`.
+    """
     cls = options_class(kind)
     shared = {field.name for field in dataclasses.fields(cls)} & vars(options).keys() - {"out", "resume", "ffn"}
     values = {name: getattr(options, name) for name in shared if name != "loss" or options.loss}
@@ -226,7 +229,7 @@ def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
 
 
 def pipeline_options(kind: str) -> type:
-    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
+    """Return the options class of the recipe of a kind of head: `PipelineOptions` and the kind's own options."""
     cls = options_class(kind)
     types, docs, base = types_of(cls), docs_of(cls), vars(ChatHeadOptions())
     own = [name for name in own_options(cls) if name not in cls.depth_shares]

@@ -48,7 +48,7 @@ class ReadingsOptions:
         out: Output folder for the stored hidden states (readings).
         taps: Layers whose output is stored besides the last hidden states, counted from 1.
         tokens: Stop after this number of tokens, prompts included.
-        longest: Skip answers that are longer than this together with their prompt, in tokens.
+        longest: Skip an answer if the prompt and the answer together have more tokens than this.
         dtype: Number format of the target; "auto": the fastest on this machine.
         threads: Number of CPU threads.
         device: Device of the target: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
@@ -87,7 +87,7 @@ class Readings:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the values of `COLUMNS` for each answer, int64 [n, 5]."""
+        """Return a table with a row for each answer and the columns `COLUMNS`, int64 [n, 5]."""
         path = self.folder / "rows.bin"
         values = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
         return values[: len(values) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
@@ -98,18 +98,18 @@ class Readings:
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
     def split_indices(self, held_out: bool) -> list[int]:
-        """Return the indices of the held-out readings, or of those to train on."""
+        """Return the indices of the held-out readings, or of the training readings."""
         return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held_out(n) == held_out]
 
     def dialogue(self, row: int) -> Dialogue:
-        """Return a prompt with its answer and the features at each of its tokens."""
+        """Return a prompt with its answer, and the target's features at each of their tokens."""
         ids, n_prompt = self.text(row)
         if self.include_prompts and not is_held_out(int(self.rows[row, 0])):
             n_prompt = 1
         return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.hidden_states("features", row))
 
     def text(self, row: int) -> tuple[np.ndarray, int]:
-        """Return the tokens of a prompt with its answer, int64, and the number of the prompt's tokens."""
+        """Return the token ids of a prompt with its answer, int64, and the number of the prompt's tokens."""
         _, start, n_prompt, length, _ = (int(x) for x in self.rows[row])
         return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
@@ -210,7 +210,7 @@ def compute_hidden_states(
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return a target's final norm, whose output its LM head reads; heads' own norms are initialised with it.
+    """Return a target's final norm, whose output the LM head reads; the norms of new heads get the norm's weights.
 
     Raises:
         ParameterError: the norm is not Llama's RMSNorm.
@@ -226,7 +226,7 @@ def last_norm(model: Any) -> nn.Module:
 
 
 def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
-    """Return the existing readings, if there are any, after a check that their settings are the same."""
+    """Return the readings in a folder, which may be empty, after a check that existing ones have the same settings."""
     path = folder / "readings.json"
     old_facts = json.loads(path.read_text()) if path.exists() else facts
     if not fingerprints_differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
@@ -244,7 +244,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Return a function from a step's number to its batch: indices of readings of similar length.
+    """Return a function (number of a step) → the step's batch: indices of readings of similar length.
 
     The order is new in each epoch. A batch depends on the step's number alone, so that a resumed run continues
     correctly.

@@ -1,4 +1,4 @@
-"""A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
+"""A draft model without token embeddings of its own: it projects the rows of the target's embedding and LM head.
 
 In a small model with a large vocabulary, nine tenths of the weights are token embeddings, and a million answer tokens
 train few of them. The target's rows already encode the tokens' meaning. So only projections are trained: the input x =
@@ -21,7 +21,7 @@ from workbench.training.models import build_model
 
 
 class DrafterInTraining(nn.Module):
-    """A drafter during training.
+    """A draft model in training: a decoder with projections to and from the target's token embeddings.
 
     Args:
         config: configuration of the decoder; its embedding and LM head are not created.
@@ -48,16 +48,16 @@ class DrafterInTraining(nn.Module):
             nn.init.orthogonal_(self.leave.weight)
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
-        """Return the hidden states before the LM head; `more` has further arguments of the decoder: a cache, a mask."""
+        """Return the hidden states before the LM head; `more` are further arguments of the decoder, such as a cache."""
         embeds = self.enter(nn.functional.embedding(ids, self._target_rows[0]))
         return self.model(inputs_embeds=embeds, **{"use_cache": False} | more)[0]
 
     def lm_head_rows(self, draft_vocabulary: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
-        """Return the LM head's rows of some tokens."""
+        """Return the rows of the drafter's LM head for the tokens of `draft_vocabulary`."""
         return self.leave(self._target_rows[1][draft_vocabulary])
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights under their names in the model's folder."""
+        """Return the drafter's weights by their names in the saved files."""
         inner = {f"model.{name}": weight for name, weight in self.model.state_dict().items() if "embed" not in name}
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 

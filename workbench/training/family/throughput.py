@@ -65,7 +65,12 @@ def throughput_options() -> type:
 
 
 def _with_timing(options: Any, method: str = "") -> type:
-    """Return a dataclass with these options and the recipe's own ones, for the kind `method` if it is given."""
+    """Return a dataclass with the options of `options` and the options of the throughput recipe.
+
+    Args:
+        options: options class of a kind of head.
+        method: default kind of head; empty: the kind of `options`.
+    """
     fields = {
         "method": (str, method or options.method),
         "target": (str, "text-target"),
@@ -128,7 +133,7 @@ class TimedSetup(TrainingSetup):
 
 
 def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
-    """Time a head's training; return the figures.
+    """Time the training steps of a head; return the throughput figures.
 
     Raises:
         ParameterError: heads of this kind have their own training loop; see also `train_chat_heads`.

@@ -32,17 +32,21 @@ from workbench.training.heads.features import Dialogue
 USES_PER_TEXT = 4
 """Number of times that each text from the drafter is used before new texts are generated."""
 ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter", "mix")
-"""Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
-each batch is from the target and half from the drafter."""
+"""Sources of training answers: all stored answers; only the target's; those of the training text; answers that the
+drafter generates; a mix, in which half of each batch comes from the target and half from the drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
 """Function from a step's number to its dialogues, and the number of dialogues at the end that the drafter generated."""
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
-    """Return the readings with answers of this kind; for the drafter's own texts, all readings, for their prompts.
+    """Return the indices of the training readings whose answers come from a source of training texts.
+
+    Args:
+        readings: the stored hidden states.
+        source: one of `SOURCES`; if the drafter generates the texts, readings are selected for their prompts.
 
     Raises:
-        ParameterError: `source` is not a kind of text, or there is no answer of this kind.
+        ParameterError: the source does not exist, or no answer comes from it.
     """
     if source not in SOURCES:
         raise ParameterError(
@@ -83,7 +87,7 @@ class OwnTexts:
     seed: int
 
     def write(self, epoch: int, n: int) -> list[Dialogue]:
-        """Generate n texts, each no longer than the target's answer to its prompt; `epoch` counts the calls."""
+        """Generate `n` texts, each at most as long as the target's answer to its prompt; `epoch` counts the calls."""
         rng = np.random.default_rng((self.seed, epoch))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, limits = list[list[int]](), list[int]()
@@ -114,11 +118,11 @@ def sample_continuations(
     """Return prompts with continuations sampled from a drafter at temperature 1, as one batch.
 
     Args:
-        drafter: the drafter.
+        drafter: drafter that generates the texts.
         draft_vocabulary: draft vocabulary of the drafter.
-        prompts: token ids.
+        prompts: token ids of each prompt.
         limits: length limit of each continuation, in tokens.
-        end_tokens: tokens that end a text; they are part of it.
+        end_tokens: tokens that end a text, and are part of it.
         uniforms: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
             distribution exceeds `uniforms[:, i]`.
     """
@@ -165,9 +169,9 @@ def make_next_batch(
 
     Args:
         readings: readings of the answers of the target and of the training text.
-        source: one of `SOURCES`.
-        size: texts per step.
-        seed: seed of their order.
+        source: source of the texts, one of `SOURCES`.
+        size: number of texts per step.
+        seed: seed of the order of the texts.
         regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.
 

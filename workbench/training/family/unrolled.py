@@ -1,8 +1,8 @@
 """Training on the target's distributions in multi-step drafts, as in real drafting.
 
 Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
-the target's distribution of the same token. A layer that reads its own states is unrolled over them, with the true
-tokens as input.
+the target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
+inputs are its states of the step before, with the embeddings of the true tokens.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""Function (rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
+"""Function (indices of readings, features [B, n, D]) → the layer's input from the target at each position, float32
+[B, n, F]."""
 
 
 class Batch(NamedTuple):
     """Padded answers, with the data for drafts after their positions.
 
     Attributes:
-        rows: indices of the readings.
-        ids: token ids.
-        embeds: the target's input embeddings of the tokens.
-        features: the target's features at the tokens.
-        answer: positions whose feature predicts a token of the answer.
-        target_tokens: the target's most probable next token at each of these positions; −1 at others.
+        rows: indices of the readings, B numbers.
+        ids: token ids, int64 [B, n].
+        embeds: the target's input embeddings of the tokens, float [B, n, D].
+        features: the target's features at the tokens, float [B, n, D].
+        answer: positions whose feature predicts a token of the answer, bool [B, n].
+        target_tokens: the target's most probable next token at the positions of `answer`, −1 elsewhere, int64 [B, n].
     """
 
     rows: list[int]
@@ -55,13 +56,14 @@ class Batch(NamedTuple):
 
     @property
     def flat_index(self) -> Int[Tensor, "B n"]:
-        """Return the index of each position, counted through all answers."""
+        """Return the index of each position, counted from 0 through all answers of the batch."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""Function (answers, random generator; None: use all positions, for measuring) → for each draft step the states
-[N, D], and the indices [N] of the positions with the target's distribution for the same tokens."""
+"""Function (answers, random generator) → for each draft step the drafter's states [N, D], and the indices [N] of the
+positions at which the target's distribution is for the same tokens. Without a generator (None), all positions are used,
+for measuring."""
 
 
 def train_unrolled(
@@ -72,11 +74,11 @@ def train_unrolled(
     shares: list[float],
     **facts: Any,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer that reads its own states over one draft step per entry of `shares`.
+    """Train a layer that reads its own states, with as many draft steps as `shares` has entries.
 
     Args:
-        setup: training setup.
-        net: the layer.
+        setup: target, data and options.
+        net: layer to train.
         layer_input: function that returns the target's input to the layer.
         logits: function that computes logits over the draft vocabulary from the layer's states.
         shares: weight of each step's loss.
@@ -102,14 +104,15 @@ def train_drafts(
 ) -> tuple[RunResult, Curve]:
     """Train a drafter on drafts after the positions of answers.
 
-    A position counts if the target's most probable token is in the draft vocabulary. The loss is the mean over these
-    positions, so that their number does not change the effective learning rate.
+    A position counts if the target's most probable token is in the draft vocabulary. The loss is the mean over the
+    positions that count, so that the number of positions does not change the effective learning rate.
 
     Args:
-        setup: training setup.
-        net: the drafter.
-        drafts: yields the drafter's states, and the positions to compare them with.
-        logits: function that computes logits over the draft vocabulary from its states.
+        setup: target, data and options.
+        net: drafter to train.
+        drafts: function that yields for each draft step the drafter's states, and the positions whose target
+            distributions they should match.
+        logits: function that computes logits over the draft vocabulary from the drafter's states.
         shares: weight of each step's loss.
         on_progress: function that is called before each training step with the finished share of the run.
         facts: further entries of the configuration.
@@ -166,9 +169,11 @@ def unroll_steps(
     answer: Bool[Tensor, "B n"],
     n: int,
 ) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
-    """Yield for each draft step the states after all m = n − 1 pairs, and whether a token of an answer follows.
+    """Yield for each draft step the layer's states, and whether each state predicts a token of an answer.
 
-    The state of step i after the pair at s predicts the token at s + 2 + i, as the feature at s + 1 + i does.
+    There are m = n − 1 states per text. The input of step 0 at position s is a pair: the layer input at s, and the
+    embedding of the token at s + 1. The state of step i at s predicts the token at s + 2 + i, as the target's feature
+    at s + 1 + i does.
     """
     for step, state in enumerate(
         unroll(net, lambda step: shift_left(embeds, step + 1)[:, :-1], layer_inputs[:, :-1], n)

@@ -20,7 +20,7 @@ from workbench.trace.speedup import speedup
 from workbench.training.family.evaluate import evaluation_settings, read_held_out_prompts, with_chain_drafts
 
 TOKENS = 48
-"""Length limit of the answers."""
+"""Length limit of the answers, in tokens."""
 
 
 @dataclass
@@ -46,7 +46,10 @@ class OnPolicyEvaluator:
     _n_calls: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Return by curve: acceptance at each draft position, rounds, τ and speed-up; empty without prompts.
+        """Return figures by the names of their curves: acceptance at each draft position, rounds, τ and speed-up.
+
+        The result is empty if there are no held-out prompts.
+
 
         Drafts have one branch if the method supports that, so that each position is either accepted or not. Each prompt
         is decoded alone, by the method and by plain decoding in turn, so that other load on the machine slows both.
@@ -87,7 +90,7 @@ class OnPolicyEvaluator:
 
 
 def decode_greedily(models: Models, ids: list[int], method: ConfiguredMethod, tokens: int = TOKENS) -> list[Round]:
-    """Return the rounds of one greedy answer, decoded alone."""
+    """Return the rounds of a greedy answer to the prompt `ids`, decoded without other sequences in the batch."""
     engine = Engine(models, max_sequences=1)
     sequence = engine.submit(Request(ids, method, max_new_tokens=tokens))
     while sequence.status not in ENDED:

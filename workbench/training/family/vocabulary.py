@@ -18,7 +18,7 @@ IGNORE_INDEX = -100
 
 
 def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
-    """Return how often the target generated each token in these answers, int64 [V]."""
+    """Return how often each token occurs in the answers with the indices `rows`, int64 [V]."""
     counts = np.zeros(readings.facts["vocabulary"], np.int64)
     for row in rows:
         ids, n_prompt = readings.text(row)
@@ -27,12 +27,12 @@ def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
 
 
 def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
-    """Return the `size` most frequent tokens, in increasing order; of unused tokens, those with the lowest ids.
+    """Return the ids of the `size` most frequent tokens in increasing order; if they tie, the lowest ids come first.
 
     Args:
         counts: how often each token was generated, [V].
         size: number of tokens to keep.
-        always: tokens kept in any case: EOS.
+        always: tokens kept in any case, such as EOS.
 
     Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: counts from the drafter's calibration text.
 
@@ -49,7 +49,7 @@ def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] 
 
 
 def coverage(counts: np.ndarray, draft_vocabulary: Sequence[int]) -> float:
-    """Return the share of the target's tokens that can be drafted with this vocabulary."""
+    """Return the share of the counted tokens that are in the draft vocabulary."""
     return float(counts[list(draft_vocabulary)].sum() / max(counts.sum(), 1))
 
 
@@ -87,6 +87,6 @@ def select_draft_vocabulary(
 
 
 def index_in_vocab(draft_vocabulary: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
-    """Return the index of each token in the reduced vocabulary; `IGNORE_INDEX` for tokens that are not in it."""
+    """Return for each token of the full vocabulary its index in the draft vocabulary, or `IGNORE_INDEX`, int64 [V]."""
     index = torch.full((vocabulary,), IGNORE_INDEX, device=draft_vocabulary.device)
     return index.index_copy_(0, draft_vocabulary, torch.arange(len(draft_vocabulary), device=draft_vocabulary.device))

@@ -43,8 +43,8 @@ TASKS: dict[str, Task] = {
 def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield an endless stream of (task, document) for training.
 
-    A task's share is a share of the tokens, estimated by characters: the next task is the one furthest below its share.
-    Two stories in five have no request: they are text to continue.
+    The share of a task is a share of the tokens, estimated by characters: the next task is the one furthest below its
+    share. Two stories in five have no request before them: they are text to continue.
 
     Args:
         seed: Seed of the stream.

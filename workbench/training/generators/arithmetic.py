@@ -68,18 +68,18 @@ def multiplication_steps(a: int, b: int) -> str:
 
 
 def make_addition(rng: random.Random) -> Instance:
-    """Generate a sum of two two-digit numbers."""
+    """Generate a problem with its worked answer: a sum of two two-digit numbers."""
     a, b = rng.randint(10, 99), rng.randint(10, 99)
     return Instance("addition", rng.choice(_ADD).format(a=a, b=b), addition_steps(a, b), f"{a}+{b}")
 
 
 def make_subtraction(rng: random.Random) -> Instance:
-    """Generate a difference of two two-digit numbers."""
+    """Generate a problem with its worked answer: a difference of two two-digit numbers."""
     a, b = sorted((rng.randint(10, 99), rng.randint(10, 99)), reverse=True)
     return Instance("subtraction", rng.choice(_SUB).format(a=a, b=b), subtraction_steps(a, b), f"{a}-{b}")
 
 
 def make_multiplication(rng: random.Random) -> Instance:
-    """Generate a product of a two-digit number and a digit."""
+    """Generate a problem with its worked answer: a product of a two-digit number and a digit."""
     a, b = rng.randint(10, 99), rng.randint(2, 9)
     return Instance("multiplication", rng.choice(_MUL).format(a=a, b=b), multiplication_steps(a, b), f"{a}*{b}")

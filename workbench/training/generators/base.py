@@ -1,7 +1,7 @@
 """Generator tasks: seeded sources of (prompt, answer) pairs whose right answer is known.
 
-A hash of an instance's content, never its seed, assigns it to the *train* or *held-out* split, so the same problem is
-always in the same split.
+A hash of an instance's content assigns the instance to the *train* or *held-out* split, so the same problem is always
+in the same split, whatever the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Instance:
         task: Name of the instance's task.
         prompt: User message.
         answer: The one right answer (for stories: one good answer).
-        key: Text that identifies the problem; the split hashes it.
+        key: Text that identifies the problem; a hash of the text determines the split.
     """
 
     task: str
@@ -47,8 +47,8 @@ class Task:
     """A generator with its checker.
 
     Attributes:
-        name: Registry name.
-        make: Generates one instance from a random generator.
+        name: Registry name of the task.
+        make: Function that generates one instance from a random generator.
         check: Function that returns whether an output answers an instance; exact match unless the task is open-ended.
         share: Share of the generator tokens in the training mixture.
         goal: Desired exact-match rate; 0: none.
@@ -61,7 +61,7 @@ class Task:
     goal: float = 0.0
 
     def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
-        """Generate instances until one belongs to the requested split."""
+        """Generate instances until one belongs to the requested split, and return it."""
         while True:
             instance = self.make(rng)
             if instance.held_out == held_out:

@@ -78,7 +78,7 @@ def _write(name: str, v: str, description: str, body: str, argument: object, res
 
 
 def make_code(rng: random.Random) -> Instance:
-    """Generate a description of a function with its definition."""
+    """Generate a request to write a function, from its description, with the definition as the answer."""
     kind = rng.choice(["number", "list", "list", "text"])
     if kind == "number":
         template, description, body, function = rng.choice(_ON_NUMBER)
@@ -99,6 +99,6 @@ def make_code(rng: random.Random) -> Instance:
 
 
 def check_code(instance: Instance, output: str) -> bool:
-    """Return whether the definition is right, up to the comment with the example, which may use another argument."""
+    """Return whether an output has the right definition; the example after it is not compared, as arguments vary."""
     marker = "# Example:"
     return output.split(marker)[0].strip() == instance.answer.split(marker)[0].strip()

@@ -36,13 +36,13 @@ def make_passage(rng: random.Random) -> str:
 
 
 def make_copy(rng: random.Random) -> Instance:
-    """Generate a text that is to be repeated once."""
+    """Generate a request to repeat a text once, with the answer."""
     text = make_passage(rng)
     return Instance("copy", rng.choice(_COPY).format(text=text), text, text)
 
 
 def make_repeat(rng: random.Random) -> Instance:
-    """Generate a short text that is to be repeated twice or three times, once per line."""
+    """Generate a request to repeat a short text twice or three times, once per line, with the answer."""
     words = make_passage(rng).split()
     text = " ".join(words[: rng.randint(2, 7)])
     times = rng.choice([2, 3])
@@ -51,7 +51,7 @@ def make_repeat(rng: random.Random) -> Instance:
 
 
 def make_replace(rng: random.Random) -> Instance:
-    """Generate a passage in which one word is to be replaced everywhere."""
+    """Generate a request to replace a word everywhere in a passage, with the answer."""
     story = make_story(rng)
     start = rng.randrange(len(story.sentences) - 2)
     text = " ".join(story.sentences[start : start + 2])
@@ -69,7 +69,7 @@ def make_replace(rng: random.Random) -> Instance:
 
 
 def make_quote(rng: random.Random) -> Instance:
-    """Generate a passage of three sentences, one of which is to be quoted."""
+    """Generate a request to quote one of the three sentences of a passage, with the answer."""
     story = make_story(rng)
     plain = [s for s in story.sentences if s.count(".") == 1 and '"' not in s and "!" not in s]
     if len(plain) < 3:
@@ -82,7 +82,7 @@ def make_quote(rng: random.Random) -> Instance:
 
 
 def make_summary(rng: random.Random) -> Instance:
-    """Generate a story that is to be summarised by its opening, its problem and its ending."""
+    """Generate a request to summarise a story, with the answer: the sentences of opening, problem and ending."""
     story = make_story(rng)
     answer = " ".join(story.sentences[i] for i in story.key_slots)
     prompt = f"Summarize this story with three of its sentences:\n{story.text}"

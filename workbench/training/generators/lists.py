@@ -9,7 +9,7 @@ from workbench.training.generators.lexicon import SORT_WORDS
 
 
 def make_sort_words(rng: random.Random) -> Instance:
-    """Generate three to six words with different first letters, to be sorted."""
+    """Generate a request to sort three to six words with different first letters, with the answer."""
     count = rng.randint(3, 6)
     words: list[str] = []
     for word in rng.sample(SORT_WORDS, len(SORT_WORDS)):
@@ -25,7 +25,7 @@ def make_sort_words(rng: random.Random) -> Instance:
 
 
 def make_sort_numbers(rng: random.Random) -> Instance:
-    """Generate three to five different two-digit numbers, to be sorted."""
+    """Generate a request to sort three to five different two-digit numbers, with the answer."""
     numbers = rng.sample(range(10, 100), rng.randint(3, 5))
     backwards = rng.random() < 0.3
     order = "largest to smallest" if backwards else "smallest to largest"

@@ -40,7 +40,7 @@ def _plain(record: dict[str, str | int]) -> str:
 
 
 def make_json(rng: random.Random) -> Instance:
-    """Generate a record in words or lines that is to be written as JSON, or the reverse."""
+    """Generate a request to write a record, given in words or lines, as JSON, or the reverse, with the answer."""
     record = make_record(rng)
     dumped, plain = json.dumps(record), _plain(record)
     kind = rng.choice(["write", "write", "write", "indent", "plain"])
@@ -54,7 +54,7 @@ def make_json(rng: random.Random) -> Instance:
 
 
 def make_extract(rng: random.Random) -> Instance:
-    """Generate a question for one field of a JSON record, or for a smaller record."""
+    """Generate a request to return one or two fields of a JSON record, with the answer."""
     record = make_record(rng)
     dumped = json.dumps(record)
     names = list(record)

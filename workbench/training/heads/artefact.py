@@ -28,12 +28,12 @@ def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch
     """Write `model.safetensors` and `config.json`; return the configuration.
 
     Args:
-        net: the net.
+        net: net of the head.
         out: folder, created if it is missing.
         target: name of the target for which the net drafts.
-        dtype: dtype of the floating-point weights on disk; int8: matrices as int8, all else as float16
+        dtype: dtype of the floating-point weights on disk; int8: matrices as int8, all other weights as float16
             (`workbench.models.int8_checkpoint`).
-        facts: further entries of the configuration.
+        facts: further entries of `config.json`.
     """
     out.mkdir(parents=True, exist_ok=True)
     float_dtype = torch.float16 if dtype == torch.int8 else dtype
@@ -69,7 +69,7 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         out: an empty folder, or one that does not exist yet.
 
     Returns:
-        {"before", "after": bytes of the weights, "error": norm of the weights' error relative to their norm}.
+        "before" and "after": bytes of the weights; "error": norm of the weights' change / norm of the weights.
 
     Raises:
         ModelError: the folder cannot be read, or has no weights to convert.

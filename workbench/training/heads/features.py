@@ -26,10 +26,10 @@ class Dialogue:
     """A prompt with the target's answer, and the target's hidden states over it.
 
     Attributes:
-        ids: tokens of prompt and answer.
+        ids: token ids of prompt and answer, int64 [n].
         n_prompt: number of tokens of the prompt.
-        features: input of the target's LM head at each token.
-        vision: input of the target's decoder at the image's tokens; None without an image.
+        features: input of the target's LM head at each token, float [n, D].
+        vision: input of the target's decoder at the N image tokens, float [N, D]; None without an image.
         start: position of the first image token.
     """
 
@@ -41,19 +41,19 @@ class Dialogue:
 
     @property
     def kind(self) -> tuple[int, int]:
-        """Return start and number of the vision tokens, which all dialogues of a batch must share."""
+        """Return (position of the first vision token, number of vision tokens); equal for all dialogues of a batch."""
         return (self.start, 0 if self.vision is None else len(self.vision))
 
 
 @dataclass(slots=True)
 class Batch:
-    """Dialogues of one kind, padded at the end.
+    """Batch of dialogues of one `Dialogue.kind`, padded at the end.
 
     Attributes:
         inputs: inputs of the drafter.
-        ids: tokens, [B, n].
-        features: [B, n, D].
-        answers: bool [B, n], positions whose feature predicts a token of the answer.
+        ids: token ids, int64 [B, n].
+        features: the target's features at the tokens, float [B, n, D].
+        answers: positions whose feature predicts a token of the answer, bool [B, n].
     """
 
     inputs: PromptFeatures
@@ -63,10 +63,10 @@ class Batch:
 
 
 def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[int, int] | None = None) -> Batch:
-    """Combine dialogues of one kind into a batch.
+    """Combine dialogues with the same `kind` into a batch.
 
     Args:
-        dialogues: dialogues of one kind.
+        dialogues: dialogues with the same `kind`.
         embed: the target's embedding.
         grid: rows and columns of an image's vision tokens; by default a square.
     """
@@ -94,7 +94,7 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
 
 
 def group_dialogues(dialogues: Iterable[Dialogue], size: int) -> list[list[Dialogue]]:
-    """Split dialogues, in their order, into groups of one kind with at most `size` dialogues each."""
+    """Split dialogues, in their order, into groups with the same `kind` and at most `size` dialogues each."""
     groups: list[list[Dialogue]] = []
     for dialogue in dialogues:
         if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == size:
@@ -108,13 +108,13 @@ class Features:
     """Dialogues, and batches of them in an endless random order.
 
     Attributes:
-        dialogues: all dialogues.
+        dialogues: list of all dialogues.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)
 
     def batches(self, rows: int, seed: int, with_images: bool) -> Iterator[list[Dialogue]]:
-        """Yield batches of dialogues of one kind and similar length, endlessly, with images or without.
+        """Yield endless batches of `rows` dialogues with the same `kind` and similar lengths, with or without images.
 
         Raises:
             ValueError: there are no dialogues with images, or none without.
@@ -165,7 +165,7 @@ def read_dialogues(
     """Run a frozen target on packed sequences; return one dialogue for each turn of each sequence.
 
     Args:
-        model: the target.
+        model: the frozen target.
         packed: sequences whose turns attend to the image and to themselves.
         images: images of the sequences, float32 [B, 3, 64, 64]; None if the sequences have none.
         reply: id of the token between a question and its answer.

@@ -21,10 +21,10 @@ class LossInputs:
     """The drafter's predictions and the true values, at N positions.
 
     Attributes:
-        guess: predicted features.
-        truth: the target's features.
-        draft_logits: the drafter's logits.
-        target_logits: the target's logits.
+        guess: features that the drafter predicts, float [N, D].
+        truth: the target's features, float [N, D].
+        draft_logits: the drafter's logits, float [N, V].
+        target_logits: the target's logits, float [N, V].
     """
 
     guess: Float[Tensor, "N D"]
@@ -34,27 +34,27 @@ class LossInputs:
 
 
 def smooth_l1(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the Huber distance of features, averaged over the width: the regression loss of EAGLE."""
+    """Return the Huber distance of predicted and true features, averaged over the width: EAGLE's regression loss."""
     return F.smooth_l1_loss(inputs.guess, inputs.truth, reduction="none").mean(-1)
 
 
 def mse(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the squared distance of features, averaged over the width."""
+    """Return the squared distance of predicted and true features, averaged over the width."""
     return (inputs.guess - inputs.truth).square().mean(-1)
 
 
 def cosine(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return one minus the cosine of the angle between features: the residual-stream alignment of M2R2."""
+    """Return one minus the cosine of the angle between predicted and true features: M2R2's residual alignment loss."""
     return 1 - F.cosine_similarity(inputs.guess, inputs.truth, dim=-1)
 
 
 def ce_soft(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the cross-entropy with the target's distribution: the forward KL plus the target's own entropy."""
+    """Return the cross-entropy of the drafter with the target's distribution: forward KL plus the target's entropy."""
     return -(inputs.target_logits.softmax(-1) * inputs.draft_logits.log_softmax(-1)).sum(-1)
 
 
 def ce_hard(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the cross-entropy with the target's most probable token."""
+    """Return the cross-entropy of the drafter's distribution with the target's most probable token as the label."""
     return F.cross_entropy(inputs.draft_logits, inputs.target_logits.argmax(-1), reduction="none")
 
 
@@ -86,7 +86,7 @@ def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 
 def tvd_plus_plus(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return total variation as a policy gradient with normalised rewards: its gradient, divided by σ.
+    """Return a loss whose gradient is a policy gradient of total variation with normalised rewards.
 
     The gradient of total variation is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the
     reward is replaced by its advantage (r − μ) / σ; μ and σ are mean and standard deviation over all positions, in
@@ -124,7 +124,7 @@ class WeightedLoss:
 
     @classmethod
     def parse(cls, text: str) -> WeightedLoss:
-        """Parse "name:weight+name:weight".
+        """Return the weighted sum of losses that a text such as "smooth_l1:1+ce_soft:0.1" describes.
 
         Raises:
             ValueError: a loss is unknown, or a weight is not a number.
@@ -138,11 +138,11 @@ class WeightedLoss:
     def __call__(
         self, inputs: LossInputs, shares: Sequence[float] | Tensor | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return the weighted mean over positions, and each loss's own mean.
+        """Return the weighted sum of the losses, averaged over positions, and the average of each loss by name.
 
         Args:
             inputs: predictions and true values.
-            shares: weight of each position [N]; equal by default.
+            shares: weight of each position in the average [N]; equal by default.
         """
         weight = inputs.guess.new_ones(len(inputs.guess)) if shares is None else torch.as_tensor(shares)
         weight = weight.to(inputs.guess) / weight.sum()

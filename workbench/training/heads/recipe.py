@@ -88,7 +88,7 @@ class VisionHeadOptions(HeadOptions):
         return share * curriculum(progress) if self.curriculum else share
 
     def methods(self) -> list[str]:
-        """Return the methods that are trained."""
+        """Return the names of the methods whose drafters this run trains."""
         return list(trainable()) if self.method == "all" else [self.method]
 
     def checkpoints(self) -> list[Path]:
@@ -114,7 +114,7 @@ def trainable() -> dict[str, Head]:
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
-    """Train the drafters and write them; return the figures of each."""
+    """Train the requested drafters and write them to folders in `options.out`; return their figures by method."""
     torch.set_num_threads(options.threads)
     target, processor = load_vision_model(options.target)
     train, held = prepare_dialogues(options, target, processor.tokenizer, report)
@@ -124,7 +124,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 
 
 def _options_for(method: str, options: VisionHeadOptions) -> Any:
-    """Return the options of one drafter: the given options, with its kind's defaults for all others."""
+    """Return the options for one drafter: changed options keep their values, all others get the kind's defaults."""
     cls = options_class(method, VisionHeadOptions)
     names = {field.name for field in dataclasses.fields(cls)}
     given = {
@@ -136,7 +136,7 @@ def _options_for(method: str, options: VisionHeadOptions) -> Any:
 
 
 def choose_vision_options(values: Mapping[str, Any]) -> type:
-    """Return the options class of the recipe for the given values: of their `method`, or of all methods together.
+    """Return the options class for the method that `values["method"]` names, or for all methods together.
 
     Raises:
         ValueError: `method` names no feature drafter.
@@ -180,7 +180,7 @@ def _train_one(
 def prepare_dialogues(
     options: VisionHeadOptions, target: Any, tokenizer: Any, report: Report
 ) -> tuple[Features, list[list[Dialogue]]]:
-    """Return the target's dialogues for training, and batches of dialogues about other scenes for evaluation."""
+    """Return the target's dialogues for training, and batches of dialogues about held-out scenes for evaluation."""
     paths = {part: options.features.with_stem(f"{options.features.stem}-{part}") for part in ("train", "held")}
     if not all(newer_than_weights(path, options.target) for path in paths.values()):
         if not newer_than_weights(options.own, options.target):
@@ -206,7 +206,7 @@ def prepare_dialogues(
 def read_scenes(
     options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
 ) -> Iterator[tuple[str, list[Dialogue]]]:
-    """Compute the target's features over its own answers; yield ("train" or "held", dialogues)."""
+    """Compute the target's features over its own answers; yield batches (part, dialogues), part "train" or "held"."""
     turns = json.loads(options.own.read_text())[: options.used]
     scenes = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)

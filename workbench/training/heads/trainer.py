@@ -1,8 +1,8 @@
 """Training of all feature drafters: they predict a frozen target's next features from its previous ones.
 
-Pair s consists of the feature f(s) and the token embedding e(s + 1). Its state predicts the feature f(s + 1), or
-f(s + 1 + i) if several features are predicted ahead. No drafter shifts tensors by hand: the labels are computed here,
-from `FeatureNet.futures` alone.
+The drafter's input pair s consists of the feature f(s) and the token embedding e(s + 1). The drafter's state at pair s
+predicts the feature f(s + 1), or several features f(s + 1 + i), i = 0, 1, … (`FeatureNet.futures`). Only this module
+assigns features as labels to these predictions.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ EARLIER_DEFAULTS = {
     "loss": "", "blocks": "4", "cond": "64", "block": "8", "ahead": "4", "exit_layer": "8", "rank": "16",
     "matrix_rate": "0.02", "other_rate": "0.004", "places": "1024", "curriculum": "False",
 }  # fmt: skip
-"""Values that versions with one class of options for all kinds recorded beside checkpoints for options at their
-defaults, where some kinds have other defaults."""
+"""Values that earlier versions recorded beside checkpoints for options at their defaults. These versions had one class
+of options for all kinds of heads; now some kinds have other defaults."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class CommonHeadOptions(RunOptions):
     half: bool = True
 
     def earlier_defaults(self) -> dict[str, str]:
-        """Return the values that earlier versions recorded for options at their defaults; see `check_same_settings`."""
+        """Return the values that earlier versions recorded for unchanged options; see `check_same_settings`."""
         return {field.name: EARLIER_DEFAULTS[field.name] for field in dataclasses.fields(self)
                 if EARLIER_DEFAULTS.get(field.name, str(field.default)) != str(field.default)}  # fmt: skip
 
@@ -85,13 +85,13 @@ class HeadOptions(CommonHeadOptions):
 
 @dataclass(slots=True)
 class Predictions:
-    """Predictions and true values at N positions.
+    """A drafter's N predictions of features, and the true features.
 
     Attributes:
-        guess: predicted features.
-        truth: the target's features.
-        ahead: index of each prediction among its state's features, from 0, int64 [N].
-        cost: share of vision tokens that the gate expects to keep; 0 without a gate.
+        guess: predicted features, float [N, D].
+        truth: the target's features, float [N, D].
+        ahead: index of each prediction among those made from the same state (0 is the nearest position), int64 [N].
+        cost: expected share of vision tokens that a drafter's gate keeps, averaged over images; 0 without a gate.
     """
 
     guess: Float[Tensor, "N D"]
@@ -101,7 +101,7 @@ class Predictions:
 
 
 def build_net(options: HeadOptions, target: Any) -> FeatureNet:
-    """Return an untrained drafter for a target; its final norm is initialised with the target's.
+    """Return an untrained drafter for a target; its final norm gets the weights of the target's final norm.
 
     Raises:
         ValueError: `options.method` names no feature drafter.
@@ -118,7 +118,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
 
 
 def init_weights(net: TrainedNet, norm: nn.Module | None) -> None:
-    """Initialise a drafter with torch's random numbers; its final norm gets the weights of the target's."""
+    """Initialise a drafter's matrices with torch's random numbers, and its final norm with the weights of `norm`."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.no_random_init):
             nn.init.normal_(weight, std=0.02)
@@ -132,10 +132,10 @@ def predict_answers(
     """Return the drafter's predictions at the positions that predict an answer's tokens, and the true features.
 
     Args:
-        net: the drafter.
-        batch: dialogues.
-        image_mode: how images are processed.
-        features: input in place of the true features (for example with noise).
+        net: drafter that predicts.
+        batch: batch of dialogues.
+        image_mode: mode of processing images that `FeatureNet.build_inputs` accepts.
+        features: input features that replace the true features, for example features with noise.
     """
     net_input = batch.inputs if features is None else dataclasses.replace(batch.inputs, features=features)
     inputs = net.build_inputs(net_input, image_mode)
@@ -168,10 +168,10 @@ def replace_with_predictions(
     """Replace some features of texts, never the first, by the drafter's predictions from all earlier features.
 
     Args:
-        net: the drafter.
-        batch: dialogues without images.
+        net: drafter that predicts.
+        batch: batch of dialogues without images.
         features: the target's features, possibly with noise.
-        mask: positions to replace.
+        mask: positions to replace, bool [B, n].
     """
     inputs = net.build_inputs(dataclasses.replace(batch.inputs, features=features), None)
     guesses = net.futures(net(inputs.inputs, inputs.positions, None))[:, :-1, 0]  # state s predicts f(s + 1)
@@ -186,15 +186,15 @@ def agreement(
     image_mode: Any = None,
     is_target_token: IsTargetToken | None = None,
 ) -> list[float]:
-    """Return for each feature ahead the share of positions at which drafter and target have the same top token.
+    """Return the share of positions at which drafter and target have the same most probable token, by draft position.
 
     Args:
-        net: the drafter.
-        batches: dialogues.
+        net: drafter to evaluate.
+        batches: batches of held-out dialogues.
         head: LM head of drafter and target.
-        image_mode: how images are processed.
-        is_target_token: returns whether token indices of `head` are the target's most probable tokens of its full
-            vocabulary; for a `head` with a reduced vocabulary.
+        image_mode: mode of processing images that `FeatureNet.build_inputs` accepts.
+        is_target_token: for a `head` with a reduced vocabulary: function (indices of tokens in `head` [N], features
+            [N, D]) → whether each token is the most probable token of the target's full vocabulary.
     """
     matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
@@ -224,17 +224,17 @@ def train_net(
     image_share: Callable[[float], float] = lambda progress: 0.0,
     price: float = 0.0,
 ) -> tuple[FeatureNet, RunResult]:
-    """Train one drafter.
+    """Train one feature drafter; return the drafter and the figures of the run.
 
     Args:
-        options: training options.
+        options: options of the training run.
         target: the frozen model, for its embedding, LM head and final norm.
         batches: function that returns the batch of a step, with images (True) or without.
         report: function that receives progress lines.
-        held: held-out batches, for the agreement that is reported.
+        held: held-out batches on which the reported agreement is measured.
         start_net: a drafter to continue from, instead of an untrained one.
-        save: writes the drafter; called at each checkpoint, and at the end.
-        is_target_token: see `agreement`.
+        save: function that writes the drafter; it is called at each checkpoint, and at the end.
+        is_target_token: function as in `agreement`.
         curve: learning curve of the agreement.
         predicted_share: share of the input features of texts that are replaced by the drafter's own predictions.
         image_share: function that returns the probability that a batch has images, given the finished share of the run.

@@ -90,7 +90,7 @@ def _target_table(results: Figures) -> str:
 
 
 def _weakest(results: Figures) -> str:
-    """Return a sentence on the kinds of question with the most wrong answers."""
+    """Return a sentence for the model card on the kinds of question with the most wrong answers."""
     lowest = {
         kind: min(scores[kind] for scores in results["exact_match"].values())
         for kind in results["exact_match"]["rendered"]

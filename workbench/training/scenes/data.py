@@ -45,12 +45,12 @@ ASPECTS = {
 
 @dataclass(frozen=True)
 class Shard:
-    """Scenes and their images.
+    """A part of the training scenes, with images.
 
     Attributes:
-        scenes: The scenes.
-        pixels: Images, uint8 [n, 64, 64, 3].
-        item_maps: Number of the item at each pixel, uint8 [n, 64, 64]; see `workbench.scenes.draw.paint`.
+        scenes: The n scenes.
+        pixels: Images of the scenes, uint8 [n, 64, 64, 3].
+        item_maps: Number of the item at each pixel of an image, uint8 [n, 64, 64]; see `workbench.scenes.draw.paint`.
     """
 
     scenes: Sequence[Scene]
@@ -59,12 +59,12 @@ class Shard:
 
 
 class Shards:
-    """Training scenes by shard; shard k is the same on every machine.
+    """Training scenes in shards, which are rendered when they are needed; shard k is the same on every machine.
 
     Args:
         folder: Folder of the images.
         seed: Seed of all shards.
-        size: Scenes per shard.
+        size: Number of scenes per shard.
         keep: Number of shards cached in memory.
     """
 
@@ -73,7 +73,7 @@ class Shards:
         self._cache: OrderedDict[int, Shard] = OrderedDict()
 
     def get(self, index: int) -> Shard:
-        """Return a shard; render and write it if it does not exist."""
+        """Return the shard with the number `index`; render it and write it to the folder if it does not exist."""
         if index not in self._cache:
             path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
             scene_list = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
@@ -93,14 +93,14 @@ class Shards:
         return self._cache[index]
 
     def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
-        """Return the scenes, images and maps of one step.
+        """Return the scenes, the images and the item maps of one training step.
 
-        They depend only on the step number, so that a resumed run continues as if it had not been stopped.
+        The scenes depend only on the step number, so that a resumed run continues as if it had not been stopped.
 
         Args:
             step: Step number.
-            rows: Scenes.
-            count: Number of shards in use; after the last one they are used again in another order.
+            rows: Number of scenes.
+            count: Number of shards in use; after the last shard, all shards are used again in another order.
         """
         per_shard = self.size // rows
         shard_number, position = divmod(step, per_shard)
@@ -112,12 +112,12 @@ class Shards:
 
 
 def normalise_pixels(pixels: np.ndarray) -> np.ndarray:
-    """Return images in the model's input format: float32 [n, 3, 64, 64], from -1 to 1."""
+    """Convert images, uint8 [n, 64, 64, 3], to the model's input format, float32 [n, 3, 64, 64] from -1 to 1."""
     return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), dtype=np.float32) / 127.5 - 1.0
 
 
 def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-    """Change brightness and contrast of images a little; return float32 [n, 3, 64, 64]."""
+    """Return images with small random changes of brightness and contrast, float32 [n, 3, 64, 64]."""
     rng = np.random.default_rng(seed)
     gain = rng.uniform(0.9, 1.03, size=(len(images), 1, 1, 1)).astype(np.float32)
     tint = rng.uniform(-0.05, 0.03, size=(len(images), 3, 1, 1)).astype(np.float32)
@@ -125,15 +125,15 @@ def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
 
 
 def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
-    """Replace a share of the images by black silhouettes of their objects; return float32 [n, 3, 64, 64].
+    """Return images of which a share is replaced by black silhouettes of the objects, float32 [n, 3, 64, 64].
 
     Silhouettes help an untrained tower to separate shapes from colours and lines. Writing is kept.
 
     Args:
-        images: Normalised images.
+        images: Normalised images, float32 [n, 3, 64, 64].
         item_maps: Item maps of the scenes, uint8 [n, 64, 64].
-        share: Probability for each image.
-        seed: Seed of the choice.
+        share: Probability that an image is replaced.
+        seed: Seed of the choice of images.
     """
     is_replaced = np.random.default_rng(seed).random(len(images)) < share
     is_item = ((item_maps > 0) & (item_maps < WRITING))[:, None]
@@ -143,7 +143,10 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
 
 def _facts(scene: Scene) -> np.ndarray:
-    """Return the labels of every item and, last, of the writing, int64 [items + 1, aspects]; -1: no label."""
+    """Return the label of each aspect of every item in a scene, int64 [items + 1, aspects]; -1: no label.
+
+    The last row has the labels of the writing in the scene.
+    """
     names = list(ASPECTS)
     table = np.full((len(scene.items) + 1, len(names)), -1, dtype=np.int64)
     for i, item in enumerate(scene.items):
@@ -186,8 +189,8 @@ class PatchLabels:
     """Training labels of each image patch of n scenes.
 
     Attributes:
-        answers: int64 [n, 64, aspects], -1 if there is no label.
-        weights: Weights that count every item of a scene equally, float32 [n, 64].
+        answers: Label of each aspect (colour, shape, …) of each patch, -1 if there is none, int64 [n, 64, aspects].
+        weights: Weights of the patches, which count every item of a scene equally, float32 [n, 64].
         centre_offsets: Vector from the patch to the item's centre, in half image widths, float32 [n, 64, 2].
         mask: Pixels of the patch that belong to the item, float32 [n, 64, 64].
     """
@@ -202,7 +205,7 @@ def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLab
     """Return the training labels of each image patch.
 
     Args:
-        scene_list: Scenes.
+        scene_list: The n scenes.
         item_maps: Item maps of the scenes, uint8 [n, 64, 64].
     """
     n = len(scene_list)

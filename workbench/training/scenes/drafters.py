@@ -107,7 +107,7 @@ class TextDrafterOptions(VisionDrafterOptions):
 
 
 def own_scenes(count: int) -> list[Scene]:
-    """Return the training scenes whose questions the target answers."""
+    """Return the first `count` training scenes, about which the target answers questions for the drafters."""
     return list(islice(scenes(OWN_SEED, held_out=False), count))
 
 
@@ -160,7 +160,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
 
 
 def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
-    """Write questions with right answers from the geometry of the scenes, in the format of the target's own answers."""
+    """Write questions with right answers, computed from the scenes, in the file format of the target's own answers."""
     rng = random.Random(f"truth/{options.seed}")
     turns = [_right_turns(scene, options, rng) for scene in own_scenes(options.own_scenes)]
     _write_turns(options.own, turns)
@@ -228,7 +228,7 @@ def _run(
     options: VisionDrafterOptions,
     report: Report,
 ) -> RunResult:
-    """Train the weights of a drafter that require gradients, on the answers in batches."""
+    """Train those weights of a drafter that require gradients, on batches of questions with answers."""
     model.set_attn_implementation(fast_attention())
     model.train()
 
@@ -349,13 +349,13 @@ def _phase(name: str, figures: dict[str, float], report: Report) -> dict[str, fl
 def acceptance(
     target_folder: Path, drafter: nn.Module, count: int, kinds: Sequence[str] = tuple(QUESTIONS)
 ) -> dict[str, float]:
-    """Return, by kind of question, the share of tokens in the target's greedy answers that the drafter ranks first.
+    """Return by kind of question the share of tokens in the target's greedy answers that the drafter predicts.
 
     Args:
         target_folder: Folder of the target.
         drafter: A text-only `LlamaForCausalLM` or a `LlavaForConditionalGeneration`.
-        count: Held-out scenes.
-        kinds: Kinds of question.
+        count: Number of held-out scenes.
+        kinds: Kinds of question to measure.
     """
     target, processor = load_vision_model(target_folder)
     tokenizer = processor.tokenizer

@@ -1,4 +1,4 @@
-"""Evaluation of a vision-language model: its answers about held-out scenes are compared with the right answers."""
+"""Evaluation of a vision-language model: answers about held-out scenes are compared with the right answers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def generate_answers(
     """Return the model's greedy answers as token ids without padding; EOS is included if it was generated.
 
     Args:
-        model: The model.
+        model: Model that answers.
         tokenizer: Tokenizer of the model.
         images: Normalised images, one per question, float32 [n, 3, 64, 64].
-        questions: User messages.
+        questions: Question about each image.
         max_new_tokens: Maximum length of an answer, in tokens.
     """
     user, reply, end, image, pad = (token_id(tokenizer, t) for t in (USER, ASSISTANT, END, IMAGE, PAD))
@@ -51,7 +51,7 @@ def answer_texts(
     question_list: Sequence[Ask],
     rows: int = 50,
 ) -> list[str]:
-    """Return the model's answers to the question about each scene."""
+    """Return the texts of the model's greedy answers to one question about each scene."""
     texts: list[str] = []
     for start in range(0, len(scene_list), rows):
         part, questions = scene_list[start : start + rows], question_list[start : start + rows]
@@ -94,7 +94,7 @@ def caption_scores(captions: Sequence[str], questions: Sequence[Ask]) -> dict[st
 
 
 def ask_all(scene_list: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
-    """Ask one kind of question about every scene to which it applies; return these scenes and the questions."""
+    """Return the scenes to which a kind of question applies, and a question of this kind about each scene."""
     rng = random.Random(f"{kind}/{seed}")
     pairs = [(scene, question) for scene in scene_list if (question := ask(kind, scene, rng))]
     return [scene for scene, _ in pairs], [question for _, question in pairs]
@@ -130,6 +130,6 @@ def evaluate_scenes(
 def quick_check(
     model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, count: int
 ) -> dict[str, float]:
-    """Return the scores of captions and of some short answers on a few held-out scenes."""
+    """Return the shares of right answers on `count` held-out scenes, for captions and some kinds of short questions."""
     kinds = ("caption", "colour", "count", "place", "reading", "relation")
     return evaluate_scenes(model, tokenizer, held_scenes(count), kinds)

@@ -35,7 +35,7 @@ class GalleryOptions:
 
     Attributes:
         out: Folder of the gallery.
-        scale: Enlargement factor of the images: each pixel becomes a square block, so that they look sharp on screens.
+        scale: Enlargement factor of the images: each pixel becomes a square block, which looks sharp on screens.
     """
 
     out: Path = Path("assets/scenes")

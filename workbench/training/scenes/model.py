@@ -1,4 +1,4 @@
-"""Shapes of the bundled vision-language models, and functions that save and load them."""
+"""Configurations of the bundled vision-language models, and functions that save and load these models."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ CHAT_TEMPLATE = (
 def language_config(
     tokenizer: PreTrainedTokenizerFast, hidden: int = 256, layers: int = 5, inner: int = 512
 ) -> LlamaConfig:
-    """Return the shape of a language model that answers questions about scenes."""
+    """Return the configuration of a language model that answers questions about scenes."""
     return llama_config(tokenizer, hidden, layers, max(2, hidden // 64), inner)
 
 
 def vision_language_config(
     tokenizer: PreTrainedTokenizerFast, vision: SiglipVisionConfig, language: LlamaConfig
 ) -> LlavaConfig:
-    """Return the LLaVA configuration of a tower and a language model with a two-layer projector."""
+    """Return the LLaVA configuration with a vision tower, a two-layer projector and a language model."""
     ends: dict[str, Any] = {name: getattr(language, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return LlavaConfig(
         vision_config=vision,
@@ -64,7 +64,7 @@ def vision_language_config(
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """Return the processor: images of any size become 64 × 64, a placeholder becomes 64 vision tokens."""
+    """Return the processor, which scales images to 64 × 64 pixels and expands a placeholder to 64 vision tokens."""
     image_processor = SiglipImageProcessorPil(
         size={"height": SIDE, "width": SIDE},
         resample=3,
@@ -89,7 +89,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
     Args:
         model: The float32 model; it is not changed.
         tokenizer: Tokenizer of the model.
-        out: Folder.
+        out: Folder of the model.
     """
     half = LlavaForConditionalGeneration(model.config)
     config: Any = half.config
@@ -102,7 +102,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
 def load_vision_model(
     folder: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
-    """Load a model for inference, with frozen weights, and its processor."""
+    """Load a vision-language model for inference, with frozen weights, and the model's processor."""
     model = load_folder(LlavaForConditionalGeneration, folder, dtype).eval().requires_grad_(False)
     processor: Any = LlavaProcessor.from_pretrained(str(folder))
     return model, cast(LlavaProcessor, processor)

@@ -22,7 +22,7 @@ from workbench.training.tokenizer import token_id
 
 NO_IMAGE_ANSWER = "There is no picture."
 ChatTurn = tuple[str, str | list[int]]
-"""A question and its answer. An answer of token ids is used unchanged; EOS is appended to a text."""
+"""A question and its answer, as text or as token ids. Token ids are used unchanged; EOS is appended to a text."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Packed:
     """A batch of packed sequences.
 
     Attributes:
-        ids: Token ids, int64 [B, T]; vision tokens have the placeholder's id.
+        ids: Token ids, int64 [B, T]; vision tokens have the id of the image placeholder.
         positions: Position of every token in its own conversation, int64 [B, T].
         mask: Tokens that each token attends to, bool [B, 1, T, T].
         labels: The next token if it belongs to an answer, else -100, int64 [B, T].
@@ -50,7 +50,7 @@ class Packer:
     """Packs questions and answers into batches.
 
     Args:
-        tokenizer: The tokenizer.
+        tokenizer: Tokenizer of the model.
         vision_tokens: Vision tokens per image; 0 leaves the image out, for a text-only model.
         short_weight: Weight of the tokens in short answers; tokens in captions have weight 1.
     """
@@ -69,7 +69,7 @@ class Packer:
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; short texts are cached."""
+        """Return the token ids of a text; those of short texts are cached."""
         ids = self._cache.get(text)
         if ids is None:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
@@ -80,7 +80,7 @@ class Packer:
     def pack(
         self, conversations: Sequence[Sequence[ChatTurn]], chained: Sequence[bool], with_image: Sequence[bool]
     ) -> Packed:
-        """Return a packed batch.
+        """Return conversations as a packed batch.
 
         Args:
             conversations: Questions and answers of each sequence.
@@ -113,7 +113,9 @@ class Packer:
         )
 
     def agree(self, turns: Sequence[ChatTurn], differs: Sequence[bool]) -> list[bool]:
-        """Return, for each turn of an unchained sequence with an image, whether the model predicts its whole answer.
+        """Return for each turn of a sequence whether the model predicts the turn's whole answer, token by token.
+
+        The sequence has an image, and its turns do not attend to each other.
 
         Args:
             turns: The sequence's questions and answers.

@@ -1,9 +1,9 @@
 """Supervised attention for a vision-language model: a few attention heads learn to attend to the relevant objects.
 
-A question names objects; before the model answers, one attention head per object should attend to that object's
-patches. The same holds in a caption before an object is described, and before its relation to the previous object is
-given. The geometry of the scene determines these patches. Without supervision, a model of this size learns to find
-objects by colour. If a question names a shape, it chooses among all objects at random for a long time.
+A question names objects; before the model answers, one attention head per object should attend to the patches of this
+object. The same holds in a caption before an object is described, and before the relation of an object to the previous
+object is given. The geometry of the scene determines these patches. Without supervision, a model of this size learns to
+find objects by colour. If a question names a shape, the model chooses among all objects at random for a long time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SHORT = 12
 
 
 class Pointer:
-    """Supervises the first attention heads of one layer of a language model.
+    """Attention loss for the first attention heads of one layer of a language model.
 
     Args:
-        model: The model.
+        model: Vision-language model to train.
         tokenizer: Tokenizer of the model.
-        layer: Index of the layer; by default the middle one: earlier layers read the question, later ones answer.
+        layer: Index of the layer; by default the middle layer: earlier layers read the question, later layers answer.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Pointer:
     def attention_targets(
         self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield positions of a sequence and the objects to which the heads should attend there.
+        """Yield (position in a sequence, objects to which the heads should attend at this position).
 
         Args:
             labels: The next token at each position, if it belongs to an answer; else -100.

@@ -1,4 +1,4 @@
-"""The recipe that measures the bundled vision models and writes their cards."""
+"""The recipe `vision-evaluate`, which measures the bundled vision models and writes their model cards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VisionEvaluateOptions:
 
 
 def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str, Any]:
-    """Measure the models, and write the results and the cards."""
+    """Measure the bundled vision models, and write the results and the model cards."""
     torch.set_num_threads(options.threads)
     folder = options.models / "vision-target"
     model, processor = load_vision_model(folder)

@@ -1,9 +1,9 @@
 """Training of the vision tower before the language model exists: it classifies the content of every patch.
 
 The renderer provides the object that covers each patch, so the tower is trained on labels of 64 patches per image
-rather than on a few words. The labels are colour, shape, size and place of the object, its rank from left to right, its
-relation to the previous object, the writing, the vector to its centre, and its pixels. One linear layer predicts all of
-them from the features that the language model will get.
+rather than on a few words. The labels are the object's colour, shape, size, place, rank from left to right, relation to
+the previous object, vector to its centre and pixels, and the writing. One linear layer predicts all labels from the
+features that the language model will get.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TowerOptions(RunOptions):
         scenes: Folder of rendered scenes; missing scenes are rendered.
         out: Output file of the trained tower.
         hidden: Hidden size.
-        layers: Number of layers.
+        layers: Number of encoder layers.
         inner: Intermediate size of the MLP.
         rows: Batch size: images per step.
         shards: Number of shards of scenes to use.
@@ -64,7 +64,7 @@ class TowerOptions(RunOptions):
 
 
 def tower_config(hidden: int = 128, layers: int = 4, inner: int = 384) -> SiglipVisionConfig:
-    """Return the shape of the vision tower: 64 patches of 8 × 8 pixels, no pooled output."""
+    """Return the configuration of the vision tower: 64 patches of 8 × 8 pixels, no pooled output."""
     return SiglipVisionConfig(
         hidden_size=hidden,
         intermediate_size=inner,
@@ -91,7 +91,10 @@ class PatchReader(nn.Module):
         self.read = nn.Linear(config.hidden_size, sum(ASPECTS.values()) + 2 + PATCH**2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return scores of all labels, the vector to the centre and scores of the pixels, [n, 64, labels + 66]."""
+        """Return for each patch the predicted labels, centre vector and pixels of its object, [n, 64, labels + 66].
+
+        The last axis has the scores of all labels, the vector to the object's centre, and 64 scores of pixels.
+        """
         return self.read_states(self.states(images))
 
     def states(self, images: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ class PatchReader(nn.Module):
         return self.tower(images, output_hidden_states=True).hidden_states[-1]
 
     def read_states(self, states: Tensor) -> Tensor:
-        """Return the output of `forward` for given states of the tower."""
+        """Return the output of `forward` for given output states of the tower, [n, 64, hidden]."""
         return self.read(self.norm(states))
 
 
@@ -144,7 +147,7 @@ def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str,
 
 
 def train_tower(options: TowerOptions, report: Report) -> RunResult:
-    """Train the tower and write it to `options.out`."""
+    """Train the vision tower and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     reader = PatchReader(tower_config(options.hidden, options.layers, options.inner))
     seeded_weights(reader, options.seed)
@@ -170,7 +173,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
 
 
 def load_tower(path: Path) -> SiglipVisionModel:
-    """Load a tower written by `train_tower`."""
+    """Load a vision tower that `train_tower` wrote."""
     checkpoint = torch.load(str(path), weights_only=True)
     tower = SiglipVisionModel(SiglipVisionConfig(**checkpoint["config"]))
     tower.load_state_dict(checkpoint["model"])

@@ -46,12 +46,12 @@ class VisionOptions(RunOptions):
         inner: Intermediate size of the language model's MLP.
         rows: Batch size: images per step.
         questions: Number of questions per image, besides its caption.
-        favoured: Kinds of question that are asked five times as often as others, separated by commas.
+        favoured: Kinds of question that are asked five times as often as other kinds, separated by commas.
         shards: Number of shards of scenes to use.
         shard_size: Number of scenes per shard.
         captioned: Share of the images for which a caption is requested, too.
         chained: Share of the images whose questions form one conversation.
-        unseen: Share of the samples whose image is left out.
+        unseen: Share of the training samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
         reading: Weight of the auxiliary loss on these images (`reading_rows`).
@@ -100,7 +100,7 @@ class SceneQuestions:
 
     Attributes:
         turns: For each scene the questions with their plain answers.
-        chained: For each scene, whether its questions are one conversation.
+        chained: For each scene, whether its questions form one conversation.
         with_image: For each scene, whether the sequence contains the image.
         named_objects: For each question, the objects that it names.
     """
@@ -135,8 +135,8 @@ def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: 
     """Return the language model's last hidden states for a batch, [B, T, D].
 
     Args:
-        model: The model.
-        packed: The batch.
+        model: The vision-language model.
+        packed: Batch of packed sequences.
         images: Images of the sequences that have one, float32 [n, 3, 64, 64].
     """
     trunk = model.model
@@ -170,7 +170,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of language model, projector and reader, and the tower's optimizers with lower rates."""
+    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
     trunk = model.model
     others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -187,7 +187,7 @@ SHARPNESS = 16.0
 
 
 def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
-    """Return the embeddings of the first tokens of the words for colours and for shapes, [words, D] each."""
+    """Return for "colour" and "shape" the embeddings of the words' first tokens, [words, D]."""
     embedding = model.model.language_model.embed_tokens
     return {
         aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in names]))
@@ -196,7 +196,9 @@ def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGe
 
 
 def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: PatchLabels) -> Tensor:
-    """Return the cross-entropy of colours and shapes, from cosines of patches and words; items have equal weights.
+    """Return the cross-entropy of colours and shapes, predicted by the cosines between patches and words.
+
+    All items of a scene have equal weights.
 
     Args:
         vision: The projector's output for the patches, [n, 64, D].
@@ -215,7 +217,7 @@ def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: Patc
 
 
 def train_vision(options: VisionOptions, report: Report) -> RunResult:
-    """Train the model and write it to `options.out`."""
+    """Train the vision-language model and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_vision_model(options)
