@@ -19,7 +19,8 @@ from views.test_modules import ENV, needs_node
 from workbench.core import rejection
 from workbench.trace import metrics, theory
 from workbench.trace.speedup import t_quantile
-from workbench.views import module_path
+from workbench.trace.whatif.width import rank_of
+from workbench.views import module_path, recorded_runs
 
 P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
 RATES = (0.0, 0.35, 0.8, 1.0)
@@ -84,3 +85,25 @@ def test_every_formula_of_the_table_gives_the_same_in_the_page_and_in_python() -
         for given, value in zip(cases, seen, strict=True):
             # the page's Wilson interval uses 1.96 for the normal quantile 1.959964
             assert value == pytest.approx(ours(*given), rel=1e-4 if name == "wilson" else 1e-9, abs=1e-9), (name, given)
+
+
+@needs_node
+def test_the_best_draft_in_hindsight_has_the_rank_that_python_gives() -> None:
+    traces = [recorded_runs.trace(name) for name in recorded_runs.names()]
+    rounds = [r for each in traces for r in each.rounds if r.nodes.tokens and r.bonus is not None]
+    script = (
+        "import { readFileSync } from 'node:fs';"
+        f"const {{ of }} = await import('{module_path('live/hindsight').as_uri()}');"
+        "console.log(JSON.stringify(JSON.parse(readFileSync(0)).map(of)));"
+    )
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], input=json.dumps([r.to_wire() for r in rounds]),
+        capture_output=True, text=True, check=True, timeout=60, env=ENV,
+    )  # fmt: skip
+    states: set[str] = set()
+    for r, found in zip(rounds, json.loads(node.stdout), strict=True):
+        if found["state"] in ("saved", "beyond"):
+            assert r.bonus is not None
+            assert rank_of(r, found["place"], r.bonus) == (found["rank"] or 0)
+        states.add(found["state"])
+    assert states >= {"saved", "beyond", "unknown"}

@@ -68,7 +68,7 @@ def rank_emitted_tokens(rounds: Sequence[Round]) -> list[EmittedTokenRanks]:
     for r in rounds:
         for depth, place, token in tested_positions(r):
             entry = by_depth.get(depth) or EmittedTokenRanks(depth, 0, {}, 0, 0, 0)
-            rank = _rank(r, place, token)
+            rank = rank_of(r, place, token)
             changes: dict[str, Any] = {"tested": entry.tested + 1}
             if rank is None:
                 changes["unknown"] = entry.unknown + 1
@@ -97,7 +97,7 @@ def tested_positions(r: Round) -> list[tuple[int, int, int]]:
     return tested
 
 
-def _rank(r: Round, place: int, wanted: int) -> int | None:
+def rank_of(r: Round, place: int, wanted: int) -> int | None:
     """Return the rank of a token in the drafter's distribution at a tree position, from 1.
 
     Args:

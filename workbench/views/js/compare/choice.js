@@ -226,7 +226,7 @@ export function toQuery(choice, catalogue) {
     put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
   if (choice.target !== catalogue.targets[0]?.name) put("target", choice.target);
   for (const lane of choice.lanes) put("lane", laneText(lane));
-  if (!choice.pictures) put("prompts", choice.presets.join(","));
+  if (!choice.pictures) query.append("prompts", choice.presets.join(",")); // also if all are deselected
   else {
     if (choice.scene !== OWN) put("scene", choice.scene);
     for (const question of choice.questions) put("question", question);

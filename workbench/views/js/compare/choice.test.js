@@ -246,6 +246,8 @@ test("prompts of a set are measured too, each once, and an address restores them
   assert.deepEqual(prompts.map((prompt) => prompt.name), ["story", "own prompt 1", "own prompt 2", "own prompt 3"]);
   assert.equal(runs(choice), (3 + 1) * (4 * 3 + 1) - (3 - choice.lanes.length) * 13);
   assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, catalogue)}`, catalogue, clamp).choice.texts, choice.texts);
+  const none = { ...choice, presets: [] };
+  assert.deepEqual(fromQuery(`?tab=compare&${toQuery(none, catalogue)}`, catalogue, clamp).choice.presets, [], "deselected");
   const many = Array.from({ length: 20 }, (_, i) => `own=${i}`).join("&");
   const { choice: cut, problems } = fromQuery(`?tab=compare&${many}`, catalogue, clamp);
   assert.deepEqual([cut.texts.length, problems.length], [12, 8]);

@@ -158,7 +158,8 @@ export function render(page) {
     line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
     line._bar.classList.toggle("is-plain", lane.plain);
     kit.write(line._ratio, view.text);
-    kit.write(line._own, view.of);
+    const isPart = !lane.plain && comparison.prompts.length > 1; // the table has the estimate over all prompts
+    kit.write(line._own, isPart ? `${view.of}, ${of} only` : view.of);
     const delta = view.value === null || against === null ? null : view.value - against;
     kit.write(line._delta, delta === null ? "" : comparetable.signed(delta, 2, "×"));
   });

@@ -91,6 +91,27 @@ export function facts(round, node, rules) {
   return out;
 }
 
+/** State in one sentence why a draft was accepted, rejected or not tested; "" without a node. Pure.
+ *  @param {Record<string, any>|undefined} rules  rules of the trace's header */
+export function plainVerdict(round, node, rules) {
+  if (node === null) return "";
+  const { nodes } = round, status = nodes.status[node], accept = nodes.accept[node], u = nodes.u[node];
+  const of = (text, p) => `“${visible(text)}”${p === null || p === undefined ? "" : ` (p ${p >= 0.01 ? p.toFixed(2) : "below 0.01"})`}`;
+  const own = of(nodes.text[node], nodes.p[node]);
+  if (status === "discarded") return `Not tested: ${untestedReason(round, node)}.`;
+  if (accept === 1 && status === "rejected") return "It passed its test, but another path that also passed was accepted.";
+  const verdict = status === "accepted" ? "Accepted" : "Rejected";
+  const required = nodes.inputs?.likeliest?.[node], top = round.top_p[nodes.parents[node] + 1];
+  if (required !== undefined && required !== null && top && top.tokens[0] === required)
+    return status === "accepted"
+      ? `Accepted: ${own} is the target's most likely token here.`
+      : `Rejected: the target's most likely token here is ${of(top.text[0], top.prob[0])}, not ${own}.`;
+  if (u !== null && accept !== null)
+    return `${verdict}: the random number u = ${formula.compared(u, accept)[0]} is ${u < accept ? "below" : "not below"} the acceptance probability ${formula.compared(u, accept)[2]}.`;
+  const title = rules?.[nodes.rule[node]]?.title;
+  return title ? `${verdict} by the rule “${title}”.` : "";
+}
+
 const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
 
 /** Say why a draft was never tested: an ancestor was rejected, a sibling was accepted, or the accepted path ended
@@ -190,7 +211,11 @@ export function render(el, data) {
   retestCard.render(state.play, { ...data, round });
   const tested = facts(round, node, data.rules),
     outcome = state.play.hidden ? tested.find(([term]) => term === "test") : null;
-  state.outcome.hidden = !outcome;
+  const verdict = plainVerdict(round, node, data.rules);
+  state.verdict.hidden = !verdict;
+  state.verdict.dataset.status = node === null ? "" : round.nodes.status[node];
+  kit.write(state.verdict, verdict);
+  state.outcome.hidden = !outcome || Boolean(verdict);
   kit.write(state.outcome, outcome?.[1] ?? "");
   // meaningful only where drafts were drawn from q
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
@@ -232,8 +257,9 @@ function build(el) {
   const folded = kit.h("details", { className: "wb-cardfacts" }, kit.h("summary", {}, "Details"), list);
   folded.open = preferences.isOn(FACTS, false);
   folded.addEventListener("toggle", () => preferences.set(FACTS, folded.open));
-  el.append(outcome, play, bars, key, bench, folded);
-  return { bars, key, list, play, bench, outcome };
+  const verdict = kit.h("p", { className: "wb-plainverdict", hidden: true });
+  el.append(verdict, outcome, play, bars, key, bench, folded);
+  return { bars, key, list, play, bench, outcome, verdict };
 }
 
 function bar(el) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { candidates, facts as factsOf, overlap, roundFacts } from "./card.js";
+import { candidates, facts as factsOf, overlap, plainVerdict, roundFacts } from "./card.js";
 import { legible, words } from "../shared/ribbon.js";
 import { visible } from "../shared/kit.js";
 
@@ -47,6 +47,43 @@ test("a test shows both sides of the comparison", () => {
   const round = rounds.find((r) => r.nodes.status.includes("rejected")), i = round.nodes.status.indexOf("rejected");
   const drawn = facts(round, i).find(([term]) => term === "test")[1];
   assert.match(drawn, /^u = 0\.\d+ ≥ .* → rejected; “.*” (is the corrected token|was (accepted|rejected))$/);
+});
+
+test("one sentence says why a token was accepted, rejected or not tested", () => {
+  for (const round of rounds)
+    round.nodes.status.forEach((status, i) => {
+      const say = plainVerdict(round, i, header.rules);
+      assert.match(say, { accepted: /^Accepted: /, rejected: /^Rejected: /, discarded: /^Not tested: / }[status]);
+      const drawn = say.match(/u = ([\d.·⁻¹²³⁴⁵⁶⁷⁸⁹]+) is (below|not below)/);
+      if (drawn) assert.equal(drawn[2] === "below", status === "accepted");
+    });
+  assert.equal(plainVerdict(rounds[0], null, header.rules), "");
+});
+
+test("at temperature 0 the sentence names the target's most likely token", () => {
+  const nodes = {
+    parents: [-1, -1], tokens: [5, 6], text: ["a", "b"], p: [0.22, 0.001], status: ["rejected", "rejected"],
+    accept: [0, 0], u: [null, null], rule: ["greedy", "greedy"], inputs: { likeliest: [9, 9] },
+  };
+  const round = { nodes, path: [], top_p: [{ tokens: [9, 5], text: ["best", "a"], prob: [0.36, 0.22] }], top_q: [] };
+  assert.equal(
+    plainVerdict(round, 0, {}),
+    "Rejected: the target's most likely token here is “best” (p 0.36), not “a” (p 0.22).",
+  );
+  assert.match(plainVerdict(round, 1, {}), /not “b” \(p below 0\.01\)\.$/);
+  const other = { greedy: { title: "Token after a second pass" } };
+  const fused = { ...round, nodes: { ...nodes, inputs: { likeliest: [5, 5] } } };
+  assert.equal(plainVerdict(fused, 1, other), "Rejected by the rule “Token after a second pass”.");
+  const kept = { ...round, nodes: { ...nodes, status: ["accepted", "discarded"] } };
+  assert.equal(plainVerdict(kept, 0, {}), "Accepted: “a” (p 0.22) is the target's most likely token here.");
+  assert.equal(plainVerdict(kept, 1, {}), "Not tested: “a” was accepted in its place.");
+});
+
+test("a ranking of drafts that were not drawn from q shows their probabilities", () => {
+  const nodes = { parents: [-1], tokens: [7], text: ["x"], p: [0.5], q: [0.6] };
+  const ranking = [{ tokens: [7, 8], text: ["x", "y"], prob: [0.6, 0.3] }];
+  const found = candidates({ path: [], top_p: [], top_q: [], ranking, nodes }, 0);
+  assert.deepEqual(found.map((row) => [row.token, row.q]), [[7, 0.6], [8, 0.3]]);
 });
 
 test("a discarded node shows why it was not tested", () => {

@@ -30,6 +30,8 @@ const WORDS = [
   ["discarded", "drafted but never tested, because the accepted path ended before it or took another branch"],
   ["τ", "tokens emitted per verification"],
   ["p, q, u", "target probability, drafter probability, uniform random number of the test"],
+  ["x, x★", "the drafted token, and the target's most likely token at its position"],
+  ["T, K", "temperature, and number of drafted tokens per round"],
   [
     "overhead",
     "wall time after the prefill and outside the models' forward passes: verification rule, commit, bookkeeping",

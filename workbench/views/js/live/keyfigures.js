@@ -50,7 +50,7 @@ export function items(f, plain, definitions, speed) {
       unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
-          ? `of the target for ${f.tokens} tokens; ${f.tokens - f.target_forwards} saved`
+          ? `of the target; ${f.tokens - f.target_forwards} saved`
           : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
       formula: "forward passes of the target after the prefill / tokens emitted; plain decoding needs one per token",
       worked: "",

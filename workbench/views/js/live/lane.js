@@ -58,7 +58,14 @@ export function lanes(rounds) {
 export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
   const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0), named = lanes(inView);
   const seconds = inView.reduce((a, r) => a + r.seconds, 0);
-  const whole = seconds * (n / Math.max(1, inView.length)) || 1,
+  const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
+  const tokens = inView.reduce((a, r) => a + r.emitted.length, 0);
+  // One forward pass of the baseline per token in view, from the same place of the text if the baseline is that long.
+  const first = plain ? Math.max(0, Math.min(before, plain.length - tokens)) : 0;
+  const passes = plain ? plain.slice(first, first + tokens) : [];
+  const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
+  // the longer of both rows fills the width, so that their lengths show the speed-up
+  const whole = Math.max(seconds, plainSeconds ?? 0) * (n / Math.max(1, inView.length)) || 1,
     scale = (width - LEFT - 1) / whole;
   let x = LEFT;
   const boxes = inView.map((r) => {
@@ -77,11 +84,6 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
     x += box.width;
     return box;
   });
-  const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
-  const tokens = inView.reduce((a, r) => a + r.emitted.length, 0);
-  // One forward pass of the baseline per token in view, from the same place of the text if the baseline is that long.
-  const start = plain ? Math.max(0, Math.min(before, plain.length - tokens)) : 0;
-  const passes = plain ? plain.slice(start, start + tokens) : [];
   const marks = [];
   let px = LEFT;
   for (const [i, r] of passes.entries()) {
@@ -89,11 +91,10 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
     marks.push({
       x: px,
       width: Math.max(1, Math.min(r.seconds * scale, width - px) - 1),
-      stalled: plainStalls.has(start + i),
+      stalled: plainStalls.has(first + i),
     });
     px += r.seconds * scale;
   }
-  const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
   const ticks = inView.length
     ? timeTicks(whole, scale, whole < 1 ? "ms" : "s").map((tick) => ({ ...tick, x: tick.x + LEFT }))
     : [];

@@ -123,3 +123,13 @@ test("rounds are placed on the axis by their start time", () => {
   }
   assert.deepEqual(layout([], null, { from: 0, to: 0 }, 900).ticks, []);
 });
+
+test("the longer of both rows fills the width, so that none is cut", () => {
+  const rounds = read("chain"), view = { from: 0, to: 5 };
+  for (const each of [0.001, 0.5]) {
+    const plain = Array.from({ length: 80 }, () => ({ seconds: each })), drawn = layout(rounds, plain, view, 900);
+    const ends = [drawn.boxes, drawn.plain].map((row) => row.at(-1).x + row.at(-1).width);
+    assert.ok(Math.max(...ends) <= 900 && Math.max(...ends) > 895, `${ends}`);
+    assert.equal(ends[1] > ends[0], drawn.plainSeconds > drawn.seconds);
+  }
+});

@@ -13,6 +13,7 @@ import * as actions from "./actions.js";
 import * as automatic from "./autobaseline.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
+import * as cardsheet from "./cardsheet.js";
 import * as branching from "./branching.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
@@ -126,6 +127,7 @@ function wire(page, on, click) {
   });
   click("raceReplay", () => opening.toggleRace(page));
   click("raceLive", () => page.actions.press("run"));
+  click("raceOther", () => page.el.querySelector(".wb-browse")?.click());
   click("raceWhy", () => waterfall.open(page));
   click("why", () => waterfall.open(page));
   click("treeHindsight", () => set({ hindsight: !page.hindsight }));
@@ -148,21 +150,28 @@ function wire(page, on, click) {
           node: node === undefined ? null : node === "target" || node === "-1" ? node : Number(node),
         };
   };
+  let waits = false; // after a click, until the pointer moves: the page may have moved below it
   const hover = (pick) => {
     page.selection.hover = pick;
     set({});
   };
+  cardsheet.build(parts);
   for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList, parts.cache]) {
     region.addEventListener(
       "pointerover",
-      (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)),
+      (event) => event.pointerType !== "touch" && !page.playing && !waits && hover(under(event)),
     );
+    region.addEventListener("pointermove", (event) => (waits &&= !event.movementX && !event.movementY));
     region.addEventListener("pointerleave", () => page.selection.hover && hover(null));
     region.addEventListener("click", (event) => {
       const pick = under(event),
         marked = getSelection();
       // do not pin while text is being selected
-      if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) actions.pin(page, pick);
+      if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) {
+        actions.pin(page, pick);
+        waits = true;
+        if (region === parts.ribbon) cardsheet.show(page, event.target);
+      }
     });
   }
 }

@@ -69,10 +69,11 @@ export function of(view, none) {
     none,
     over: isOver,
     headline: isOver && plain ? headline(speed) : "",
+    slow: isOver && plain && parseFloat(speed.value) < 1 ? reasonForSlowness(mine, plain) : "",
     result:
       isOver && plain
         ? [
-            [speed.unit, speed.label.match(/n = \d+|one run.*/)?.[0]].filter(Boolean).join(", "),
+            [speed.unit, speed.label.match(/n = \d+ pairs of runs|one run.*/)?.[0]].filter(Boolean).join(", "),
             compareTexts(rounds, plainRounds, {
               greedy: !(Number(params.temperature) > 0),
               exact: run?.header?.promise !== "approximate" && !rounds.some(figures.isApproximate),
@@ -116,7 +117,19 @@ export function ofExample(trace, methodTitle) {
 export function headline({ value, label }) {
   const verdict = ["faster", "slower"].find((word) => label.startsWith(word));
   if (verdict === "slower") return `${value}: slower`;
+  if (!verdict && parseFloat(value) < 1 && label.startsWith("one run")) return `${value}: slower in this run`;
   return verdict ? `${value} faster` : value;
+}
+
+/** Say why a run was slower than plain decoding: tokens per round, and the duration of a round in plain passes. Pure.
+ *  "" for a run that was not slower.
+ *  @param {{tokens: number, seconds: number, ends: number[]}} mine  @param {{seconds: number, ends: number[]}} plain */
+export function reasonForSlowness(mine, plain) {
+  if (!mine.ends.length || !plain.ends.length) return "";
+  const perRound = mine.tokens / mine.ends.length,
+    cost = mine.seconds / mine.ends.length / (plain.seconds / plain.ends.length);
+  if (cost <= perRound) return "";
+  return `A round gave ${perRound.toFixed(2)} tokens but took as long as ${cost.toFixed(2)} plain passes.`;
 }
 
 /** Return the shares of a run's time, which add up to 1. Pure. @returns {{name: string, share: number}[]} */
@@ -161,6 +174,7 @@ export function build(parts) {
       { className: "wb-firstraceresult" },
       (parts.raceHeadline = h("strong")),
       (parts.raceWords = h("span")),
+      (parts.raceReason = h("span", { className: "wb-firstracereason", hidden: true }, (parts.raceReasonText = h("span")), " ", (parts.raceOther = h("button", { type: "button", className: "wb-link" }, "Choose another method")))),
       h("span", { className: "wb-firstracebuttons" }, button("raceReplay", "Replay", "Show both runs again on one clock"), button("raceLive", "Run it live", "Decode this prompt now")),
     ),
     (parts.raceTime = h(
@@ -187,6 +201,10 @@ export function render(parts, data, race) {
   const isDone = over && plain !== null && race.t >= Math.max(mine.seconds, plain.seconds);
   write(parts.raceHeadline, isDone ? data.headline : "");
   write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
+  parts.raceHeadline.classList.toggle("is-slower", isDone && Boolean(data.slow));
+  parts.raceReason.hidden = !isDone || !data.slow;
+  write(parts.raceReasonText, data.slow);
+  write(parts.raceWhy, isDone && data.slow ? "Why this slow?" : "Why this fast?");
   parts.raceReplay.hidden = !plain || !over;
   write(parts.raceReplay, race.playing ? "Skip" : "Replay");
   parts.raceTime.hidden = !data.shares.length;

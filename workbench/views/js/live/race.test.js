@@ -48,6 +48,18 @@ test("the headline says faster only with an interval above 1", () => {
   assert.match(of([0.5, 0.6, 0.7]), /×: slower$/);
   assert.doesNotMatch(of([0.8, 1.4, 1.5]), /faster|slower/);
   assert.equal(race.headline(figure({ mine: 3, plain: 1, none: "" })), "3.00×", "one pair gives no verdict");
+  assert.equal(race.headline(figure({ mine: 1, plain: 2, none: "" })), "0.50×: slower in this run");
+});
+
+test("a slower run has a reason: tokens per round against the cost of a round", () => {
+  const plain = { tokens: 4, seconds: 0.4, ends: [0.1, 0.2, 0.3, 0.4] };
+  const slow = { tokens: 4, seconds: 0.6, ends: [0.3, 0.6] }, fast = { tokens: 4, seconds: 0.3, ends: [0.15, 0.3] };
+  assert.equal(
+    race.reasonForSlowness(slow, plain),
+    "A round gave 2.00 tokens but took as long as 3.00 plain passes.",
+  );
+  assert.equal(race.reasonForSlowness(fast, plain), "");
+  assert.equal(race.reasonForSlowness({ tokens: 0, seconds: 0, ends: [] }, plain), "");
 });
 
 test("the shares of a run's time add up to 1", () => {

@@ -219,6 +219,7 @@ export function draw(parts, view) {
   write(parts.originBack, view.family?.button ?? "");
   parts.originBack.hidden = !view.family?.button;
   write(parts.ribbonNote, view.status);
+  parts.ribbonNote.title = view.status; // it may be cut
   const coming = view.follow ? view.arriving : null,
     round = coming?.round ?? (shown === null ? null : rounds[shown.round]),
     due = (name) => view.all || (view.whole && kit.inSight(parts[`${name}Card`]));

@@ -176,7 +176,7 @@ test("a kept run shows its stored speed-up with the interval", () => {
   assert.equal(of(page({ run: saved, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
   saved.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
   const shown = of(page({ run: saved, plainKey: "" }), 0);
-  assert.deepEqual([shown.speed.value, shown.speed.label], ["1.41×", "faster, n = 4"]);
+  assert.deepEqual([shown.speed.value, shown.speed.label], ["1.41×", "faster, n = 4 pairs of runs"]);
   assert.equal(shown.plainFigures.tokens_per_second, 20);
   assert.deepEqual(repeats.baseline({ run: saved, pairs: null, view: shown }), saved.baseline, "keeping it again stores the same");
   saved.baseline = { tokens_per_second: 20, ratios: [] };
@@ -196,7 +196,13 @@ test("pairs of runs belong to the run they repeat", () => {
     ended: "the speed-up is known to ±5%",
     error: "",
   };
-  assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
+  assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4 pairs of runs$/);
+  const switched = run.rounds.map((round, i) => (i === 1 ? { ...round, changes: [{ name: "method", before: "a", after: "b" }] } : round));
+  assert.doesNotMatch(
+    of(page({ ...at, run: { ...run, rounds: switched }, pairs: known }), 0).speed.label,
+    /n = 4/,
+    "the pairs repeat the settings with which the run began",
+  );
   assert.match(
     of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label,
     /no baseline/,

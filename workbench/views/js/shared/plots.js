@@ -45,7 +45,14 @@ export function plot(page, el, make) {
   const chart = make(css), key = JSON.stringify([chart, css("--wb-ink"), wide]);
   el.setAttribute("role", "img");
   el.setAttribute("aria-label", chart.label);
-  if (el.hidden || !wide || el._key === key) return;
+  if (el._key === key) return;
+  if (el.hidden) return; // its table is shown
+  if (!wide) {
+    // its card is hidden, and would come back with old numbers
+    if (el._key) window.Plotly?.purge(el);
+    el._key = null;
+    return;
+  }
   el._key = key;
   const layout = {
     paper_bgcolor: "transparent",

@@ -71,7 +71,7 @@ export function figure({ mine, plain, none, measured = null, stalled = "" }) {
     return {
       value: `${measured.value.toFixed(2)}×`,
       unit: range(measured),
-      label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n}`,
+      label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n} pairs of runs`,
       worked: sentence(measured),
     };
   if (own === null)

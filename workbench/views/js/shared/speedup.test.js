@@ -68,7 +68,7 @@ test("pairs of runs replace the single run; there is a verdict once the interval
   assert.equal(of([1.2, 1.3]).label, "2 runs");
   assert.deepEqual(
     [of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label],
-    ["no significant difference yet, n = 3", "faster, n = 3"],
+    ["no significant difference yet, n = 3 pairs of runs", "faster, n = 3 pairs of runs"],
   );
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
   assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster on this prompt \(.*n = 3\)$/, "one figure, not also that of the run");
