@@ -109,7 +109,7 @@ def check_name(name: str) -> None:
         if _is_local(name):
             return
     except (OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
-        raise ModelError(problem, f"A Hub id is owner/name. {offline_models_hint()}") from error
+        raise ModelError(problem, f"A Hub id has the form owner/name. {offline_models_hint()}") from error
     from huggingface_hub.errors import HFValidationError  # takes half a second, which local names do not need
     from huggingface_hub.utils import validate_repo_id
 

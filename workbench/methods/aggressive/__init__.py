@@ -23,9 +23,9 @@ METHOD = Method(
     ),
     summary="When a text is edited, the draft is known in advance: copy the input, and align again after each change.",
     idea=(
-        "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
-        "first token. When the target writes something else, the newest output tokens are looked up in the rest of "
-        "the input, and copying continues after the match."
+        "The output is expected to repeat most of the input, so the draft is the input from a pointer on. The pointer "
+        "starts at the input's first token. When the target writes something else, the newest output tokens are looked "
+        "up in the rest of the input, and copying continues after the match."
     ),
     formula=(
         "draft = s(j) … s(j+K−1), with input s, pointer j and draft length K; after a change j follows the shortest "

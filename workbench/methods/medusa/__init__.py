@@ -47,7 +47,8 @@ METHOD = Method(
     promise=Promise.EXACT,
     source=PAPER,
     summary=(
-        "Heads predict several positions at once from one hidden state: almost free, but independent of each other."
+        "Heads predict several positions at once from one hidden state. This costs almost nothing, but the predictions "
+        "do not depend on each other."
     ),
     idea=(
         "Extra heads with weights W and b read the target's last hidden state h once, and head k predicts the k-th "

@@ -21,8 +21,8 @@ METHOD = Method(
         "§3.1, equation 1: the closed forms it reproduces",
     ),
     summary=(
-        "Set the acceptance rate a; with K drafts τ is (1 − aᴷ⁺¹)/(1 − a). The target itself drafts, so it is never "
-        "faster."
+        "Set the acceptance rate a; with K drafted tokens per round, τ is (1 − aᴷ⁺¹)/(1 − a). The target itself "
+        "drafts, so this method is never faster than plain decoding."
     ),
     idea=(
         "The drafter samples from the target's own distribution mixed with its least likely token, so that every "

@@ -133,7 +133,7 @@ class Sequoia(TreeBuilder):
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ relative to a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
+            "τ relative to a fixed tree with branching 3-2-1-1 and the same number of nodes (21), temperature 1",
             "LLaMA-2 7B and 13B, Vicuna 33B",
             None,
             None,

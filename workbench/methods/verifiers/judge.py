@@ -31,8 +31,8 @@ GOOD = Rule(
     "j > δ",
     _SEEN,
     "A linear judge reads the hidden states at this draft; its score j is the estimated probability that the draft "
-    "changes no answer. If j is above δ, the draft is accepted, whatever the target's own token. The output does not "
-    "follow the target's distribution.",
+    "does not change the answer. If j is above δ, the draft is accepted, whatever token the target would "
+    "choose. The output does not follow the target's distribution.",
     source=SOURCE,
 )
 

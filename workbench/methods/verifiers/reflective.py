@@ -39,7 +39,7 @@ REFLECTIVE = Rule(
 )
 REFLECTIVE_GREEDY = Rule(
     "reflective-greedy",
-    "Likeliest after a second reading",
+    "Likeliest after a second reading of the draft",
     "x = x̂",
     {"x": "token", "x̂": "likeliest"},
     "At temperature 0 a draft is accepted if it is x̂, the likeliest token of the interpolated logits: those of the "

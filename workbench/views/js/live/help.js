@@ -23,7 +23,7 @@ const WORDS = [
   ["draft", "tokens that the drafter proposes"],
   ["verify", "one forward pass of the target over all drafted tokens"],
   ["accepted", "tested and part of the text"],
-  ["rejected", "tested and not part of the text"],
+  ["rejected", "tested, but not part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["bonus", "the target's extra token after a fully accepted path"],
   ["plain", "target token of a round without drafts: plain decoding"],

@@ -114,7 +114,7 @@ export function countWords({ before, entries, after, dropped, earlier }) {
   const written = entries.length, full = before === null ? "" : ` (${(before + written).toLocaleString("en")} in all)`;
   const lost = dropped + earlier;
   return [
-    before === null ? "positions before not recorded" : `${places(before)} before`,
+    before === null ? "earlier positions were not recorded" : `${places(before)} before`,
     `${written.toLocaleString("en")} written${full}`,
     `${places(after)} kept${lost ? `, ${lost.toLocaleString("en")} dropped${earlier ? ` (${earlier.toLocaleString("en")} from earlier rounds)` : ""}` : ""}`,
   ].join(" → ");

@@ -181,7 +181,7 @@ export function statusWords(state, { found, rounds }) {
   if (state === "running" && !found) return "The statistics are computed when all runs have ended.";
   if (!found) return "Computing …";
   const first = state === "running" ? `The first ${rounds} rounds of this run` : "This run";
-  return `${first}. The intervals treat tests as independent and do not cover other prompts.`;
+  return `${first}. The intervals treat the tests of drafted tokens as independent, and say nothing about other prompts.`;
 }
 
 /** Ask for the statistics. Those of a `partial` run have no roofline, whose measurement would slow the run. */

@@ -102,8 +102,8 @@ function within(q, n, sampling) {
 
 /** Lines of the chart: a rule with drafts sampled in one way, or the bound for that way. */
 export const LINES = [
-  { id: "bound/without", way: "without", rule: null, title: "bound, without replacement" },
-  { id: "bound/independent", way: "independent", rule: null, title: "bound, independent" },
+  { id: "bound/without", way: "without", rule: null, title: "upper bound, without replacement" },
+  { id: "bound/independent", way: "independent", rule: null, title: "upper bound, independent" },
   { id: "greedy-draft/head", way: "head", rule: "greedy-draft", title: "greedy draft" },
   { id: "optimal-two/without", way: "without", rule: "optimal-two", title: "optimal for 2 drafts, without repl." },
   { id: "recursive/without", way: "without", rule: "recursive", title: "recursive, without repl." },
