@@ -15,6 +15,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders.declarations import DRAFTERS
 from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Engine, Request
+from workbench.models.weight_files import weight_files
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
 """Fields of an assistant's generation configuration from which transformers determines the draft length."""
@@ -83,7 +84,7 @@ class EngineContender:
         models, needs = self.engine.models, self.configured.method.needs
         drafter = models.draft_model.model if models.draft_model is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
-        sizes = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
+        sizes = [file.stat().st_size for folder in heads for file in weight_files(folder)]
         return weights_of(models.target.model, drafter) + sum(sizes)
 
     def request(self, prompt: Any) -> Request:

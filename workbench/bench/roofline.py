@@ -22,7 +22,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.methods import method_info
 from workbench.models.bundle import config_of
 from workbench.models.names import folder_of
-from workbench.models.weight_files import count_weights
+from workbench.models.weight_files import count_model_weights
 from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import exclude_stalled
 
@@ -161,7 +161,7 @@ def target_size(name: str, dtype: str) -> TargetSize:
         raise WorkbenchError(f"{name} is not a dense text decoder.", "Use a model without images or experts.")
     layers, heads, hidden, vocabulary = (int(size or 0) for size in sizes)
     try:
-        weights = sum(count_weights(file) for file in folder.glob("*.safetensors"))
+        weights = count_model_weights(folder)
     except (SafetensorError, OSError) as error:
         raise WorkbenchError(f"The weight files of {name} cannot be read.", "Fetch the model again.") from error
     if not config.get("tie_word_embeddings", False):

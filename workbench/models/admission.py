@@ -17,6 +17,7 @@ from workbench.core.errors import ModelError
 from workbench.kernels import disk_cache
 from workbench.models.model_self_test import SelfTestResult, run_self_test
 from workbench.models.runner import Runner
+from workbench.models.weight_files import weight_files
 
 FACTS = "verified.json"
 """Name of the file with cached check results, in the cache folder."""
@@ -76,7 +77,7 @@ def _version(weight: Tensor) -> tuple[int, int]:
 
 def _key(runner: Runner, folder: Path) -> str:
     """Return a cache key of the weight files, the configuration, dtype, device and code."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
     key_parts = [str(folder.resolve()), stats, config, str(runner.weight_dtype), str(runner.device), _code()]

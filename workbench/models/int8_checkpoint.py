@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
 
 from workbench.kernels.quantised import STEPS
-from workbench.models.weight_files import SCALE, is_scale
+from workbench.models.weight_files import SCALE, is_scale, weight_files
 from workbench.trace.files import replace_atomically
 
 STORED = "stored"
@@ -82,7 +82,7 @@ def read_folder(folder: Path, names: set[str] | None = None) -> dict[str, Tensor
         ValueError: the scales do not fit the int8 tensors.
     """
     stored: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118  it is no mapping
                 if names is None or name in names or name.removesuffix(SCALE) in names:

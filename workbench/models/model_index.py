@@ -20,6 +20,7 @@ from typing import Any
 from workbench.core.errors import ModelError
 from workbench.models import converted_models
 from workbench.models.checksums import sum_of
+from workbench.models.weight_files import weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,7 @@ def _is_whole(folder: Path) -> bool:
     except OSError:
         return False
     has_template = "chat_template" in text or converted_models.is_file(folder / "chat_template.jinja")
-    return (
-        has_template
-        and converted_models.is_file(folder / "generation_config.json")
-        and any(folder.glob("*.safetensors"))
-    )
+    return has_template and converted_models.is_file(folder / "generation_config.json") and bool(weight_files(folder))
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:

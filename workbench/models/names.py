@@ -11,6 +11,7 @@ from workbench.core.errors import ModelError
 from workbench.models import converted_models, local_models, model_index
 from workbench.models.bundle import bundled, check_files, config_of
 from workbench.models.shards import join_shards
+from workbench.models.weight_files import weight_files
 
 ANY_DRAFTER = "any-drafter"
 """Name of the requirement of methods that accept a draft model with any vocabulary, because they translate tokens."""
@@ -71,7 +72,7 @@ def locate(name: str) -> str:
 def weight_bytes(name: str) -> int:
     """Return the size of a model's weight files in bytes; 0 if the model is not in a folder on this machine."""
     folder = folder_of(name)
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
+    return sum(file.stat().st_size for file in weight_files(folder)) if folder else 0
 
 
 def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:

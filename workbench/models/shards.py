@@ -18,6 +18,7 @@ from workbench.core.errors import ModelError, WorkbenchError
 from workbench.kernels.disk_cache import cache_folder
 from workbench.models import converted_models
 from workbench.models.checksums import SUMS_FILE, check_weights, sum_of, write_sums
+from workbench.models.weight_files import weight_files
 
 SHARD_PATTERN = "part-*-of-*.safetensors"
 MOST = 9_000_000
@@ -83,7 +84,7 @@ def split_into_shards(folder: Path, most: int = MOST) -> None:
     """Split the weight files of a folder into shards of at most `most` bytes, in place, and write new checksums."""
     from safetensors.torch import load_file, save_file
 
-    old_files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])
+    old_files = sorted([*weight_files(folder), *folder.glob("*.safetensors.index.json")])
     tensors = {}
     for file in (file for file in old_files if file.suffix == ".safetensors"):
         for name, tensor in load_file(file).items():

@@ -22,3 +22,18 @@ def count_weights(path: Path) -> int:
     with safe_open(path, "np") as file:
         names = set(file.keys())
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not is_scale(name, names))
+
+
+def weight_files(folder: Path | str) -> list[Path]:
+    """Return the paths of the safetensors files in a model's folder, sorted by name."""
+    return sorted(Path(folder).glob("*.safetensors"))
+
+
+def count_model_weights(folder: Path | str) -> int:
+    """Return the number of weights in all safetensors files of a model's folder, scales not counted.
+
+    Raises:
+        SafetensorError: a file is damaged.
+        OSError: a file cannot be read.
+    """
+    return sum(map(count_weights, weight_files(folder)))

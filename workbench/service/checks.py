@@ -17,6 +17,7 @@ from workbench.methods.choice import choose
 from workbench.models import converted_models, model_index
 from workbench.models.local_models import path_of
 from workbench.models.names import locate
+from workbench.models.weight_files import weight_files
 from workbench.service.choices import mismatch, static_reasons
 from workbench.service.names import Names, Pair, check_name
 from workbench.trace.files import read_regular
@@ -82,7 +83,7 @@ def check_model(name: str) -> None:
             f"{name} is a head trained for {config.get('target')}, not a model of its own.",
             f"Use {config.get('target')} as the target; methods find its heads by themselves.",
         )
-    if not any(folder.glob("*.safetensors")):
+    if not weight_files(folder):
         raise ModelError(
             f"{folder} has no *.safetensors, the only supported format of weights.",
             "Download the weights in this format.",

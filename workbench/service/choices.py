@@ -27,7 +27,7 @@ from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, folder_of, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
 from workbench.models.untrained_heads import no_heads
-from workbench.models.weight_files import count_weights
+from workbench.models.weight_files import count_model_weights, weight_files
 from workbench.service.inventory import TO_FETCH, availability
 
 log = logging.getLogger(__name__)
@@ -236,10 +236,9 @@ def _folder_of(name: str) -> str:
 
 
 def _detail(folder: Path, config: dict[str, Any]) -> str:
-    files = list(folder.glob("*.safetensors"))
     try:
-        n_weights = sum(map(count_weights, files))
+        n_weights = count_model_weights(folder)
     except (OSError, SafetensorError):  # a list of models does not fail because of one damaged file
-        n_weights = sum(file.stat().st_size for file in files) // 2
+        n_weights = sum(file.stat().st_size for file in weight_files(folder)) // 2
     layers = config.get("num_hidden_layers") or config.get("text_config", {}).get("num_hidden_layers", "?")
     return f"{n_weights / 1e6:.1f} M parameters · {layers} layer{'s' if layers != 1 else ''}"

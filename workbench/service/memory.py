@@ -16,7 +16,7 @@ from workbench.kernels.packed import LARGEST_MODEL
 from workbench.kernels.quantised import compute_dtype
 from workbench.models.runner import SCRATCH
 from workbench.models.shared_embeddings import shares_embeddings
-from workbench.models.weight_files import count_weights
+from workbench.models.weight_files import count_model_weights
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
 """Share of a device's memory for models and KV caches. Activations and all else use the rest."""
@@ -71,7 +71,7 @@ class Need:
         Errors of transformers and safetensors are not caught.
         """
         config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
-        n_weights = sum(count_weights(path) for path in weight_files(folder))
+        n_weights = count_model_weights(folder)
         if shares_embeddings(config):  # its embedding and LM head are computed from the target's
             n_weights += 2 * config.vocab_size * config.hidden_size
         maximum, _ = longest_context(config)
@@ -80,11 +80,6 @@ class Need:
     def sequence_bytes(self, context: int) -> int:
         """Return the KV cache memory of one sequence in bytes, including room for the largest draft tree."""
         return self.position * (context + SCRATCH)
-
-
-def weight_files(folder: str) -> list[Path]:
-    """Return the paths of the safetensors files in a model's folder."""
-    return sorted(Path(folder).glob("*.safetensors"))
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:

@@ -22,6 +22,7 @@ from workbench.kernels.device_clock import empty_cache
 from workbench.models.loading import find_heads
 from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
 from workbench.models.runner import SCRATCH
+from workbench.models.weight_files import weight_files
 from workbench.service import hub, memory
 from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.memory import Need
@@ -357,7 +358,7 @@ class ModelPool:
 
     def _read(self, folder: str, progress: Progress) -> None:
         """Read the weight files in a folder once, to fill the page cache and to show the progress to the user."""
-        files = memory.weight_files(folder)
+        files = weight_files(folder)
         total = sum(file.stat().st_size for file in files)
         if total > memory.free(torch.device("cpu")) // 2:
             progress.stage(READING)

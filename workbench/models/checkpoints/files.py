@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from workbench.core.errors import ModelError
 from workbench.models.bundle import check_files
+from workbench.models.weight_files import weight_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +90,7 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
         raise ModelError(f"There is no {place}.", "Give a folder with config.json and *.safetensors.")
     folder, single_file = (place, None) if place.is_dir() else (place.parent, place)
     check_files(folder)
-    paths = sorted(folder.glob("*.safetensors")) if single_file is None else [single_file]
+    paths = weight_files(folder) if single_file is None else [single_file]
     if not paths:
         pickles = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:

@@ -18,6 +18,7 @@ from workbench.models.bundle import config_of
 from workbench.models.checksums import SUMS_FILE as SUMS
 from workbench.models.checksums import check_weights, write_sums
 from workbench.models.int8_checkpoint import STORED, read_weights, storage_entry, write_weights
+from workbench.models.weight_files import weight_files
 from workbench.trace.files import replace_atomically, write_atomically
 from workbench.training.models import convert_to_int8, format_json
 
@@ -77,7 +78,7 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ParameterError(f"{out} is not empty.", "Choose a new folder.")
-    config, old_files = config_of(folder), sorted(folder.glob("*.safetensors"))
+    config, old_files = config_of(folder), weight_files(folder)
     try:
         check_weights(folder)
         if not old_files:
@@ -98,7 +99,7 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         raise _nothing_to_convert(folder)
     write_sums(out)
     sizes = {name: sum(file.stat().st_size for file in files) for name, files in
-             (("before", old_files), ("after", out.glob("*.safetensors")))}  # fmt: skip
+             (("before", old_files), ("after", weight_files(out)))}  # fmt: skip
     return sizes | {"error": error}
 
 

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
+from workbench.models.weight_files import weight_files
 from workbench.scenes.held import held_scenes
 from workbench.scenes.scene import Scene, scenes
 from workbench.scenes.tasks import QUESTIONS, ask_some
@@ -265,7 +266,7 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
 
 def newer_than_weights(path: Path, folder: Path) -> bool:
     """Return whether a file is newer than the weights of the model in `folder`."""
-    return path.exists() and path.stat().st_mtime > max(w.stat().st_mtime for w in folder.glob("*.safetensors"))
+    return path.exists() and path.stat().st_mtime > max(w.stat().st_mtime for w in weight_files(folder))
 
 
 def _prepare_data(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
