@@ -132,7 +132,7 @@ class CandidateRuns:
             self._per_token[run.contender] = sample.seconds / len(sample.token_ids)
 
     def _choose_runs(self, is_over: Callable[[], bool], remaining: Callable[[], float]) -> Iterator[Run]:
-        """Yield the next run, which depends on the results so far: warm-up, then pass by pass."""
+        """Yield the runs in order: the warm-up, then one pass after another. Each depends on the results before it."""
         end_s = remaining() * (1 - WARM_UP_SHARE)
         for contender in self.contenders:
             is_plain = contender is self.contenders[0]

@@ -126,13 +126,13 @@ def on_this_machine(trace: Trace) -> Trace:
 def record_best(name: str, recording: Recording, models: Models, others: Mapping[str, Trace]) -> Trace:
     """Record a method with several prompts and seeds, and return one of the runs.
 
-    It is the first run that supports the exercises of the guided tour, or the first run if none does.
+    The returned run is the first that supports the exercises of the guided tour, or the first run if none does.
 
     Args:
-        name: name of the method, or "switch".
+        name: name of the method, or "switch" for the recording that changes its method during the run.
         recording: settings of the recording.
         models: loaded models.
-        others: traces of the recordings made so far, by name.
+        others: traces of the recordings made so far, by name; some exercises compare two recordings.
     """
     if recording.scene is not None:
         return record_image(name, recording)

@@ -159,7 +159,8 @@ class Connection:
             raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:
             raise WorkbenchError(
-                "The app's version differs: its answers have another format.", "Use the same version on both machines."
+                "The app's version differs from this client's: its answers have another format.",
+                "Use the same version on both machines.",
             )
         return answer["attribution"]
 

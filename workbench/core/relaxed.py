@@ -51,7 +51,7 @@ class Lift(NamedTuple):
     def __call__(
         self, left: Float[Tensor, "R V"], node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
     ) -> Float[Tensor, "R V"]:
-        """Return the raised weights against which x is tested.
+        """Return the weights that x is tested with: the residual distribution, increased by this relaxation.
 
         Args:
             left: residual distribution at each position, after the earlier siblings there.

@@ -10,7 +10,7 @@ from workbench.engine.request import QUEUED, RUNNING
 from workbench.service.run import Run
 from workbench.trace.events import Footer, Header, Round, Trace
 
-REASON = "ZeroGPU assigns a GPU for one whole generation only. Step through the recorded rounds instead."
+REASON = "ZeroGPU lends a GPU for one uninterrupted generation. Step through the recorded rounds instead."
 
 
 class ZeroRun(Run):

@@ -29,7 +29,7 @@ from workbench.models.runner import Runner
 
 
 class SequenceLifetime(RoundDecoder[RoundState]):
-    """Part of the decoder that acts on one sequence between its rounds."""
+    """Operations of the decoder on one sequence outside its rounds: open, change settings, revoke, finish and close."""
 
     def open(self, sequence: Sequence) -> None:
         """Create the states of drafter, tree builder, verifier and policy from the sequence's committed tokens."""

@@ -47,7 +47,7 @@ METHOD = Method(
         Claim(
             "loss per token on its best route with one big MLP relative to the loss with all MLPs big",
             "models trained with random routes: one well-placed big layer is better than all", None, None,
-            "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction)", None,
+            "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction only)", None,
             lacks=(
                 "a target whose small and big MLPs were trained together, and the search for the best route of each "
                 "token"

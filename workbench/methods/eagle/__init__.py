@@ -45,8 +45,8 @@ METHOD = Method(
         "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
         "siblings one after the other and corrects the distribution after each. This is as exact, and the tree is the "
         "same in every round.",
-        "The default is the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because each node costs "
-        "a small target relatively more time (shape=eagle-25 is the published one); τ may be lower.",
+        "The default is the likeliest tree of 12 nodes in 5 levels; the paper's tree has 25 nodes (shape=eagle-25). "
+        "With a small target each further node adds relatively more time. τ may be lower than with the paper's tree.",
         TRIMMED,
     ),
     order=95,

@@ -85,7 +85,7 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens drafted per pass of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
+            "tokens drafted per drafter pass, in chains of six tokens", "blocks of two tokens, one pass each", 2.0, 2.0,
             "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
             key="one-pass", by_construction="one pass of the head writes a block of two tokens",
         ),

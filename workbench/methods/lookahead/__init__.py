@@ -40,9 +40,8 @@ METHOD = Method(
         "window; draft = continuations of the newest token among the n-grams w(0 … N−1, c)"
     ),
     differences=(
-        "The defaults are window W=5, n-grams of N=3 and G=5 guesses instead of 15, 5, 15, because 119 more tokens "
-        "per pass are expensive for a small target; window=15, ngram=5, guesses=15 and depth=4 are the paper's "
-        "setting.",
+        "The defaults are window W=5, n-grams of N=3 and G=5 guesses. The paper's setting (window=15, ngram=5, "
+        "guesses=15, and depth=4) adds 119 tokens to each pass, which is expensive for a small target.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
         "moves it by one position per round, so that its guesses lag.",
         "N-grams that share a prefix are verified as branches of a tree and not as separate copies. After a fully "

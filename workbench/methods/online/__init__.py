@@ -42,7 +42,7 @@ METHOD = Method(
         "over requests of this backend, as the paper's do.",
         "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "
         "draft model.",
-        "The target's distribution at a rejected position is taken from the verification, where the released code "
+        "The target's distribution at a rejected position is taken from the verification; the released code "
         "runs the target over the text again. The draft model's KV cache keeps entries computed before a training "
         "step; they are not recomputed.",
     ),
@@ -64,7 +64,7 @@ METHOD = Method(
         Claim(
             "τ with training that continues while the domain of the requests shifts, relative to τ without training",
             "acceptance rises by 0.1 to 0.65", None, None,
-            "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
+            "Liu et al. 2024, arXiv:2310.07177, abstract (direction only)",
             lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0
             ),

@@ -56,9 +56,9 @@ METHOD = Method(
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", SMALL),
         ),
         Claim(
-            "τ relative to Medusa with a tree of as many nodes (12)",
+            "τ relative to Medusa with a tree of the same size (12 nodes)",
             "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
-            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction)",
+            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction only)",
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),

@@ -27,7 +27,8 @@ METHOD = Method(
         "past acceptance, and verified like the draft of a model."
     ),
     formula=(
-        "q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = the largest log q + Gumbel noise, in descending order"
+        "q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = tokens with the largest log q + Gumbel noise, in this "
+        "order"
     ),
     differences=(
         "The 8 likeliest tokens of each distribution are stored, as the engine provides them for every pass; we do "

@@ -102,7 +102,7 @@ class TLT(Eagle):
     )
     rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW; 0: no training")
     texts: int = param(4, ge=1, le=64, doc="maximum number of texts per training step")
-    reads: int = param(64, ge=8, le=512, doc="maximum number of tokens per text")
+    reads: int = param(64, ge=8, le=512, doc="maximum number of tokens per training text")
     again: bool = param(False, doc="recompute the drafter's KV cache of the sequence after a training step")
     warm: bool = warm_param("the trained weights")
 

@@ -22,7 +22,7 @@ class UnifiedSkip(LayerSkippingDrafter):
 
     source: ClassVar[str] = "unified-skip"
     speedup: float = param(
-        1.25, ge=1.0, le=8.0, doc="s, target speed-up per pass; L / s of the L layers are used as drafter"
+        1.25, ge=1.0, le=8.0, doc="s, desired speed-up of a drafter pass; the drafter uses L / s of the L layers"
     )
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:

@@ -47,14 +47,14 @@ class KSeq(EmissionVerifier):
     explanation: ClassVar[Rule] = rule_of(
         "k-seq",
         "K-SEQ",
-        "The first sibling that passes min(1, p / (ρ·q)) is accepted; the discount ρ compensates the number of "
-        "siblings.",
+        "The first sibling that passes min(1, p / (ρ·q)) is accepted; the discount ρ compensates for the number "
+        "of siblings.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "acceptance per position relative to SpecInfer's rule, 4 independent drafts", "PaLM-2, drafts of Gecko",
-            None, None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (direction)",
+            None, None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (direction only)",
             lambda lab: lab.accepted_over((KSeq(), Sampling.SAMPLED), (Independent(), Sampling.SAMPLED), 4),
             key="k-seq", method="draft-tree-sampled",
         ),

@@ -32,9 +32,10 @@ REFLECTIVE = Rule(
     "p after a second reading",
     "min(1, r / q′)",
     {"r": "residual", "q′": "q_left", "p′": "reflected"},
-    "After the draft the target reads a request to check it and the draft again; there its probability of this token "
-    "is p′. The logits of both readings are interpolated. r is the residual of that mixture after earlier drafts, q′ "
-    "the draft probability (1 if deterministic). A rejection leaves (r − q′)₊.",
+    "After the draft the target reads a request to check it, and then a second copy of the draft. p′ is its "
+    "probability of this token in the second copy. The logits of both readings are interpolated. r is the residual of "
+    "the resulting distribution after earlier drafts, q′ the draft probability (1 if deterministic). A rejection "
+    "leaves (r − q′)₊.",
     source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
 )
 REFLECTIVE_GREEDY = Rule(
@@ -85,7 +86,7 @@ class Reflective(Verifier):
     )  # fmt: skip
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
-    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second look at the draft; 0 is exact")
+    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the second reading of the draft; 0: exact output")
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:

@@ -205,10 +205,10 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, target_heads: int) -> int:
-    """Return the number of attention heads for a layer: the target's, or the next lower number that gives an even size.
+    """Return the largest number of attention heads, at most the target's, that gives an even head size.
 
     Raises:
-        ParameterError: no number of heads divides the width.
+        ParameterError: the width is odd, so that no number of heads gives an even head size.
     """
     n_heads = next((n for n in range(target_heads, 0, -1) if width % (2 * n) == 0), None)
     if n_heads is None:

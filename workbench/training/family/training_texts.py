@@ -168,11 +168,12 @@ def make_next_batch(
     """Return the function that selects each step's training texts.
 
     Args:
-        readings: readings of the answers of the target and of the training text.
+        readings: the target's outputs on its own answers and on the training text.
         source: source of the texts, one of `SOURCES`.
         size: number of texts per step.
         seed: seed of the order of the texts.
-        regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
+        regenerate_every: number of steps between two generations of new texts by the drafter. Each text is used
+            `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.
 
     A resumed run begins with newly generated texts, because a checkpoint does not contain them.

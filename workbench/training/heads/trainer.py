@@ -59,7 +59,7 @@ class CommonHeadOptions(RunOptions):
     half: bool = True
 
     def earlier_defaults(self) -> dict[str, str]:
-        """Return the values that earlier versions recorded for unchanged options; see `check_same_settings`."""
+        """Return earlier versions' defaults of options whose default has changed; see `check_same_settings`."""
         return {field.name: EARLIER_DEFAULTS[field.name] for field in dataclasses.fields(self)
                 if EARLIER_DEFAULTS.get(field.name, str(field.default)) != str(field.default)}  # fmt: skip
 

@@ -34,7 +34,7 @@ export function build(parts) {
       { className: "wb-memorydo" },
       tool("memoryReset", "Reset", "Delete all entries except the ones from this run's text"),
       tool("memorySave", "Save", "Save the state as a file"),
-      tool("memoryLoad", "Load …", "Load a saved state into this run, or into the next one if none is running"),
+      tool("memoryLoad", "Load …", "Load a saved state into the run in progress, or else into the next run"),
       part("memoryFile", "input", { type: "file", accept: ".safetensors", hidden: true }),
       part("memoryNote", "span", { className: "wb-memorynote" }),
     ),

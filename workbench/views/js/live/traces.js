@@ -195,7 +195,7 @@ function hasValidProbes({ probes = [] }, n) {
 /** Return why a round cannot be drawn; empty if it can. */
 function roundProblem(round, index) {
   const { nodes, emitted, path } = round ?? {};
-  if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
+  if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted is missing";
   if (round.index !== index) return `its index is ${round.index} instead of ${index}`;
   const n = nodes.tokens?.length;
   if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n))
@@ -215,7 +215,7 @@ function roundProblem(round, index) {
   )
     return "its vision data cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
-  if (!hasValidProbes(round, n)) return "a probe is incomplete, or comes before its parent";
+  if (!hasValidProbes(round, n)) return "a probe position is incomplete, or comes before its parent";
   if (!hasValidTentative(round)) return "a tentative or revoked token is invalid";
   return "";
 }
