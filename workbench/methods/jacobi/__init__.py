@@ -35,10 +35,9 @@ METHOD = Method(
     differences=(
         "Plain Jacobi decoding gains little, because a guess helps only if it is right although an earlier guess is "
         "wrong, and a model trained on correct text alone seldom predicts such tokens. The claim below measures the "
-        "gain. "
-        "CLLMs (Kou et al. 2024, arXiv:2403.00835) train the target to be consistent: to predict the right token from "
-        "any state of the block. That changes the target and is not done here. Lookahead decoding stores the guesses that "
-        "this method discards.",
+        "gain. CLLMs (Kou et al. 2024, arXiv:2403.00835) train the target to be consistent: to predict the right "
+        "token from any state of the block. That changes the target and is not done here. Lookahead decoding stores "
+        "the guesses that this method discards.",
         "The block moves with the text, where the paper solves one block after the other (GS-Jacobi): no round ends "
         "at a block's border.",
         "Positions without a guess start with random tokens of the text, drawn from the run's seed, where the paper "
