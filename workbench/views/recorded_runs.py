@@ -23,6 +23,8 @@ from workbench.trace.speedup import Baseline
 SUFFIX = ".json.gz"
 EXAMPLES = "examples"
 """Folder of recorded comparisons and sweeps, inside the folder of recordings."""
+DIGITS = 7
+"""Significant digits of the numbers in a recording: probabilities are computed in float32, which has about seven."""
 PREVIEW_TOKENS = 32
 """Number of tokens of a recording that a list shows."""
 THUMBNAIL_ROUNDS = 80
@@ -158,7 +160,16 @@ def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Ba
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> int:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_shorten(data), ensure_ascii=False, separators=(",", ":"))
     packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
     write_atomically(path, packed)
     return len(packed)
+
+
+def _shorten(value: Any) -> Any:
+    """Return JSON data with all numbers rounded to `DIGITS` significant digits; more would double the files."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: _shorten(each) for name, each in value.items()}
+    return [_shorten(each) for each in value] if isinstance(value, list | tuple) else value
