@@ -152,19 +152,21 @@ export function sliders(start, seen, rule) {
   return [
     ...(seen.compares
       ? []
-      : [{ name: "u", label: "u", words: "uniform random number", low: 0, high: 1, step: 0.001 }]),
+      : [{ name: "u", label: "u", short: "random", words: "uniform random number", low: 0, high: 1, step: 0.001 }]),
     {
       name: "temperature",
       label: "T",
+      short: "temperature",
       words: "temperature of p and q",
       low: 0,
       high: Math.max(2, start.temperature),
       step: 0.01,
     },
-    { name: "K", label: "K", words: "consecutive drafts", low: 1, high: Math.max(16, start.K), step: 1 },
+    { name: "K", label: "K", short: "drafts", words: "consecutive drafts", low: 1, high: Math.max(16, start.K), step: 1 },
     ...Object.keys(start.params).map((name) => ({
       name,
       label: symbol(name),
+      short: name,
       words: name,
       low: 0,
       high: 1,
@@ -174,14 +176,14 @@ export function sliders(start, seen, rule) {
   ];
 }
 
-function set(row, { name, label, words, low, high, step, param = false }, moved, start, seen) {
+function set(row, { name, label, short, words, low, high, step, param = false }, moved, start, seen) {
   const [text, input, output] = row.children,
     value = param ? moved.params[name] : moved[name],
     first = param ? start.params[name] : start[name];
   Object.assign(input, { min: low, max: high, step });
   if (document.activeElement !== input || Number(input.value) !== value) input.value = value;
   row._name = param ? ["params", name] : [name];
-  write(text.firstChild, label);
+  write(text.firstChild, label === short ? label : `${label} ${short}`);
   text.title = words;
   kit.set(input, {
     "aria-label": `what if: ${words}`,
