@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from workbench.bench import bandwidth, damped_targets, gpu_suite
+from workbench.bench import damped_targets, gpu_suite
 from workbench.bench.damped_targets import Shape, damp, damp_to, random_pair, random_target
 from workbench.bench.forced_acceptance import agreement
 from workbench.bench.gpu_suite import bench_gpu
 from workbench.bench.suites import Plan
 from workbench.core.errors import ModelError
 from workbench.engine import Models
+from workbench.kernels import bandwidth
 from workbench.kernels.devices import check_gpu
 from workbench.methods import registry
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench.bench import bandwidth, roofline
-from workbench.bench.bandwidth import bytes_read
+from workbench.bench import roofline
 from workbench.bench.roofline import ARITHMETIC, MEMORY, MachineRates, PassWork, TargetSize, target_passes, target_size
 from workbench.core.errors import WorkbenchError
+from workbench.kernels import bandwidth
+from workbench.kernels.bandwidth import bytes_read
 from workbench.trace.events import Header, Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, Nodes, Probe
 from workbench.trace.tokens import CORRECTED, EmittedToken

@@ -14,7 +14,6 @@ from functools import partial
 
 import torch
 
-from workbench.bench.bandwidth import bytes_read, copy_bandwidth
 from workbench.bench.damped_targets import SHAPES, Shape, damp_to, random_ids, random_pair, weights_bytes
 from workbench.bench.interleaved_measurement import Progress
 from workbench.bench.prompts import BenchPrompt, load_prompts
@@ -25,6 +24,7 @@ from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
 from workbench.decoders import ConfiguredMethod
 from workbench.engine import Models
+from workbench.kernels.bandwidth import bytes_read, copy_bandwidth
 from workbench.kernels.device_clock import empty_cache
 from workbench.methods import registry
 from workbench.models.machine import machine_facts

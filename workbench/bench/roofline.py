@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from workbench.bench.bandwidth import copy_bandwidth, matmul_rate
 from workbench.core.errors import WorkbenchError
+from workbench.kernels.bandwidth import copy_bandwidth, matmul_rate
 from workbench.methods import method_info
 from workbench.models.bundle import config_of
 from workbench.models.names import folder_of

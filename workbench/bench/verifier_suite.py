@@ -18,7 +18,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from workbench.bench.bandwidth import seconds_of
 from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.study import Run, Study, in_turn, interleaved_runs
 from workbench.core.lazy import take, to_host_lazily
@@ -28,6 +27,7 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.engine.request import Sequence
+from workbench.kernels.bandwidth import seconds_of
 from workbench.kernels.distributions import top_and_entropy
 from workbench.models.loading import Models
 from workbench.models.machine import describe, machine_facts

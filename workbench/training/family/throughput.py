@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.core.errors import ParameterError
+from workbench.kernels.bandwidth import matmul_rate
 from workbench.methods.common.trained_net import TrainedNet
 from workbench.methods.eagle import train as eagle
 from workbench.models.machine import describe, machine_facts
@@ -35,11 +36,8 @@ from workbench.training.family.options import (
     options_class,
 )
 from workbench.training.loop import LoopOptions, Report, RunResult, descend
-from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
-SIDE, TRIES = 2048, 6
-"""Rows and columns of the matrices whose product gives the peak, and number of attempts."""
 WARM_UP, SHOWN = 3, 8
 """Number of warm-up steps before timing, and number of reported operations, the most expensive first."""
 
@@ -146,7 +144,7 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     module, setup, _ = prepare_training(options, report)
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)
-    peak_gflops = peak(options.half)
+    peak_gflops = matmul_rate("cpu", torch.bfloat16 if options.half else torch.float32) / 1e9
     figures = timed_setup.figures | {
         "peak_gflops": peak_gflops,
         "share": timed_setup.figures["gflops"] / peak_gflops,
@@ -159,15 +157,3 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     )
     report("shares of a step's time:  " + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items()))
     return figures
-
-
-def peak(half: bool) -> float:
-    """Return the peak in GFLOP/s: the best of a few products of large matrices, in bfloat16 if `half`, else float32."""
-    a, b = torch.randn(2, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    best = 0.0
-    with torch.no_grad(), half_precision(half):
-        for _ in range(TRIES):
-            start = time.perf_counter()
-            torch.mm(a, b)
-            best = max(best, 2 * SIDE**3 / (time.perf_counter() - start) / 1e9)
-    return best
