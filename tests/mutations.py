@@ -563,6 +563,35 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="models stored as int8 compute nonsense",
     ),
     _m(
+        "untested-drafts-count-in-the-calibration",
+        "trace.acceptance_statistics:calibration",
+        BinOp(5, "-", "+"),
+        "tests/trace/test_acceptance_statistics.py::"
+        "test_a_bin_has_the_mean_p_of_all_its_drafts_and_the_acceptance_of_its_tested_ones",
+        why="the acceptance rate of a bin has a wrong denominator",
+    ),
+    _m(
+        "entropy-of-the-draft-itself",
+        "trace.acceptance_statistics:acceptance_by_entropy.group",
+        BinOp(0, "+", "-"),
+        "tests/trace/test_acceptance_statistics.py::test_a_test_counts_at_the_entropy_after_its_parent",
+        why="acceptance is shown at the entropy of another position",
+    ),
+    _m(
+        "kv-cache-is-free-on-the-roofline",
+        "bench.roofline:TargetSize.n_bytes",
+        BinOp(4, "+", "-"),
+        "tests/bench/test_roofline.py::test_flops_and_bytes_of_a_pass",
+        why="a pass seems closer to the machine's limit than it is",
+    ),
+    _m(
+        "ranking-of-another-node",
+        "decoders.draft_verify.tree_building:drafter_ranking",
+        Callee(0, "argmax", "argmin"),
+        "tests/methods/test_ranking.py::test_children_have_the_first_ranks_of_their_position",
+        why="hindsight names a rank of another position",
+    ),
+    _m(
         "any-key-opens-the-server",
         "server.keys:Keys._is",
         Return("True"),
