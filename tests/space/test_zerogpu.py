@@ -97,7 +97,7 @@ def test_what_cannot_work_says_why_before_and_when_it_is_asked_for(client: Any) 
     assert set(client.unavailable_actions()) == {"pause", "step", "change", "pace", "memory"}
     run = client.start("aabab", "draft-model", **OPTIONS)
     for act in (run.pause, run.step, run.resume, lambda: run.change(method="prompt-lookup")):
-        with pytest.raises(MethodUnavailableError, match="whole generation"):
+        with pytest.raises(MethodUnavailableError, match="uninterrupted generation"):
             act()
     with pytest.raises(MethodUnavailableError, match="paused"):
         client.start("aabab", "draft-model", **OPTIONS, paused=True)

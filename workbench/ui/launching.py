@@ -21,7 +21,7 @@ LAUNCH: dict[str, Any] = {
     "state_session_capacity": 100,
     "theme": themes.Default(font=["Workbench Sans", "system-ui"], font_mono=["Workbench Mono", "monospace"]),
     "app_kwargs": {
-        "middleware": [Middleware(each) for each in (CompressionMiddleware, Addresses, Files, IdlePageMiddleware)]
+        "middleware": [Middleware(each) for each in (Addresses, CompressionMiddleware, Files, IdlePageMiddleware)]
     },
 }
 """Launch options: no usage statistics, no run history in the browser, no font besides the views' own, and an idle page
