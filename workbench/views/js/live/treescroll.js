@@ -20,7 +20,10 @@ export function restoreScroll(el, view, placed, scale, size, data) {
         top = tall ? Math.max((y + h + 6) * scale - size.height, Math.min(top, (y - placed.still - 4) * scale)) : 0;
     }
     [left, top] = [Math.max(0, Math.round(left)), Math.max(0, Math.round(top))];
-    if (left !== view.left || top !== view.top) el.scrollTo({ left, top, behavior: "instant" });
+    if (left !== view.left || top !== view.top) {
+      el.scrollTo({ left, top, behavior: "instant" });
+      Object.assign(view, { left: el.scrollLeft, top: el.scrollTop }); // the browser may have limited them
+    }
   }
   keepPathVisible(el, view);
 }
