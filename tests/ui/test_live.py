@@ -160,6 +160,7 @@ def test_one_click_opens_a_branch_beside_its_original_run(fake_app: str, open_pa
     page.click(".wb-bar.is-own .wb-from")
     beside = page.locator(".wb-beside")
     beside.wait_for()
+    page.wait_for_timeout(700)  # the page has scrolled to the node card
     beside.scroll_into_view_if_needed()
     box = beside.bounding_box() or {}
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

@@ -4,6 +4,7 @@ import * as automatic from "./autobaseline.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branches from "./branch.js";
+import * as cardsheet from "./cardsheet.js";
 import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
@@ -205,6 +206,7 @@ export function branch(page, pick) {
   const origin = { run, round: pick.round, text: pick.text, instead };
   Object.assign(page.choice, prompt, { origin, preset: null, target: run.header.target, fixed: true });
   const go = () => backend.whenLoaded(page, () => backend.start(page, false));
+  cardsheet.showTokens(page);
   if (store.isActive(run)) {
     page.next = go;
     backend.control(page, "cancel");

@@ -47,3 +47,11 @@ export function aboveSheet(token, sheet) {
 export function close(parts) {
   parts.cardCard.classList.remove("is-sheet");
 }
+
+/** Return to the tokens, where a branch begins: close the sheet, and scroll up to the tokens if they are above the
+ *  window. */
+export function showTokens(page) {
+  const { ribbonCard } = page.parts, by = ribbonCard.getBoundingClientRect().top - HEADER;
+  close(page.parts);
+  if (by < 0 && !page.embed) scrollBy({ top: by - 8, behavior: "instant" });
+}
