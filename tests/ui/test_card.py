@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from traces import FIXTURES
@@ -67,3 +68,41 @@ def test_a_slider_changes_the_what_if_result_and_not_the_recorded_one(fake_app: 
     page.locator(".wb-ghost.is-rejected:has-text('\u05e9')").first.click()
     page.wait_for_selector(".wb-facts :text('\u201c\u05e9\u201d')")
     assert "\u2039" not in page.locator(".wb-card:has(.wb-facts)").inner_text()
+
+
+def box(page: Any, selector: str) -> dict[str, float]:
+    return page.locator(selector).first.bounding_box() or {}
+
+
+def test_a_click_on_a_token_brings_its_card_into_view(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/?recorded=draft-tree", viewport={"width": 1440, "height": 700})
+    page.wait_for_selector(".wb-badge[data-state=recorded]")
+    page.wait_for_selector(".wb-scrub:has-text('jump to the end')")
+    page.evaluate("scrollTo(0, 0)")
+    token = page.locator(".wb-ribbon .is-rejected, .wb-ribbon [data-token]").nth(6)
+    token.scroll_into_view_if_needed()
+    place = token.bounding_box() or {}
+    page.mouse.move(place["x"] + 4, place["y"] + place["height"] / 2)
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_timeout(900)  # it scrolls smoothly
+    text = page.evaluate("document.querySelector('.wb-ribbon .is-chosen, .wb-ribbon [aria-selected=true]').textContent")
+    card, chosen = box(page, ".wb-card-card"), box(page, ".wb-ribbon [aria-selected=true]")
+    assert 0 < card["y"] < 500, "the card's verdict is in view"
+    assert chosen["y"] > 50, "the token stays in view below the header"
+    assert text.strip() in page.inner_text(".wb-card-card h3").replace("␣", "").replace("·", " ")
+    assert page.inner_text(".wb-plainverdict").startswith(("Accepted: ", "Rejected: ", "Not tested: "))
+
+
+def test_on_a_phone_the_card_is_a_sheet_below_the_token(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(f"{fake_app}/?recorded=draft-tree", viewport={"width": 390, "height": 844}, has_touch=True)
+    page.wait_for_selector(".wb-ribbon [data-token]")
+    assert page.locator(".wb-sheetclose").is_hidden()
+    page.locator(".wb-ribbon [data-token]").nth(6).tap()
+    page.wait_for_selector(".wb-card-card.is-sheet")
+    page.wait_for_timeout(900)
+    sheet, chosen = box(page, ".wb-card-card"), box(page, ".wb-ribbon [aria-selected=true]")
+    assert sheet["y"] + sheet["height"] == pytest.approx(844, abs=2)
+    assert 0 < chosen["y"] < sheet["y"] - chosen["height"], "the token is above the sheet"
+    page.locator(".wb-sheetclose").tap()
+    assert page.locator(".wb-card-card.is-sheet").count() == 0
