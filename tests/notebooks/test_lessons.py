@@ -23,8 +23,8 @@ BUNDLED_ONLY = {
     "14_target_drafts_itself": ("DRAFTER",),
     "15_train_a_drafter": ("TARGET", "DRAFTER"),
 }
-"""What a lesson does not ask for, because it would not use it: heads fit one target, the guide and 13 run no model, the
-target of 14 is its own drafter."""
+"""Settings that a lesson does not offer, because it would not use them: heads fit one target, the guide and lesson 13
+run no model, and the target of lesson 14 is its own drafter."""
 GUIDE = "12_teachers_guide"
 TIMED = re.compile(r"(?:^|_)(?:s|ms|seconds|elapsed|time|slope|gains?|costs?|speedups?|duration)$")
 """Names of values that are times or computed from times."""

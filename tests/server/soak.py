@@ -11,7 +11,7 @@ without use, not a leak. It keeps a hundred now (see `workbench.ui.LAUNCH`), so 
 Other growth is bounded too: kept runs (`Limits.kept_runs`, `trace_bytes`), and Gradio's last 10,000 events.
 
 A short soak is steeper, because it fills the kept runs: eight crowds of 60 requests to one app left 36, 19, 17, 12, 7,
-10, 6 and 2 MB more resident. What grew were the traces' rounds, phases, tops and lists, by 27,000 to 33,000 objects in
+10, 6 and 2 MB more resident. The traces' rounds, phases, tops and lists grew, by 27,000 to 33,000 objects in
 each of the first four crowds; the last, with 256 runs kept, left 293 fewer than before. malloc had 5.7 MB more in use
 after all eight; the rest is Python's own small objects and pages that are not given back: after a run of 80
 requests `malloc_trim` (with MALLOC_ARENA_MAX=2) gave back 29 MB, more than these had added.

@@ -30,7 +30,7 @@ EXPECTED_CASES = ("same text", "one process for several runs", "cancelled", "kil
 
 
 def run_script(script: str, log: Path) -> tuple[str, ...]:
-    """What a script of this folder says it has seen. Its output goes to a file: forked processes keep pipes open."""
+    """Return the cases that a script of this folder reports; its output is a file, as forked processes keep pipes open."""
     pytest.importorskip("spaces")
     with log.open("w") as out:
         command = [sys.executable, str(Path(__file__).with_name(script))]
@@ -136,7 +136,7 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
 
 
 def remaining_quota(client: Any, user: str, what: str = "tokens") -> float:
-    """What an address may still use."""
+    """Return the quota that an address has left, in tokens or requests."""
     return client._runs.rate_limiter._bucket(user, what).level
 
 
