@@ -130,7 +130,10 @@ def load_start_figures(folder: Path | None) -> dict[str, Any]:
 
 
 def changed_options(options: Any) -> dict[str, str]:
-    """Return the option `method` and all options that differ from their defaults, as texts for `--set`; no paths."""
+    """Return the option `method` and all options that differ from their defaults, as texts for `--set`.
+
+    Options that are file paths are left out.
+    """
     changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)

@@ -46,8 +46,9 @@ METHOD = Method(
     claims=(
         Claim(
             "loss per token on its best route with one big MLP relative to the loss with all MLPs big",
-            "models trained with random routes: one well-placed big layer is better than all", None, None,
-            "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction only)", None,
+            "models trained with random routes: one big layer at the right place is better than big layers everywhere",
+            None, None,
+            "Alizadeh et al. 2024, arXiv:2410.10846, abstract (only the direction is compared)", None,
             lacks=(
                 "a target whose small and big MLPs were trained together, and the search for the best route of each "
                 "token"

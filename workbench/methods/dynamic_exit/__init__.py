@@ -70,7 +70,7 @@ METHOD = Method(
         Claim(
             "tokens per computed layer relative to a fixed exit after a quarter of the layers, 4 drafts",
             "LayerSkip models, seven tasks: faster than the best fixed exit, by 0.19 to 0.27 of plain decoding's speed",
-            None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction only)",
+            None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (only the direction is compared)",
             lambda lab: lab.tokens_per_layer_over(
                 "early-exit", {}, {"exit_layer": max(1, lab.models.target.n_layers // 4), "depth": 4}
             ),

@@ -78,7 +78,8 @@ METHOD = Method(
         Claim(
             "acceptance rate of a block's first token relative to that of its third",
             "semi-autoregressive head, k = 5", None, None,
-            "Wang et al. 2025, arXiv:2505.12728, §3.2 (direction only)", per_offset, key="offset", home=VISION_TARGET,
+            "Wang et al. 2025, arXiv:2505.12728, §3.2 "
+            "(only the direction is compared)", per_offset, key="offset", home=VISION_TARGET,
         ),
     ),
     suites={

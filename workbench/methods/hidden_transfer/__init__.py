@@ -47,7 +47,7 @@ METHOD = Method(
         Claim(
             "τ relative to Medusa with a tree of as many nodes (12)",
             "Vicuna and LLaMA-2-chat: more tokens per pass than Medusa",
-            None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (direction only)",
+            None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (only the direction is compared)",
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),

@@ -45,7 +45,7 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
-            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction only)",
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
         ),
     ),

@@ -50,7 +50,7 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
-            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction only)",
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)",
             lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
             needs=("hydra",),
             explanation=(
@@ -61,7 +61,7 @@ METHOD = Method(
         ),
         Claim(
             "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
-            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction only)",
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)",
             lambda lab: lab.tau_over("medusa", {"nodes": 16}, {"nodes": 16}, 0.0),
             key="medusa",
             needs=("medusa",),

@@ -66,7 +66,8 @@ METHOD = Method(
         Claim(
             "tokens per target pass (τ), units accepted without verification",
             "fine-tuned models, text and code", None, None,
-            "Sun et al. 2024, arXiv:2405.15208, abstract (direction only)", lambda lab: lab.tau(verifier="as-drafted"),
+            "Sun et al. 2024, arXiv:2405.15208, abstract "
+            "(only the direction is compared)", lambda lab: lab.tau(verifier="as-drafted"),
             key="tau", lacks="a target that was trained with placeholders",
         ),
     ),

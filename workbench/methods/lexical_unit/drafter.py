@@ -84,7 +84,10 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Return the target's predictions at placeholders after all committed tokens but the last: the first draft."""
+        """Return a state with the first draft: the target's predictions at placeholders after the committed tokens.
+
+        The last committed token is left out, because the target has not processed it yet.
+        """
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(sequence.committed) - 1

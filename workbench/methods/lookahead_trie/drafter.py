@@ -280,7 +280,11 @@ class LookaheadTrie(Drafter):
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the largest subtree below a suffix of the text. Long suffixes are tried first."""
+        """Draft from the trie's subtree below a suffix of the text.
+
+        Suffixes are tried from long to short, until a subtree has as many nodes as the draft may have levels. If none
+        has, the largest subtree is drafted.
+        """
         assert sequence.models is not None
         state: TrieState = sequence.state.drafter
         best: tuple[list[int], list[int]] = ([], [])

@@ -54,7 +54,7 @@ METHOD = Method(
             "LLaVA-1.5, Qwen2-VL",
             None,
             None,
-            "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction only)",
+            "Lin et al. 2025, arXiv:2505.14260, §4.3 (only the direction is compared)",
             lambda lab: lab.tau_over("EagleVLM", "MSD"),
             home=VISION_TARGET,
             explanation=(

@@ -85,11 +85,11 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
-            "τ with merged token sequences relative to τ with tokens of identical text alone",
+            "τ when several draft tokens may become one target token, relative to τ with tokens of equal text only",
             "the n-gram cache against the direct mapping",
             None,
             None,
-            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction only)",
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (only the direction is compared)",
             lambda lab: lab.with_other_vocabulary_drafter().tau_over(
                 "omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0
             ),
@@ -102,7 +102,7 @@ METHOD = Method(
             "online distillation together with the n-gram cache",
             None,
             None,
-            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (direction only)",
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (only the direction is compared)",
             lambda lab: (
                 lab.with_other_vocabulary_drafter()
                 .on_groups("records")
@@ -120,7 +120,7 @@ METHOD = Method(
             "fewer drafted tokens at an equal speed-up",
             None,
             None,
-            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.3 (direction only)",
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.3 (only the direction is compared)",
             lambda lab: lab.with_other_vocabulary_drafter().accepted_per_pass_over(
                 {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
             ),

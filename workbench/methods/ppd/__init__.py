@@ -58,7 +58,7 @@ METHOD = Method(
         Claim(
             "τ relative to Medusa with a tree of the same size (12 nodes)",
             "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
-            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction only)",
+            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (only the direction is compared)",
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),

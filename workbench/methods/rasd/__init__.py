@@ -35,7 +35,8 @@ METHOD = Method(
     ),
     differences=(
         "The tree comes from a separate draft model instead of an EAGLE head.",
-        "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
+        "A retrieved branch is pruned unless its first token is among the draft model's eight likeliest; we could not "
+        "confirm that this is the paper's rule.",
         "The default tree has 12 nodes from the model and 8 from the datastore, because each node costs a small "
         "target time.",
         "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "

@@ -68,7 +68,7 @@ METHOD = Method(
         Claim(
             "tokens per second relative to the fastest of its sizes alone",
             "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
-            "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction only)",
+            "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (only the direction is compared)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
             explanation=(
                 "2026-11-27 09:31 UTC",

@@ -60,7 +60,7 @@ METHOD = Method(
             "agentic tasks: longer accepted drafts than look-ups in the prompt",
             None,
             None,
-            "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction only)",
+            "Oliaro et al. 2025, arXiv:2411.04975, §5 (only the direction is compared)",
             lambda lab: lab.on_copied_answers().tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0),
             key="lookup",
         ),

@@ -70,7 +70,7 @@ METHOD = Method(
         Claim(
             "τ with the head trained online relative to τ with the frozen head, after changes of target and domain",
             "drafters of targets in training", None, None,
-            "Hu et al. 2025, arXiv:2511.16665, abstract (direction only)",
+            "Hu et al. 2025, arXiv:2511.16665, abstract (only the direction is compared)",
             lambda lab: (
                 lab.with_weight_noise(0.1)
                 .on_groups(*SHIFTING_DOMAINS)

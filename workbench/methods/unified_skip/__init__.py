@@ -48,8 +48,8 @@ METHOD = Method(
         ),
         Claim(
             "τ with half of the layers, evenly spread, relative to τ with the first half of them",
-            "BLOOMZ-7B and LLaMA-2, fine-tuned: better than other ways of skipping at an equal ratio", None, None,
-            "Liu et al. 2024, arXiv:2404.06954, abstract (direction only)",
+            "BLOOMZ-7B and LLaMA-2, fine-tuned: better text than other ways of skipping as many layers", None, None,
+            "Liu et al. 2024, arXiv:2404.06954, abstract (only the direction is compared)",
             lambda lab: lab.tau_over(
                 "early-exit", {"speedup": 2.0}, {"exit_layer": lab.models.target.n_layers // 2}, 0.0
             ),

@@ -69,12 +69,14 @@ class AsDrafted(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "as-drafted", ({},), "BLOOMZ-7B and LLaMA-2, fine-tuned with layers skipped: nearly the same answers",
-            "Liu et al. 2024, arXiv:2404.06954, abstract (direction only)", temperature=0.0, method="unified-skip",
+            "Liu et al. 2024, arXiv:2404.06954, abstract "
+            "(only the direction is compared)", temperature=0.0, method="unified-skip",
             lacks="a target fine-tuned with layers skipped",
         ),
         at_matched_accuracy(
             "as-drafted", ({},), "models fine-tuned with placeholders: as good on text, 3 % worse on code",
-            "Sun et al. 2024, arXiv:2405.15208, abstract (direction only)", temperature=0.0, method="lexical-unit",
+            "Sun et al. 2024, arXiv:2405.15208, abstract "
+            "(only the direction is compared)", temperature=0.0, method="lexical-unit",
             lacks="a target that was trained with placeholders",
         ),
     )  # fmt: skip

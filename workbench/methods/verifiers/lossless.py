@@ -29,7 +29,9 @@ class Lossless(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "acceptance per position without replacement relative to SpecInfer's rule, independent drafts, 4 drafts",
-            "LLaMA-2 and OPT pairs", None, None, "Jeon et al. 2024, arXiv:2402.14160, §3 (direction only)",
+            "LLaMA-2 and OPT pairs", None, None,
+            "Jeon et al. 2024, arXiv:2402.14160, §3 "
+            "(only the direction is compared)",
             lambda lab: lab.accepted_over((Lossless(), Sampling.FIXED_NUMBER), (Independent(), Sampling.SAMPLED), 4),
             key="without-replacement", method="draft-tree-sampled",
         ),

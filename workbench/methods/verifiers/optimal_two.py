@@ -65,7 +65,9 @@ class OptimalTwo(EmissionVerifier):
         Claim(
             "acceptance per position relative to K-SEQ, 2 independent drafts",
             "any pair of distributions: it is the optimum", None,
-            None, "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 (direction only)",
+            None,
+            "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 "
+            "(only the direction is compared)",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
             key="optimal-two", method="draft-tree-sampled",
             by_construction="the optimum over all rules cannot be below one of them",

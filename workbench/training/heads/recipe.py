@@ -136,7 +136,7 @@ def _options_for(method: str, options: VisionHeadOptions) -> Any:
 
 
 def choose_vision_options(values: Mapping[str, Any]) -> type:
-    """Return the options class for the method that `values["method"]` names, or for all methods together.
+    """Return the options class of the method in `values["method"]`; without one, the class with all methods' options.
 
     Raises:
         ValueError: `method` names no feature drafter.
