@@ -15,10 +15,9 @@ class Pace:
     A run waits after a complete round, so that a change of method, a pause or a new image still affects the next round.
     Times in a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and
     threads are cold then. Measured on text-target on a quiet machine, at 8 tokens per second against full speed (8
-    interleaved pairs of runs, 95 % intervals): a round of plain decoding took 1.21 times as long (1.14 to 1.30), a round
-    of draft-tree 1.07 times (1.05 to 1.10). A busy wait of 10 ms before each round reduces the former to 1.09 and not
-    the latter. So a trace
-    marks the delayed rounds (`workbench.trace.metrics.DELAY`).
+    interleaved pairs of runs, 95 % intervals): a round of plain decoding took 1.21 times as long (1.14 to 1.30), a
+    round of draft-tree 1.07 times (1.05 to 1.10). A busy wait of 10 ms before each round reduces the former to 1.09 and
+    not the latter. So a trace marks the delayed rounds (`workbench.trace.metrics.DELAY`).
 
     Args:
         rate: maximum speed in tokens per second, to which rounds are slowed down; 0: full speed.
