@@ -10,8 +10,7 @@ from workbench.methods.rest.drafter import Rest
 from workbench.methods.verifiers.lenient import Lenient
 
 SMALL_DATASTORE = (
-    "a small datastore: {} tokens of code, where the paper has 0.9 GB; τ on code is {}, and a round that verifies its "
-    "tree costs more than these tokens save"
+    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, less than a round with a tree costs"
 )
 """Reason for the missing speed-up on code; arguments: tokens of the datastore, τ of the claim `code`."""
 
