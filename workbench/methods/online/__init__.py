@@ -16,7 +16,10 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
-SAME_CORES = "wrong setting: training shares the two decoding cores and adds about {} ms to a round; the paper uses spare compute"
+SAME_CORES = (
+    "wrong setting: training shares the two decoding cores and adds about {} ms to a round; the paper uses spare "
+    "compute"
+)
 """Reason for the missing speed-up; argument: mean additional overhead of a round, measured on one prompt."""
 
 METHOD = Method(
