@@ -30,7 +30,7 @@ EXPECTED_CASES = ("same text", "one process for several runs", "cancelled", "kil
 
 
 def run_script(script: str, log: Path) -> tuple[str, ...]:
-    """Return the cases that a script of this folder reports; its output is a file, as forked processes keep pipes open."""
+    """Return the cases that a script reports; its output is a file, because forked processes keep pipes open."""
     pytest.importorskip("spaces")
     with log.open("w") as out:
         command = [sys.executable, str(Path(__file__).with_name(script))]
