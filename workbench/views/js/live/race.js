@@ -35,6 +35,8 @@ export function lane(name, rounds) {
   return { ...own, name, tokens: own.counts.at(-1) ?? 0, seconds: own.ends.at(-1) ?? 0 };
 }
 
+const passes = (n) => `${n} target pass${n === 1 ? "" : "es"}`;
+
 /** Return the number of rounds that a lane has finished at a time. Pure. */
 export function finished({ ends }, t) {
   const open = ends.findIndex((end) => end > t);
@@ -78,7 +80,7 @@ export function of(view, none) {
               greedy: !(Number(params.temperature) > 0),
               exact: run?.header?.promise !== "approximate" && !rounds.some(figures.isApproximate),
             }),
-            `${mine.passes} target passes instead of ${plain.passes}`,
+            `${passes(mine.passes)} instead of ${plain.passes}`,
           ]
             .filter(Boolean)
             .join(" · ")
@@ -219,7 +221,7 @@ export function render(parts, data, race) {
 function drawLane(row, own, t, most) {
   const n = finished(own, t), tokens = own.counts[n - 1] ?? 0;
   write(row._name, own.name);
-  write(row._passes, own.note ? "" : `${n === own.ends.length ? own.passes : n} target passes`);
+  write(row._passes, own.note ? "" : `${passes(n === own.ends.length ? own.passes : n)}`);
   write(row._text, own.note || own.texts.slice(0, n).join("").slice(-MOST_TEXT));
   row._text.classList.toggle("is-note", Boolean(own.note));
   row._fill.style.width = `${most ? (100 * tokens) / most : 0}%`;
