@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 
 import pytest
@@ -87,7 +89,8 @@ def test_a_damaged_recording_is_reported(tmp_path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_written_recording_is_read_back(tmp_path) -> None:
-    trace = recorded_runs.trace("draft-tree")
+    file = recorded_runs.folder() / f"draft-tree{recorded_runs.SUFFIX}"
+    trace = Trace.from_wire(json.loads(gzip.decompress(file.read_bytes())))  # other tests may change the cached trace
     assert recorded_runs.write(tmp_path / "a.json.gz", trace) == recorded_runs.write(tmp_path / "b.json.gz", trace)
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
     assert recorded_runs.read(tmp_path / "a.json.gz") == trace
