@@ -7,6 +7,6 @@ RUNS = 400
 CELLS = 400
 """Largest number of cells of one sweep."""
 SHORTEST_S, LONGEST_S = 5, 3600
-"""Smallest and largest measuring time of a recommendation, in seconds."""
+"""Shortest and longest time that a recommendation may measure, in seconds."""
 TOKENS = 4096
 """Largest number of new tokens per run of a comparison or a sweep."""

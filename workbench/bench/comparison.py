@@ -79,7 +79,7 @@ class LaneRuns:
             self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
 
     def drop_unselected_traces(self, before: int) -> None:
-        """Of all prompts before the index `before`, which are finished, keep only the trace that the race shows."""
+        """Discard the traces of all prompts before the index `before`, except the one per lane that the race shows."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 
 

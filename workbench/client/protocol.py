@@ -193,7 +193,7 @@ class Client(Protocol):
 
     @local_call
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Draft with the heads in a local folder in place of all others of their kind; with `on` False, stop that.
+        """Use the heads in a local folder instead of others of their kind; if `on` is False, stop using them.
 
         Running generations use them from their next round on.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workbench.methods.chimera.drafter import TOKENS, ChimeraHeads
 from workbench.methods.hydra.train import train_sequential_heads
-from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
+from workbench.training.family.head_training import TrainingSetup, answer_continues, predicting_positions, shift_left
 from workbench.training.family.options import ChatHeadOptions
 from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
@@ -56,9 +56,7 @@ def guesses(
         answer: mask of the positions whose feature predicts a token of an answer, bool [B, n].
         sample: indices into the positions with at least one token to predict; None: all of these positions.
     """
-    indices = answer_continues(answer, 1).nonzero()
-    indices = indices if sample is None else indices[sample]
-    rows, positions = indices.unbind(1)
+    rows, positions = predicting_positions(answer, sample)
     for level, states in enumerate(compute_draft_states(net, net.project(embedding[ids]), features.float())):
         in_answer = answer_continues(answer, level + 1)[rows, positions]
         if in_answer.any():

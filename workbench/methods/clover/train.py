@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workbench.methods.clover.drafter import CloverHeads
 from workbench.methods.hydra.train import train_sequential_heads
-from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
+from workbench.training.family.head_training import TrainingSetup, answer_continues, predicting_positions, shift_left
 from workbench.training.family.options import ChatHeadOptions
 from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
@@ -61,9 +61,7 @@ def guesses(
         answer: mask of the positions whose feature predicts a token of an answer, bool [B, n].
         sample: indices into the positions with at least one token to predict; None: all of these positions.
     """
-    indices = answer_continues(answer, 1).nonzero()
-    indices = indices if sample is None else indices[sample]
-    rows, positions = indices.unbind(1)
+    rows, positions = predicting_positions(answer, sample)
     state = net.head_inputs(features.float(), net.project(embedding[shift_left(ids, 1)]))[rows, positions]
     for level in range(net.blocks):
         token_inputs = net.project(embedding[shift_left(ids, level + 1)[rows, positions]])

@@ -83,8 +83,8 @@ class LevelNet(TrainedNet):
     """Base class of nets with one prediction per draft level. The accuracy of each level is measured after training."""
 
     accuracy: tuple[tuple[float, ...], ...] = ()
-    """Share of held-out positions at which the r-th most likely token (column, r = 1 … 10) of each of K draft levels
-    (row) was correct, after a path of correct tokens."""
+    """Accuracy on held-out text, [K, 10]: row k is a draft level, column r the share of positions at which the r-th
+    most likely token was correct, after a path of correct tokens."""
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"head_accuracy": self.accuracy}

@@ -16,6 +16,7 @@ from workbench.training.family.head_training import (
     TrainingSetup,
     answer_continues,
     build_seeded,
+    predicting_positions,
     sample_indices,
     shift_left,
 )
@@ -88,9 +89,7 @@ def guesses(
         answer: positions whose feature predicts a token of the answer, bool [B, n].
         sample: indices into the positions that have a next answer token to predict; None: all.
     """
-    indices = answer_continues(answer, 1).nonzero()
-    indices = indices if sample is None else indices[sample]
-    rows, positions = indices.unbind(1)
+    rows, positions = predicting_positions(answer, sample)
     states, token_inputs = net.head_inputs(features.float())[rows, positions], []
     for block in range(net.blocks):
         token_inputs.append(net.project(embedding[shift_left(ids, block + 1)[rows, positions]]))

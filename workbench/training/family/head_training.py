@@ -155,6 +155,20 @@ def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B
     return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
+def predicting_positions(
+    answer: Bool[Tensor, "B n"], sample: Int[Tensor, " S"] | None
+) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
+    """Return row and position of each answer position that is followed by another answer position.
+
+    Args:
+        answer: mask of the positions whose feature predicts a token of an answer.
+        sample: indices into these positions, to select some of them; None: all.
+    """
+    indices = answer_continues(answer, 1).nonzero()
+    rows, positions = (indices if sample is None else indices[sample]).unbind(1)
+    return rows, positions
+
+
 def shift_left(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
     """Return the stream moved left by `steps` positions, filled with zeros at the end, where no position has a loss."""
     shifted = stream.roll(-steps, 1)

@@ -65,7 +65,7 @@ export function toggle(page, again = false) {
   stop(page);
   const end = length(page.comparison?.lanes ?? [], page.prompt);
   if (!end) return;
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches && again) return seek(page, 1);
+  if (kit.prefersStill() && again) return seek(page, 1);
   if (again || race.t >= end) race.t = 0;
   race.playing = true;
   let before = performance.now();

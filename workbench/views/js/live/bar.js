@@ -55,6 +55,6 @@ export function toTokens({ ribbonCard, side }) {
   if (!outOfSight(ribbonCard.getBoundingClientRect(), side.getBoundingClientRect(), innerHeight)) return;
   ribbonCard.scrollIntoView({
     block: "start",
-    behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+    behavior: kit.prefersStill() ? "auto" : "smooth",
   });
 }

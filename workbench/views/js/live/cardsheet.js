@@ -33,7 +33,7 @@ export function show(page, token) {
   if (narrow) cardCard.classList.add("is-sheet");
   const place = token.getBoundingClientRect(), card = cardCard.getBoundingClientRect();
   const by = narrow ? aboveSheet(place, card) : distance(card, place, innerHeight);
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const still = kit.prefersStill();
   if (by) scrollBy({ top: by, behavior: still ? "auto" : "smooth" });
 }
 

@@ -1,5 +1,6 @@
 /** First content of the page, and content other than a new run: recordings, trace files, the run before a reload. */
 
+import * as kit from "../shared/kit.js";
 import * as address from "../shared/address.js";
 import * as alerts from "../shared/alerts.js";
 import * as backend from "./backend.js";
@@ -260,7 +261,7 @@ function play(page, trace, wanted, whole) {
     page.draw();
   };
   const speed = trace.plain ? Math.min(1, figures.summary(page.plain.rounds).seconds / RACE_S) : EXAMPLE_SPEED;
-  const still = whole || wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const still = whole || wanted !== null || kit.prefersStill();
   page.feeding = { label: `${speed.toPrecision(2)}× speed`, speed, stop: () => {} };
   page.feeding.stop = player.feed({ rounds: trace.rounds, speed, still, arrive });
   if (still) page.feeding = null;

@@ -244,7 +244,7 @@ function rounds(el, own, t) {
  *    draws the race  @param {number|null} speed  relative to the runs' own; null: the replay takes `SHOWN_S` */
 export function start(page, data, show, speed = null) {
   const { race } = page, now = data();
-  if (!now?.plain || matchMedia("(prefers-reduced-motion: reduce)").matches) return stop(page, show);
+  if (!now?.plain || kit.prefersStill()) return stop(page, show);
   const end = Math.max(now.mine.seconds, now.plain.seconds);
   Object.assign(race, { t: 0, speed: speed ?? Math.min(1, end / SHOWN_S), playing: true });
   let before = performance.now();

@@ -109,6 +109,11 @@ export function paced(work) {
   };
 }
 
+/** Return whether the reader prefers less motion. */
+export function prefersStill() {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
 /** Dispatch a bubbling event. */
 export function emit(el, name, detail) {
   el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));

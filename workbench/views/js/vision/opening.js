@@ -1,5 +1,6 @@
 /** First content of the Vision tab: the address's request, the run that it showed last, or a recording. */
 
+import * as kit from "../shared/kit.js";
 import * as alerts from "../shared/alerts.js";
 import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
@@ -209,7 +210,7 @@ export function show(page, trace, beside, from, plays = false) {
   page.vision.alt ||= trace.footer?.text ? `The target's description: ${question({ prompt: trace.footer.text })}` : "";
   page.selection.pin = page.pendingPin;
   page.pendingPin = null;
-  if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) feed(page, page.run);
+  if (plays && !kit.prefersStill()) feed(page, page.run);
   page.draw();
 }
 
