@@ -95,8 +95,14 @@ def test_a_click_on_a_token_brings_its_card_into_view(fake_app: str, open_page: 
 
 
 def test_on_a_phone_the_card_is_a_sheet_below_the_token(fake_app: str, open_page: PageOpener) -> None:
-    page = open_page(f"{fake_app}/?recorded=draft-tree", viewport={"width": 390, "height": 844}, has_touch=True)
+    page = open_page(
+        f"{fake_app}/?recorded=draft-tree",
+        viewport={"width": 390, "height": 844},
+        has_touch=True,
+        reduced_motion="reduce",
+    )
     page.wait_for_selector(".wb-ribbon [data-token]")
+    wait_until_drawn(page)
     assert page.locator(".wb-sheetclose").is_hidden()
     page.locator(".wb-ribbon [data-token]").nth(6).tap()
     page.wait_for_selector(".wb-card-card.is-sheet")
