@@ -68,6 +68,9 @@ def test_both_file_formats_are_read_and_counted(tmp_path: Path) -> None:
         save_file(held, tmp_path / kind)
         assert read_weights(tmp_path / kind).keys() == given.keys()
         assert count_weights(tmp_path / kind) == sum(weight.numel() for weight in given.values())
+    save_file({"wide": given["wide"]}, tmp_path / "plain")
+    assert count_weights(tmp_path / "plain") == given["wide"].numel()  # a changed file is read again
+    save_file(given, tmp_path / "plain")
     assert torch.equal(read_weights(tmp_path / "plain")["wide"], given["wide"])
     assert (tmp_path / "bytes").stat().st_size < 0.75 * (tmp_path / "plain").stat().st_size
 

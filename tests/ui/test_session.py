@@ -15,7 +15,7 @@ from ui.fake_client import FakeWorkbench
 
 from workbench.client.follow import follow
 from workbench.core.errors import PromptError
-from workbench.ui.hosting import as_text, return_errors
+from workbench.ui.hosting import answer_in_json, as_text, return_errors
 from workbench.ui.session import BASELINE, GRACE_S, Session
 
 
@@ -76,6 +76,13 @@ def test_a_drafter_with_a_different_vocabulary_stays_selected_only_for_a_method_
 ) -> None:
     chosen = session.catalogue({"drafter": "other", "method": method})["chosen"]["drafter"]
     assert chosen == ("other" if kept else "synthetic-drafter")
+
+
+def test_the_page_gets_data_and_errors_as_json(session: Session) -> None:
+    answer = answer_in_json(return_errors(session.catalogue))({})
+    assert answer.media_type == "application/json"
+    assert json.loads(answer.body) == json.loads(json.dumps(session.catalogue({})))
+    assert "no run" in json.loads(answer_in_json(return_errors(session.control))({"run": "x"}).body)["error"]["message"]
 
 
 def test_the_device_label_is_that_of_the_chosen_target(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ class ParamSpec:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the declaration as JSON data, for forms and catalogues."""
-        return dataclasses.asdict(self) | {"choices": list(self.choices)}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | {"choices": list(self.choices)}
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:

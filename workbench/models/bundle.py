@@ -31,10 +31,10 @@ def bundled() -> dict[str, Path]:
     """Return the folders of bundled models and heads by name."""
     folder = bundled_folder()
     try:
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (as in `_has_config`)
     except OSError:
         return {}
-    return {name: folder / name for name in names if _has_config(folder / name)}
+    return {name: folder / name for name in names if _has_config(os.path.join(folder, name))}  # noqa: PTH118
 
 
 def is_bundled(name: str) -> bool:
@@ -42,7 +42,7 @@ def is_bundled(name: str) -> bool:
     return name not in ("", "..") and Path(name).name == name and _has_config(bundled_folder() / name)
 
 
-def _has_config(folder: Path) -> bool:
+def _has_config(folder: Path | str) -> bool:
     return os.path.isfile(os.path.join(folder, "config.json"))  # noqa: PTH113, PTH118 (a third of Path's time)
 
 

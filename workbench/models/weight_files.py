@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 
 from safetensors import safe_open
@@ -18,7 +19,14 @@ def is_scale(name: str, names: Collection[str]) -> bool:
 
 
 def count_weights(path: Path) -> int:
-    """Return the number of weights in a safetensors file, scales not counted."""
+    """Return the number of weights in a safetensors file, scales not counted. An unchanged file is read once."""
+    facts = path.stat()
+    return _count_weights(path, facts.st_mtime_ns, facts.st_size, facts.st_ino)
+
+
+@lru_cache(maxsize=512)
+def _count_weights(path: Path, *version: int) -> int:
+    """Return the number of weights in a file. `version` (size and modification time) is part of the cache key."""
     with safe_open(path, "np") as file:
         names = set(file.keys())
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not is_scale(name, names))

@@ -9,6 +9,8 @@ from typing import Any
 
 import gradio as gr
 import orjson
+from fastapi.encoders import jsonable_encoder
+from starlette.responses import Response
 
 from workbench.client import wire
 from workbench.core.errors import ParameterError
@@ -52,7 +54,7 @@ def add_view(
     stage = gr.HTML(
         html_template=f'<div class="wb{"" if module == modules.FIRST_MODULE else " wb-page"}"></div>',  # never replaced
         js_on_load=Path(__file__).with_name("host.js").read_text(encoding="utf-8"),
-        server_functions=[return_errors(answer) for answer in server_functions],
+        server_functions=[answer_in_json(return_errors(answer)) for answer in server_functions],
         apply_default_css=False,
         elem_id=elem_id or None,
         palette=css_variables(),
@@ -111,4 +113,18 @@ def return_errors(answer: ServerFunction) -> ServerFunction:
             return {"error": wire.error_to_wire(problem)}
 
     call.__name__ = answer.__name__  # Gradio offers it to the browser under this name
+    return call
+
+
+def answer_in_json(answer: ServerFunction) -> ServerFunction:
+    """Wrap a function under the same name so that it returns its result as a finished HTTP response.
+
+    FastAPI would convert the result value by value before it writes JSON: 70 ms instead of 1 ms for the catalogue.
+    """
+
+    def call(request: dict[str, Any]) -> Response:
+        content = orjson.dumps(answer(request), default=jsonable_encoder, option=orjson.OPT_NON_STR_KEYS)
+        return Response(content, media_type="application/json")
+
+    call.__name__ = answer.__name__
     return call

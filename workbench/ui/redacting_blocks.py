@@ -16,6 +16,8 @@ from workbench.service.logs import redact_error
 log = logging.getLogger("workbench.ui")
 LOOK_S = 0.01
 """Seconds between two polls of an idle queue."""
+PROGRESS_S = 1.0
+"""Seconds between two polls for the values of `gr.Progress`, which no call of the page uses."""
 
 
 class RedactingBlocks(gr.Blocks):
@@ -24,6 +26,7 @@ class RedactingBlocks(gr.Blocks):
     def queue(self, *given: Any, **named: Any) -> RedactingBlocks:
         super().queue(*given, **named)
         self._queue.sleep_when_free = LOOK_S
+        self._queue.progress_update_sleep_when_free = PROGRESS_S
         return self
 
     async def process_api(self, *given: Any, **named: Any) -> dict[str, Any]:
