@@ -230,3 +230,10 @@ def test_a_missing_example_is_none(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     recorded_runs.write_example("compare", {"a": 1})
     assert recorded_runs.example("compare") == {"a": 1}
     assert recorded_runs.names() == [], "an example does not count as a method's recording"
+
+
+def test_the_two_recordings_of_the_vision_tab_draft_trees_of_the_same_size() -> None:
+    seeing, blind = (recorded_runs.trace(name).header for name in ("specvlm", "vlm-text-only"))
+    assert blind.prompt == seeing.prompt
+    for name in ("grower", "depth", "width", "nodes", "temperature"):
+        assert blind.params[name] == seeing.params[name], name

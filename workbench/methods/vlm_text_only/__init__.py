@@ -70,5 +70,5 @@ METHOD = Method(
     suites={
         "vision": (Setting("text-only", {"policy": "fixed"}, "vision-text-drafter"),),
     },
-    recording=Recording(scene="four-shapes"),
+    recording=Recording(scene="four-shapes", params={"grower": "eagle-2", "depth": 5}),  # as SpecVLM, shown beside it
 )  # fmt: skip

@@ -207,11 +207,19 @@ export function show(page, trace, beside, from, plays = false) {
   page.beside.run = beside ? record(beside) : null;
   for (const run of [page.run, page.beside.run]) if (run) page.vision.history.push(run);
   adopt(page, trace.header);
+  adoptBeside(page, beside?.header);
   page.vision.alt ||= trace.footer?.text ? `The target's description: ${question({ prompt: trace.footer.text })}` : "";
   page.selection.pin = page.pendingPin;
   page.pendingPin = null;
   if (plays && !kit.prefersStill()) feed(page, page.run);
   page.draw();
+}
+
+/** Take over method and draft model of the second run, so that Run repeats it. */
+function adoptBeside({ vision, catalogue }, header) {
+  if (!header || !catalogue?.methods.some((x) => x.name === header.method)) return;
+  const isHere = catalogue.drafters.some((d) => d.name === header.drafter && d.available !== false);
+  Object.assign(vision, { besideMethod: header.method, besideDrafter: isHere ? header.drafter : null });
 }
 
 /** Let a recording arrive as if it were live; the second one keeps pace. */
