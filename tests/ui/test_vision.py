@@ -358,6 +358,15 @@ def test_an_exported_run_shows_the_tab_without_an_app(open_page: PageOpener, tmp
     assert page.evaluate("window.hurt") is None
 
 
+def test_on_a_phone_results_and_images_come_before_the_panel(vision_app: str, open_page: PageOpener) -> None:
+    page = visit(open_page, vision_app, viewport={"width": 390, "height": 844})
+    wait_until_drawn(page)
+    parts = (".wb-headline", ".wb-card-picture .wb-vis", ".wb-card-ribbon", ".wb-side", ".wb-figures")
+    boxes = [page.locator(V + part).first.bounding_box() or {} for part in parts]
+    assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes)
+    assert boxes[1]["y"] + boxes[1]["height"] < 844, "the image is in the first screen"
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_axe_finds_nothing_serious_and_every_control_is_large_enough(
     vision_app: str, open_page: PageOpener, width: int, scheme: str
