@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from workbench.kernels.few_token_decoder import FewTokenDecoder, norm
 from workbench.kernels.fused import FusedDecoder
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.layers import text_config
@@ -141,14 +142,18 @@ class LeanLayer:
 
 def has_lean_version(model: PreTrainedModel) -> bool:
     """Return whether a lean decoder supports a model's architecture, dtype and device."""
+    return has_lean_architecture(model) and model.dtype in DTYPES and is_small_on_cpu(model)
+
+
+def has_lean_architecture(model: PreTrainedModel) -> bool:
+    """Return whether a model's layers are those of `LeanLayer`, with rotary tables that do not depend on the length."""
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
-    is_supported = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
-    return is_supported and model.dtype in DTYPES and is_small_on_cpu(model)
+    return type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
 
 
-class LeanDecoder:
+class LeanDecoder(FewTokenDecoder):
     """Lean version of a whole model. Create it with `self_test.make_lean_decoder`, which compares it with the model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
@@ -184,52 +189,14 @@ class LeanDecoder:
     def _versions(self) -> list[tuple[int, int]]:
         return [(p._version, p.data_ptr()) for p in self._watched]
 
-    def __call__(
-        self,
-        ids: Int[Tensor, "B n"],
-        mask: Float[Tensor, "B 1 n used"],
-        positions: Int[Tensor, "B n"],
-        cache: TreeCache,
-        layers: Sequence[int] | None = None,
-        last_only: bool = False,
-        capture_layers: Collection[int] = (),
-        head: bool = True,
-        states: Float[Tensor, "B n D"] | None = None,
-        skipped_halves: Collection[int] = (),
-        everywhere: bool = False,
-    ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
-        """Run a forward pass over a KV cache whose window is set.
+    @property
+    def has_float32_stream(self) -> bool:
+        """Return whether the residual stream is kept in float32 between layers: in compiled layers."""
+        return self.fused is not None
 
-        Args:
-            ids: token ids.
-            mask: additive mask.
-            positions: positions in the sequence.
-            cache: KV cache, written and read at its window.
-            layers: indices of the layers to run; all by default.
-            last_only: compute logits of the last position only (m = 1).
-            capture_layers: layers after which hidden states are captured.
-            head: compute logits. Without them the first result is empty, and the second is the residual stream after
-                the last of `layers` instead of the LM head's input; the compiled forward pass returns it in float32.
-            states: residual stream before the first of `layers`; None: the tokens' embeddings.
-            skipped_halves: halves that are left out (see `workbench.kernels.layers`).
-            everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
-
-        Returns:
-            Logits; the LM head's input; and captured hidden states [B, n, D] by layer.
-        """
-        order = range(len(self.layers)) if layers is None else layers
-        n_rows, size = ids.shape[0], self.table.shape[0]
-        x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
-        x, tap_states = self.run_layers(order, x, mask, positions, cache, capture_layers, skipped_halves)
-        if not head:
-            return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), tap_states
-        all_positions = x
-        if last_only and ids.shape[1] > 1:
-            x = x.view(*ids.shape, -1)[:, -1]
-        logits, hidden = self.project_to_logits(x)
-        if everywhere and all_positions is not x:
-            hidden = norm(self.last_norm, all_positions.to(self.table.dtype))
-        return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), tap_states
+    def supports(self, shape: Sequence[int]) -> bool:
+        """Return whether a forward pass runs here: always."""
+        return True
 
     def run_layers(
         self,
@@ -309,13 +276,3 @@ def attend(
     mask = mask.expand(-1, -1, repeats, -1) if n == 1 else mask.repeat(1, 1, repeats, 1)
     output = nn.functional.scaled_dot_product_attention(grouped, keys, values, mask, scale=scale)
     return output[:, :, : group_size * n].reshape(n_rows, n_heads, n, size)
-
-
-def norm(module: nn.Module, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """Apply RMS norm with a module's weight; float64 is computed in float32, as in the Hugging Face classes."""
-    weight: Tensor = module.weight  # type: ignore[assignment]
-    eps: float = module.variance_epsilon  # type: ignore[assignment]
-    if x.dtype != torch.float64:
-        return torch.rms_norm(x, weight.shape, weight, eps)
-    single = x.float()
-    return weight * (single * (single.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)

@@ -20,10 +20,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from workbench.kernels.few_token_decoder import FewTokenDecoder
 from workbench.kernels.fused import FusedDecoder
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.layers import text_config
-from workbench.kernels.lean import LeanDecoder, has_lean_version
+from workbench.kernels.lean import LeanDecoder, has_lean_architecture, has_lean_version
 from workbench.kernels.packed import unpack_temporarily
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,34 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
     return lean
 
 
+def make_gpu_decoder(model: PreTrainedModel, capacity: int) -> FewTokenDecoder | None:
+    """Return the decoder of Triton kernels of a model on a GPU, or None; see `tested_gpu_decoder`."""
+    is_supported = model.device.type == "cuda" and has_lean_architecture(model)
+    return tested_gpu_decoder(model, capacity) if is_supported else None
+
+
+def tested_gpu_decoder(model: PreTrainedModel, capacity: int) -> FewTokenDecoder | None:
+    """Return the decoder of Triton kernels of a Llama-like model; None if they cannot run it or its results differ.
+
+    The reason is logged. Results may differ, for example, because a version of Triton compiles a kernel wrongly.
+
+    Args:
+        model: model with layers like `LeanLayer`'s.
+        capacity: maximum length of a sequence in tokens, scratch positions included.
+    """
+    try:
+        from workbench.kernels.gpu.decoder import GpuDecoder, why_unsupported  # Triton is not installed everywhere
+
+        message = why_unsupported(model)
+        decoder = None if message else GpuDecoder(model, capacity)
+        message = message if decoder is None else describe_difference(decoder, model)
+    except Exception as error:  # Triton's compiler raises many types
+        decoder, message = None, f"{type(error).__name__}: {error}".split("\n")[0]
+    if message:
+        log.warning("%s runs without Triton kernels: %s.", type(model).__name__, message)
+    return None if message else decoder
+
+
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     """Return text that says how the compiled decoder differs from its model; empty if it does not.
 
@@ -69,16 +98,17 @@ def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
         return f"its compilation failed ({type(error).__name__}: {error})".split("\n")[0]
 
 
-def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Return text that says how the lean decoder differs from its model by more than rounding; empty if it does not.
+def describe_difference(lean: FewTokenDecoder, model: PreTrainedModel) -> str:
+    """Return text that says how a decoder differs from its model by more than rounding; empty if it does not.
 
     Args:
-        lean: idle lean decoder.
+        lean: idle decoder, lean or of Triton kernels.
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)
-    ids, positions = torch.arange(n).unsqueeze(0) * 7 % lean.table.shape[0], torch.arange(n).unsqueeze(0)
-    mask = torch.full((1, 1, n, n), torch.finfo(model.dtype).min, dtype=model.dtype).triu_(1)
+    positions = torch.arange(n, device=model.device).unsqueeze(0)
+    ids = positions * 7 % lean.table.shape[0]
+    mask = torch.full((1, 1, n, n), torch.finfo(model.dtype).min, dtype=model.dtype, device=model.device).triu_(1)
     cache = TreeCache(len(lean.layers), 1, n)
     cache.window = Window(slice(0, 1), 0, None, n)
     with (
@@ -92,7 +122,7 @@ def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
 
 
 def _by_layers(
-    lean: LeanDecoder, model: PreTrainedModel, ids: Tensor, mask: Tensor, places: Tensor, cache: TreeCache
+    lean: FewTokenDecoder, model: PreTrainedModel, ids: Tensor, mask: Tensor, places: Tensor, cache: TreeCache
 ) -> str:
     trunk = model.get_decoder()
     assert isinstance(trunk, nn.Module)
@@ -124,7 +154,7 @@ def _by_layers(
         if not bool((lean_error <= TIMES * own_error + magnitude * eps / 16).all()):
             return f"layer {index} errs by {float(lean_error.max()):.1e}, the model's by {float(own_error.max()):.1e}"
     # compiled layers pass on their residual stream in float32
-    last = stream[0] if lean.fused is None else stream[0].float()
+    last = stream[0].float() if lean.has_float32_stream else stream[0]
     head_error = logits_error(lean.project_to_logits(last)[0], logits[0])
     return "" if head_error <= HEAD * eps else f"the LM head's logits differ by {head_error:.1e}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -38,7 +37,7 @@ from workbench.kernels.model_forward import Mask, ModelForward
 from workbench.kernels.positions import ForwardInputBuilder
 from workbench.kernels.quantised import refuse_int8, weight_dtype
 from workbench.kernels.segment import Output, Segment, Slot, states_of
-from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decoder
+from workbench.kernels.self_test import ROUNDING, logits_error, make_gpu_decoder, make_lean_decoder
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
@@ -87,6 +86,7 @@ class Runner:
         self.slots: list[Slot] = []
         self._views = LayerSubsets(model)
         self._lean = make_lean_decoder(model, self.context + SCRATCH)
+        self._gpu = make_gpu_decoder(model, self.context + SCRATCH)
         self.weight_dtype = weight_dtype(model)
         if self.weight_dtype != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
@@ -168,6 +168,8 @@ class Runner:
                 ) from error
         if self._lean is not None:
             self._lean = self._lean.fresh()
+        if self._gpu is not None:
+            self._gpu = self._gpu.fresh()
         if self.replays is not None:
             self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, model_fingerprint(self.model)))
         slot = Slot(len(self.slots), sequence_id=owner)
@@ -357,17 +359,23 @@ class Runner:
                 )
             )
         else:
-            model, last = (
-                (self._views(layers, skipped_halves) if shared_copy is None else shared_copy.model),
-                last_only and not everywhere,
+            runs_kernels = (
+                self._gpu is not None
+                and shared_copy is None
+                and isinstance(mask, Tensor)
+                and self._gpu.supports((hi - lo, n))
             )
-            own_forward = partial(
-                self._own, model, self.cache, capture_layers=frozenset(capture_layers), last_only=last or not head
-            )
+            model = self._views(layers, skipped_halves) if shared_copy is None else shared_copy.model
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
+                if runs_kernels:
+                    assert self._gpu is not None
+                    assert isinstance(mask, Tensor)
+                    options = layers, last_only, capture_layers, head, states, skipped_halves, everywhere
+                    return Output(*self._gpu(ids, mask, positions, self.cache, *options))
                 with override_input(self.embed, self.layers, (layers or [0])[0], states):
-                    return own_forward(ids, mask, positions)
+                    last = (last_only and not everywhere) or not head
+                    return self._own(model, self.cache, ids, mask, positions, frozenset(capture_layers), last)
 
             if self.replays is None or shared_copy is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
@@ -375,7 +383,8 @@ class Runner:
                 kind = (
                     layers and tuple(layers),
                     frozenset(skipped_halves),
-                    *own_forward.keywords.values(),
+                    frozenset(capture_layers),
+                    (last_only, head, everywhere),
                     states is None,
                 )
                 out = self.replays(kind, read, self.cache, ids, mask, positions, states)

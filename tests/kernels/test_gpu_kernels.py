@@ -1,0 +1,309 @@
+"""Triton kernels: on a GPU as they are, else in Triton's interpreter on the CPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+import model_helpers
+import pytest
+import torch
+import triton_interpreter  # noqa: F401  (before the kernels)
+from engine.test_forward_replay import Rerun
+from torch import Tensor
+
+from workbench.bench.families import family
+from workbench.engine import Engine, Models, Request
+from workbench.kernels import self_test
+from workbench.kernels.forward_replay import ReplayCache
+from workbench.kernels.gpu import attention, decoder, products
+from workbench.kernels.gpu.decoder import GpuDecoder, why_unsupported
+from workbench.kernels.kv_cache import TreeCache, Window
+from workbench.kernels.lean import LeanDecoder
+from workbench.kernels.self_test import describe_difference
+from workbench.methods import registry
+from workbench.models.runner import Runner
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return float((got.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def reference(product: products.Product, x: Tensor, add: Tensor | None) -> Tensor:
+    """Compute a product in float64."""
+    x, weight = x.double(), product.weight.double()
+    if product.norm_weight is not None:
+        x = x * (x.square().mean(-1, keepdim=True) + product.eps).rsqrt() * product.norm_weight.double()
+    y = x @ weight.T
+    if product.is_gated:
+        gate, up = y.chunk(2, -1)
+        y = torch.nn.functional.silu(gate) * up
+    y = y if product.bias is None else y + product.bias.double()
+    return y if add is None else y + add.double()
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("n_splits", [1, 4])
+@pytest.mark.parametrize(
+    ("n_tokens", "kind"), [(1, "norm"), (5, "gated"), (17, "bias"), (33, "residual"), (64, "norm"), (64, "gated")]
+)
+def test_products_equal_float64(n_tokens: int, kind: str, n_splits: int, dtype: torch.dtype) -> None:
+    weight = numbers(2 * 72, 530, seed=1, dtype=dtype) / 16  # neither is a multiple of a tile
+    norm = numbers(530, seed=2, dtype=dtype) + 1 if kind in ("norm", "gated") else None
+    bias = numbers(144, seed=3, dtype=dtype) if kind == "bias" else None
+    product = products.Product(weight, bias, norm, 1e-5, kind == "gated", n_splits)
+    x = numbers(n_tokens, 530, seed=4, dtype=dtype)
+    add = numbers(n_tokens, 144, seed=5, dtype=dtype) if kind == "residual" else None
+    first = product(x, add)
+    assert error(first, reference(product, x, add)) < NEAR[dtype]
+    assert torch.equal(product(x, add), first), "counters of the first launch are reset"
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+def test_bits_of_a_token_do_not_depend_on_the_other_tokens(dtype: torch.dtype) -> None:
+    product = products.Product(
+        numbers(128, 512, dtype=dtype), norm_weight=numbers(512, dtype=dtype), eps=1e-5, n_splits=2
+    )
+    x = numbers(64, 512, seed=3, dtype=dtype)
+    alone = product(x[:1])[0]
+    for n in (2, 16, 17, 33, 64):
+        assert torch.equal(product(x[:n])[0], alone), n
+
+
+def test_inputs_are_split_until_there_are_enough_programs_but_not_into_parts_of_one_step() -> None:
+    assert products.n_splits(3072, 2048, 132) == 4
+    assert products.n_splits(16384, 2048, 132) == 1
+    assert products.n_splits(64, 512, 132) == 2
+    assert products.n_splits(64, 128, 132) == 1
+
+
+def attend_in_float64(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Return the attention output [B, n, H, D] of queries [B, n, H, D] over keys and values [B, G, used, D]."""
+    shared = queries.shape[2] // keys.shape[1]
+    keys, values = (part.double().repeat_interleave(shared, 1) for part in (keys, values))
+    scores = torch.einsum("bnhd,bhkd->bhnk", queries.double(), keys) * scale + mask.double()
+    return torch.einsum("bhnk,bhkd->bnhd", scores.softmax(-1), values.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize(("n", "committed", "used"), [(1, 200, 201), (7, 130, 300), (20, 3, 128), (33, 250, 283)])
+def test_attention_over_trees_equals_float64(n: int, committed: int, used: int, dtype: torch.dtype) -> None:
+    """Entries that no token attends to may contain anything, NaN too."""
+    heads, groups, size, sequences, first_row = 4, 2, 16, 2, 1
+    cache = numbers(2, 4, groups, 320, size, seed=1, dtype=dtype)
+    generator = torch.Generator().manual_seed(2)
+    floor = torch.finfo(dtype).min
+    mask = torch.full((sequences, 1, n, used), floor, dtype=dtype, device=DEVICE)
+    mask[..., :committed] = 0
+    for i in range(n):  # random trees: each node attends to itself and its ancestors
+        for b in range(sequences):
+            parent = int(torch.randint(-1, max(i, 1), (1,), generator=generator)) if i else -1
+            if parent >= 0:
+                mask[b, 0, i] = torch.maximum(mask[b, 0, i], mask[b, 0, parent])
+            mask[b, 0, i, committed + i] = 0
+    cache[:, :, :, committed + n :] = torch.nan
+    qkv = numbers(sequences * n, (heads + 2 * groups) * size, seed=3, dtype=dtype)
+    positions = torch.randint(0, 320, (sequences * n,), generator=generator).to(DEVICE)
+    angles = torch.arange(320, device=DEVICE)[:, None] * torch.logspace(0, -3, size // 2, device=DEVICE)[None]
+    cos, sin = (torch.cat([part, part], -1).to(dtype) for part in (angles.cos(), angles.sin()))
+    rows = torch.arange(first_row, first_row + sequences, device=DEVICE).repeat_interleave(n)
+    index = torch.arange(committed, committed + n, device=DEVICE).repeat(sequences)
+    out = attention.attend(qkv, (cos, sin), positions, cache, (rows, index), mask, first_row, 0.25, heads)
+
+    queries, keys, values = (
+        part.unflatten(1, (-1, size)).double() for part in qkv.split([heads * size, groups * size, groups * size], 1)
+    )
+    c, s = (table[positions].double()[:, None] for table in (cos, sin))
+
+    def rotate(x: Tensor) -> Tensor:
+        low, high = x.chunk(2, -1)
+        return x * c + torch.cat([-high, low], -1) * s
+
+    written = cache[0, rows, :, index]
+    assert error(written, rotate(keys)) < NEAR[dtype]
+    assert error(cache[1, rows, :, index], values) < NEAR[dtype]
+    part = cache[:, first_row : first_row + sequences, :, :used].nan_to_num()
+    wanted = attend_in_float64(rotate(queries).unflatten(0, (sequences, n)), part[0], part[1], mask, 0.25)
+    assert error(out.view(sequences, n, heads, size), wanted) < NEAR[dtype]
+    assert cache[:, :, :, committed + n :].isnan().all(), "nothing else is written"
+
+
+def model_of(kind: str, dtype: torch.dtype, **overrides: Any) -> Any:
+    return family(kind, **SIZES | overrides).to(dtype).to(DEVICE).eval()
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_a_decoder_equals_its_model_and_leaves_its_weights_as_they_are(kind: str, dtype: torch.dtype) -> None:
+    model = model_of(kind, dtype)
+    ids = torch.arange(9, device=DEVICE)[None]
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        replacement = GpuDecoder(model, 64)
+        assert describe_difference(replacement, model) == ""
+        assert torch.equal(model(input_ids=ids).logits, before)
+    assert replacement.fresh() is replacement
+    model.get_parameter("model.layers.0.mlp.up_proj.weight").data.mul_(2.0)
+    with torch.no_grad():
+        model.get_parameter("model.layers.0.mlp.up_proj.weight").add_(1.0)
+    assert replacement.fresh() is not replacement
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the reference runs on a CPU")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layers": (0,), "head": False},
+        {"capture_layers": {0, 1}, "last_only": True, "everywhere": True},
+        {"skipped_halves": {0, 3}},
+        {"states": True, "layers": (1,)},
+    ],
+    ids=str,
+)
+def test_every_option_of_a_forward_pass_gives_the_lean_decoders_result(options: dict[str, Any]) -> None:
+    model = model_of("llama", torch.float32)
+    ids, positions = torch.arange(10).view(2, 5), torch.tensor([[3, 4, 5, 5, 6], [3, 4, 4, 4, 5]])
+    mask = torch.full((2, 1, 5, 8), torch.finfo(torch.float32).min)
+    mask[..., :3], mask[:, :, range(5), range(3, 8)] = 0, 0
+    if options.pop("states", False):
+        options["states"] = numbers(2, 5, 64)
+    results = []
+    with torch.inference_mode():
+        for made in (LeanDecoder(model, 64), GpuDecoder(model, 64)):
+            cache = TreeCache(len(made.layers), 3, 64)
+            cache.window = Window(slice(1, 3), 3, None, 8)
+            cache.buffer(2, 16, made.table).copy_(numbers(len(made.layers), 2, 3, 2, 64, 16, seed=7))
+            logits, hidden, states = made(ids, mask, positions, cache, **options)
+            results.append([logits, hidden, *states.values(), cache.buffer(2, 16, made.table)])
+    for lean, kernels in zip(*results, strict=True):
+        assert kernels.shape == lean.shape
+        assert lean.numel() == 0 or error(kernels, lean.double()) < 1e-4
+
+
+@pytest.fixture
+def models() -> Models:
+    """Return models whose runners use the kernels, and whose forward passes are recorded and replayed."""
+    made = model_helpers.make_models("llama", noise=0.15, device=DEVICE, **SIZES)
+    assert made.drafter is not None
+    made.target, made.drafter = (Runner(r.model.float(), 128) for r in (made.target, made.drafter))
+    for runner in (made.target, made.drafter):
+        runner._lean, runner._gpu = None, GpuDecoder(runner.model, runner.cache.capacity)
+        if DEVICE == "cpu":
+            runner.geometry.is_length_rounded = True
+            runner.replays = ReplayCache(Rerun(runner))
+    return made
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
+def test_generated_text_is_the_models_own_and_passes_are_replayed(
+    method: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_runs, run = [0], GpuDecoder.run_layers
+
+    def counted(self: GpuDecoder, *args: Any) -> Any:
+        n_runs[0] += 1
+        return run(self, *args)
+
+    monkeypatch.setattr(GpuDecoder, "run_layers", counted)
+    prompt = [3, 17, 4, 3, 17, 4, 9]
+    configured = registry.get(method).with_params(depth=2)
+    trace = Engine(models).generate(Request(prompt, configured, max_new_tokens=8))
+    assert n_runs[0] > 4
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, prompt, 8)
+    assert models.target.replays is not None
+    assert models.target.replays.why_not == ""
+
+
+def test_models_that_the_kernels_cannot_run_are_named() -> None:
+    assert why_unsupported(model_of("llama", torch.bfloat16)) == ""
+    assert "bfloat16" in why_unsupported(model_of("llama", torch.float16))
+    assert "24 values" in why_unsupported(model_of("llama", torch.float32, head_dim=24))
+    adapted = model_of("llama", torch.float32)
+    adapted.model.layers[1].mlp.up_proj.__class__ = type("AdaptedLinear", (torch.nn.Linear,), {})
+    assert "linear layer was replaced" in why_unsupported(adapted)
+
+
+def test_a_model_whose_results_differ_keeps_its_own_forward_pass(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama", torch.float32)
+    assert self_test.tested_gpu_decoder(model, 64) is not None
+    monkeypatch.setattr(decoder, "attend", lambda qkv, *args: torch.zeros_like(qkv[:, :64]))
+    with caplog.at_level(logging.WARNING):
+        assert self_test.tested_gpu_decoder(model, 64) is None
+    assert "without Triton kernels: logits differ" in caplog.text
+    monkeypatch.setattr(decoder, "attend", lambda *args: 1 / 0)
+    with caplog.at_level(logging.WARNING):
+        assert self_test.tested_gpu_decoder(model, 64) is None
+    assert "ZeroDivisionError" in caplog.text
+
+
+COMPILE = """
+import json, re, subprocess, tempfile
+from pathlib import Path
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from workbench.kernels.gpu import attention, products
+
+def resources(kernel, types, constants, **options):
+    names = kernel.arg_names
+    even = [n for n in names if types.get(n, "")[:1] == "*" or n in ("n_rows", "n_inputs", "used") or "stride" in n]
+    source = ASTSource(
+        kernel, types | dict.fromkeys(constants, "constexpr"), {(names.index(k),): v for k, v in constants.items()},
+        {(names.index(n),): [["tt.divisibility", 16]] for n in even},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    path = Path(tempfile.mkdtemp()) / "kernel.cubin"
+    path.write_bytes(made.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    said = subprocess.run([tool, "-res-usage", path], capture_output=True, text=True, check=True)
+    stack = int(re.search(r"STACK:(\\d+)", said.stdout + said.stderr)[1])
+    wide = len(re.findall(r"cp\\.async\\.c[ag]\\.shared\\.global [^;]*0x10", made.asm["ptx"]))
+    return [kernel.__name__, stack, wide, made.metadata.shared]
+
+w, f, i = "*bf16", "*fp32", "*i64"
+found = []
+common = dict(x=w, norm_weight=w, weight=w, bias=w, residual=w, out=w, partial=f, squares=f, arrived="*i32",
+              n_tokens="i32", n_rows="i32", n_inputs="i32", eps="fp32")
+for tokens in (16, 32, 64):
+    for norm, gated, split in ((True, False, 4), (True, True, 1), (False, False, 8)):
+        found.append(resources(products._product, common, dict(
+            NORM=norm, BIAS=False, RESIDUAL=not norm, GATED=gated, SPLIT=split, ROWS=products.ROWS, TOKENS=tokens,
+            STEP=products.STEP, EMULATE=False), num_warps=4, num_stages=4 if tokens < 64 else 3))
+strides = {f"stride_{name}": "i64" for name in ("part", "row", "head", "position")}
+heads = dict(HEADS=32, GROUPS=8, EMULATE=False)
+for rows, size in ((16, 64), (64, 64), (16, 128), (64, 128)):
+    found.append(resources(attention._attend_to_chunk, dict(
+        queries=w, cache=w, mask=w, sums=f, maxima=f, weights=f, first_row="i32", n="i32", used="i32", scale="fp32",
+        floor="fp32", n_chunks="i32", **strides), dict(heads, SIZE=size, ROWS=rows, CHUNK=attention.CHUNK,
+        TILE=attention.TILE), num_warps=8 if rows * size > 4096 else 4))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_an_h100_without_spilled_registers_and_with_wide_asynchronous_loads() -> None:
+    """In a process of its own: here the kernels belong to the interpreter."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=300, check=True, env=environment
+    )
+    for name, stack, wide, shared in json.loads(done.stdout):
+        assert stack == 0, name
+        assert wide >= 6, name
+        assert shared <= 227 * 1024, name
