@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -359,6 +360,26 @@ def test_claims_compare_the_quantity_that_the_paper_optimises() -> None:
     _, (other, own, theirs, temperature), _ = compared(superposed)
     assert (other, own["ngrams"], temperature) == ("draft-tree", 0.54, 0.0)
     assert theirs == {"grower": "chain", "depth": own["depth"]}
+
+
+def test_every_sampled_run_of_a_claim_has_its_own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one seed for all, every prompt would be sampled with the same random numbers."""
+    seeds: list[int] = []
+
+    class Recorder:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def generate_all(self, requests: Iterable[Request]) -> list[Any]:
+            seeds.extend(request.seed for request in requests)
+            return [SimpleNamespace(rounds=[]) for _ in seeds]
+
+    monkeypatch.setattr(text_lab, "Engine", Recorder)
+    monkeypatch.setattr(TextLab, "models", property(lambda lab: None))
+    monkeypatch.setattr(TextLab, "prompts", lambda lab: [[1], [2], [3]])
+    lab = TextLab("draft-tree-sampled", dataclasses.replace(claims.scale_of("text-target"), draws=2))
+    assert [len(draws) for draws in text_lab._run(lab, lab.method, (), 1.0)] == [2, 2, 2]
+    assert len(set(seeds)) == len(seeds) == 6
 
 
 def test_unknown_claims_name_the_known_ones() -> None:
