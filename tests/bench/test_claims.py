@@ -125,6 +125,14 @@ def test_the_most_lenient_setting_that_keeps_the_answers_is_used(monkeypatch: py
     assert lab.at_matched_accuracy([{"x": "c"}, {"x": "d"}], {}).answers == {"value": 0.7, "low": 0.5, "high": 0.7}
 
 
+def test_a_claim_that_tau_is_above_1_is_not_counted() -> None:
+    """No measurement can contradict it: τ is at least 1, and above 1 as soon as one draft is accepted."""
+    alone = [c for c in claims.claims() if c.low is None and c.quantity.startswith(("tokens per target pass", "τ of"))]
+    assert len(alone) >= 3
+    for each in alone:
+        assert "relative" in each.quantity or each.by_construction, each.name
+
+
 def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: two prompts, τ of 4 and 1 against 2 and 1; one of the exact rule's two right answers is kept."""
     prompts = [SimpleNamespace(is_right=lambda text: text == "yes"), SimpleNamespace(is_right=lambda text: "e" in text)]
