@@ -4,7 +4,7 @@
 /** A token needs the image if blanking the image lowers the target's probability of the token by at least this. */
 export const GROUNDED = 0.2;
 /** Definition of "needs the image", for the page. */
-export const NEEDS = `A token needs the image if the target's probability of it falls by ${GROUNDED} or more when the image is blanked. This can hold for “on” or “,”; it does not depend on the kind of word.`;
+export const NEEDS = `picture words need the image: the target's probability of the token falls by ${GROUNDED} or more when the image is blanked. This can hold for “on” or “,”; it does not depend on the kind of word.`;
 /** Kind of a word that the lexicon lacks; `UNLISTED` is its name on the page. */
 export const OTHER = "other";
 export const UNLISTED = "not listed";
@@ -81,8 +81,8 @@ export function split(trace) {
       };
 }
 
-/** Return the headline of one run: accepted drafts among tokens that need the image, and among the
- *  others; null before the attribution.
+/** Return the headline of one run: accepted drafts among picture words, those that need the image, and among other
+ *  words; null before the attribution.
  *  @returns {{picture: {share: string, counts: string}, other: {share: string, counts: string}}|null} */
 export function headline(trace) {
   const parts = split(trace);

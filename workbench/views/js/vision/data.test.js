@@ -74,7 +74,7 @@ test("no token needs the image before the attribution, then only those above the
   assert.deepEqual(split({ rounds, attribution }), { grounded: [2, 0], language: [2, 2] });
 });
 
-test("the headline counts tokens that need the image and others as the key figures do", () => {
+test("the headline counts picture words and other words as the key figures do", () => {
   assert.equal(headline({ rounds, attribution: null }), null);
   const found = headline({ rounds, attribution: { p_blind: [0.9, 0.2, 0.9, 0.4, 0.0] } });
   assert.deepEqual(found.picture, { share: "0 %", counts: "0/2 tested" });

@@ -17,6 +17,7 @@ export const KEYS = [
 ];
 export const WORDS = [
   ["vision token", "one position of the image in the target's sequence: one patch"],
+  ["picture words", "words of the text that need the image; all others are other words"],
   ["needs the image", "the target's probability of the token falls by 0.2 or more when the image is blanked"],
   [
     "depends on",

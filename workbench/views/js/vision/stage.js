@@ -187,7 +187,7 @@ export function draw(parts, view) {
   scrubber.render(parts, { ...view, ...view.line, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
 }
 
-/** Draw the headline: one line per run, "needs the image: 91 % accepted, others: 43 %", then the definition.
+/** Draw the headline: one line per run, "picture words 91 % accepted, other words 43 %", then the definition.
  *  @param {any} el  @param {{name: string, figures: any, why: string}[]} lines */
 function headline(el, lines) {
   const shown = lines.filter((line) => line.figures || line.why), key = JSON.stringify(shown);
@@ -207,12 +207,12 @@ function headline(el, lines) {
           "span",
           {},
           ...(found
-            ? [...share("needs the image:", found.picture, "accepted"), ", ", ...share("others:", found.other, "")]
-            : [`needs the image: ${why}`]),
+            ? [...share("picture words", found.picture, "accepted"), ", ", ...share("other words", found.other, "")]
+            : [`picture words and other words: ${why}`]),
         ),
       ),
     ),
-    ...(shown.some((line) => line.figures) ? [h("p", { className: "wb-facts-line" }, NEEDS)] : []),
+    ...(shown.some((line) => line.figures) ? [h("p", { className: "wb-facts-line" }, NEEDS.replace(/^p/, "P"))] : []),
   );
 }
 
