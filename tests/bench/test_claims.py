@@ -309,6 +309,28 @@ def test_copied_share_counts_words_of_the_answer() -> None:
     assert text_lab.copied_share(text, text[:3]) == 0.0, "the answer is too short"
 
 
+COPYING = ("prompt-lookup", "aggressive", "lookahead-trie", "suffix")
+"""Methods whose papers claim a speed-up on texts that repeat their prompt."""
+
+
+def test_claims_about_copied_text_use_prompts_that_the_target_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lab, "_copied_shares", lambda scale, prompts: [0.9 - i % 2 for i in range(len(prompts))])
+    timed: list[TextLab] = []
+    monkeypatch.setattr(TextLab, "speed", lambda lab: timed.append(lab) or measured(1))
+    for name in COPYING:
+        (claim,) = claims.claims_of(name, "main")
+        assert claim.measure is not None
+        claim.measure(TextLab(name, claims.SCALES["text-target"]))
+        assert len(timed[-1]._select_prompts()) == 33, "every second of 65"
+        assert len(timed[-1]._for_timing()._select_prompts()) == 28
+
+
+@pytest.mark.slow
+def test_the_bundled_target_copies_in_at_least_25_prompts() -> None:
+    lab = TextLab("prompt-lookup", claims.SCALES["text-target"]).on_copied_answers()
+    assert len(lab._for_timing()._select_prompts()) >= 25
+
+
 def test_tokens_per_layer_counts_every_layer_that_ran() -> None:
     def round_(emitted: int, drafts: int, signals: dict[str, float] | None = None, **params: int) -> Round:
         written = [EmittedToken(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
