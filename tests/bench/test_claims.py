@@ -129,6 +129,14 @@ def test_the_most_lenient_setting_that_keeps_the_answers_is_used(monkeypatch: py
     assert lab.at_matched_accuracy([{"x": "c"}, {"x": "d"}], {}).answers == {"value": 0.7, "low": 0.5, "high": 0.7}
 
 
+def test_a_claim_that_tau_is_above_1_is_not_counted() -> None:
+    """No measurement can contradict it: τ is at least 1, and above 1 as soon as one draft is accepted."""
+    alone = [c for c in claims.claims() if c.low is None and c.quantity.startswith(("tokens per target pass", "τ of"))]
+    assert len(alone) >= 3
+    for each in alone:
+        assert "relative" in each.quantity or each.by_construction, each.name
+
+
 def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: two prompts, τ of 4 and 1 against 2 and 1; one of the exact rule's two right answers is kept."""
     prompts = [SimpleNamespace(is_right=lambda text: text == "yes"), SimpleNamespace(is_right=lambda text: "e" in text)]
@@ -303,6 +311,28 @@ def test_copied_share_counts_words_of_the_answer() -> None:
     assert text_lab.copied_share(text, [99, *text[:4]]) == 0.5
     assert text_lab.copied_share(text, [3, 2, 1, 0]) == 0.0
     assert text_lab.copied_share(text, text[:3]) == 0.0, "the answer is too short"
+
+
+COPYING = ("prompt-lookup", "aggressive", "lookahead-trie", "suffix")
+"""Methods whose papers claim a speed-up on texts that repeat their prompt."""
+
+
+def test_claims_about_copied_text_use_prompts_that_the_target_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lab, "_copied_shares", lambda scale, prompts: [0.9 - i % 2 for i in range(len(prompts))])
+    timed: list[TextLab] = []
+    monkeypatch.setattr(TextLab, "speed", lambda lab: timed.append(lab) or measured(1))
+    for name in COPYING:
+        (claim,) = claims.claims_of(name, "main")
+        assert claim.measure is not None
+        claim.measure(TextLab(name, claims.SCALES["text-target"]))
+        assert len(timed[-1]._select_prompts()) == 33, "every second of 65"
+        assert len(timed[-1]._for_timing()._select_prompts()) == 28
+
+
+@pytest.mark.slow
+def test_the_bundled_target_copies_in_at_least_25_prompts() -> None:
+    lab = TextLab("prompt-lookup", claims.SCALES["text-target"]).on_copied_answers()
+    assert len(lab._for_timing()._select_prompts()) >= 25
 
 
 def test_tokens_per_layer_counts_every_layer_that_ran() -> None:
