@@ -67,6 +67,13 @@ def test_every_registered_method_has_a_row_and_is_unproven_before_evidence(board
     assert not boards.exists()
 
 
+def test_every_row_of_the_committed_board_has_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORKBENCH_BOARDS")
+    rows = [*board.exactness_rows(), *board.choice_rows()]
+    assert len(rows) > len(registry.names())
+    assert {row["standing"] for row in rows} <= {board.SHOWN, board.NO_PROMISE}
+
+
 def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None:
     for name in ("prompt-lookup", "draft-model"):
         board.save_exactness(registry.get(name), "t", [finding("greedy"), finding("families"), finding("law")])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 
@@ -32,7 +34,9 @@ from workbench.bench.statistics import mean
 from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
 from workbench.core.promise import Promise
+from workbench.core.sampling import SamplingParams
 from workbench.decoders.declarations import KINDS, MAX_REASON_CHARS
+from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace.events import EmittedToken, Nodes, Round
 
@@ -123,6 +127,14 @@ def test_the_most_lenient_setting_that_keeps_the_answers_is_used(monkeypatch: py
     assert lab.at_matched_accuracy([{"x": x} for x in "abcd"], {}).value == 2
     assert asked == ["a", "b", "c"], "settings after one that loses answers are not tried"
     assert lab.at_matched_accuracy([{"x": "c"}, {"x": "d"}], {}).answers == {"value": 0.7, "low": 0.5, "high": 0.7}
+
+
+def test_a_claim_that_tau_is_above_1_is_not_counted() -> None:
+    """No measurement can contradict it: τ is at least 1, and above 1 as soon as one draft is accepted."""
+    alone = [c for c in claims.claims() if c.low is None and c.quantity.startswith(("tokens per target pass", "τ of"))]
+    assert len(alone) >= 3
+    for each in alone:
+        assert "relative" in each.quantity or each.by_construction, each.name
 
 
 def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +313,28 @@ def test_copied_share_counts_words_of_the_answer() -> None:
     assert text_lab.copied_share(text, text[:3]) == 0.0, "the answer is too short"
 
 
+COPYING = ("prompt-lookup", "aggressive", "lookahead-trie", "suffix")
+"""Methods whose papers claim a speed-up on texts that repeat their prompt."""
+
+
+def test_claims_about_copied_text_use_prompts_that_the_target_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lab, "_copied_shares", lambda scale, prompts: [0.9 - i % 2 for i in range(len(prompts))])
+    timed: list[TextLab] = []
+    monkeypatch.setattr(TextLab, "speed", lambda lab: timed.append(lab) or measured(1))
+    for name in COPYING:
+        (claim,) = claims.claims_of(name, "main")
+        assert claim.measure is not None
+        claim.measure(TextLab(name, claims.SCALES["text-target"]))
+        assert len(timed[-1]._select_prompts()) == 33, "every second of 65"
+        assert len(timed[-1]._for_timing()._select_prompts()) == 28
+
+
+@pytest.mark.slow
+def test_the_bundled_target_copies_in_at_least_25_prompts() -> None:
+    lab = TextLab("prompt-lookup", claims.SCALES["text-target"]).on_copied_answers()
+    assert len(lab._for_timing()._select_prompts()) >= 25
+
+
 def test_tokens_per_layer_counts_every_layer_that_ran() -> None:
     def round_(emitted: int, drafts: int, signals: dict[str, float] | None = None, **params: int) -> Round:
         written = [EmittedToken(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
@@ -310,6 +344,72 @@ def test_tokens_per_layer_counts_every_layer_that_ran() -> None:
     assert text_lab.tokens_per_layer(dynamic, 12, head=1.0) == pytest.approx(4 / (13 + 2 * 5 + 13))
     fixed = [round_(2, 4, exit_layer=3)]
     assert text_lab.tokens_per_layer(fixed, 12, head=0.5) == pytest.approx(2 / (12.5 + 4 * 3.5))
+
+
+def compared(found: Claim) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Return the measurement that a claim asks a lab for: its name and arguments."""
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    class Lab:
+        models = SimpleNamespace(target=SimpleNamespace(n_layers=12))
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **more: calls.append((name, args, more))
+
+    assert found.measure is not None
+    found.measure(Lab())
+    return calls[0]
+
+
+SAME_SIZE = ("dyspec-16", "dyspec-32", "dyspec-64", "sequoia", "sequoia-16", "sequoia-32", "sequoia-64")
+
+
+@pytest.mark.parametrize("key", SAME_SIZE)
+def test_tree_builders_are_compared_at_equal_size(key: str) -> None:
+    """Sequoia counts the time of passes by default, and its tree of "at most 64 nodes" then holds about 8."""
+    (found,) = claims.claims_of("draft-tree-sampled", key)
+    name, (other, own, theirs), more = compared(found)
+    assert name == "tau_over"
+    models = model_helpers.make_models("llama", noise=0.15)
+    sizes = []
+    for method, params in ((found.method, own), (other, theirs)):
+        request = Request(
+            model_helpers.random_prompt(9), registry.get(method).with_params(**params),
+            SamplingParams(more["temperature"]), max_new_tokens=24, stop_at_eos=False,
+        )  # fmt: skip
+        sizes.append(max(len(r.nodes) for r in Engine(models).generate(request).rounds))
+    assert sizes[0] == sizes[1]
+    assert sizes[0] == int((found.key.partition("-")[2]) or 21)
+
+
+def test_claims_compare_the_quantity_that_the_paper_optimises() -> None:
+    """DEL: tokens per computed layer. Superposed decoding: with the paper's n-grams, beside a chain of equal passes."""
+    (exits,) = claims.claims_of("del", "fixed-exit")
+    assert compared(exits)[:2] == ("tokens_per_layer_over", ("early-exit", {}, {"exit_layer": 3, "depth": 4}))
+    (superposed,) = claims.claims_of("draft-tree", "superposed")
+    _, (other, own, theirs, temperature), _ = compared(superposed)
+    assert (other, own["ngrams"], temperature) == ("draft-tree", 0.54, 0.0)
+    assert theirs == {"grower": "chain", "depth": own["depth"]}
+
+
+def test_every_sampled_run_of_a_claim_has_its_own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one seed for all, every prompt would be sampled with the same random numbers."""
+    seeds: list[int] = []
+
+    class Recorder:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def generate_all(self, requests: Iterable[Request]) -> list[Any]:
+            seeds.extend(request.seed for request in requests)
+            return [SimpleNamespace(rounds=[]) for _ in seeds]
+
+    monkeypatch.setattr(text_lab, "Engine", Recorder)
+    monkeypatch.setattr(TextLab, "models", property(lambda lab: None))
+    monkeypatch.setattr(TextLab, "prompts", lambda lab: [[1], [2], [3]])
+    lab = TextLab("draft-tree-sampled", dataclasses.replace(claims.scale_of("text-target"), draws=2))
+    assert [len(draws) for draws in text_lab._run(lab, lab.method, (), 1.0)] == [2, 2, 2]
+    assert len(set(seeds)) == len(seeds) == 6
 
 
 def test_unknown_claims_name_the_known_ones() -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workbench.bench.tiny_config import tiny_config
 from workbench.core.errors import CapacityError
 from workbench.core.tree import depths_of, tree_attention_mask
 from workbench.engine import Runner
@@ -207,6 +208,14 @@ def test_attention_spans_equal_the_models_own_masks(name: str) -> None:
     """Configuration keys that a family does not read have no effect."""
     family, values, wanted = SPANS[name]
     assert attention_spans(model_helpers.family(family, **values), 90) == wanted
+
+
+@pytest.mark.parametrize("name", ["mixtral", "starcoder2", "qwen2_moe", "phimoe"])
+def test_switch_of_the_window_counts_only_in_families_that_read_it(name: str) -> None:
+    """Layers of Mixtral, Starcoder2 and Phi-3.5-MoE have their window whatever `use_sliding_window` is."""
+    values: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": False}
+    model = model_helpers.random_model(tiny_config(name, **values))
+    assert attention_spans(model, 90) == AttentionSpans(FULL if name == "qwen2_moe" else SLIDING)
 
 
 def test_model_without_measurable_masks_uses_its_configuration() -> None:

@@ -11,8 +11,10 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from workbench.core.errors import ModelError
-from workbench.engine import Runner
+from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.segment import Segment
+from workbench.methods import registry
+from workbench.models import admission
 
 hf: Any = transformers  # configurations take more arguments than their stubs declare
 TOLERANCE = 1e-12
@@ -179,7 +181,34 @@ def test_models_with_recurrent_state_are_refused_with_the_name_of_their_layers(n
     model = AutoModelForCausalLM.from_config(RECURRENT[name]())
     with pytest.raises(ModelError, match="keeps a recurrent state") as caught:
         Runner(model)
+    assert "layers of type recurrent state" not in caught.value.message
     assert "Use a target whose layers are all attention" in caught.value.remedy
+
+
+ONLY_ATTENTION: dict[str, Any] = {
+    "lfm2": lambda: hf.Lfm2Config(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, layer_types=["full_attention"] * 2,
+    ),
+    "granitemoehybrid": lambda: hf.GraniteMoeHybridConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, shared_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, layer_types=["attention"] * 2, num_local_experts=0,
+        mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4,
+    ),
+}  # fmt: skip
+"""Models of hybrid families whose layers are all attention: they keep no recurrent state."""
+
+
+@pytest.mark.parametrize("name", ONLY_ATTENTION)
+def test_hybrids_of_attention_layers_alone_decode_like_generate(name: str) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(ONLY_ATTENTION[name]()).double().eval()
+    runner = Runner(model)
+    admission.admit(runner, "Mine")
+    prompt = model_helpers.random_prompt(9)
+    engine = Engine(Models(runner, model_helpers.letter_tokenizer(64), "mine"))
+    trace = engine.generate(Request(prompt, registry.get("jacobi"), max_new_tokens=12))
+    assert trace.token_ids == model_helpers.hf_greedy(model, prompt, 12)
 
 
 def test_encoder_decoders_are_refused() -> None:

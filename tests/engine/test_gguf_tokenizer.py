@@ -103,6 +103,15 @@ def test_sentencepiece_adds_a_space_prefix_unless_the_file_disables_it(prefix: b
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<s>", "</s>", "<unk>")
 
 
+def test_sentencepiece_file_may_name_its_special_tokens_otherwise() -> None:
+    """Yi has neither `<s>` nor `</s>`; Transformers' class would add both."""
+    pieces = ["<unk>", "<|startoftext|>", "<|endoftext|>", *PIECES[3:]]
+    tokenizer = sentencepiece(tokens=pieces, bos_token_id=1, eos_token_id=2)
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("ab")) == ["<|startoftext|>", "▁ab"]
+    assert tokenizer.eos_token == "<|endoftext|>"
+    assert len(tokenizer) == len(pieces), "only tokens of the file"
+
+
 def test_sentencepiece_file_may_disable_bos() -> None:
     assert sentencepiece(add_bos_token=False).encode("ab") == [PIECES.index("▁ab")]
 

@@ -14,6 +14,8 @@ import torch
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Models
+from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
+from workbench.models.bundle import bundled
 from workbench.training import acceptance
 from workbench.training.acceptance import (
     AcceptanceOptions,
@@ -24,6 +26,7 @@ from workbench.training.acceptance import (
     weighted_loss,
 )
 from workbench.training.answers import is_held_out
+from workbench.training.cards import TrainedModel
 
 PROMPT, ANSWER = [3, 1, 4], [1, 5, 2, 0, 3, 3, 1, 4, 2, 5]
 
@@ -167,3 +170,21 @@ def test_the_sweep_runs_each_head_at_each_threshold_and_fixed_lengths(models: Mo
     text = acceptance._sweep_text(rows, 2)
     assert "weight 3, h = 0.05" in text
     assert "fixed, 4 tokens" in text
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(bundled()) if name.endswith("-acceptance")])
+def test_the_card_of_a_bundled_head_has_the_figures_of_its_training(name: str) -> None:
+    written = (bundled()[name] / "README.md").read_text(encoding="utf-8")
+    assert written == f"# {name}\n\n{acceptance.card(TrainedModel.load(bundled()[name])).rstrip()}\n"
+
+
+def test_the_bundled_head_has_a_setting_on_the_front_of_its_sweep() -> None:
+    """The policy's default threshold with the weight of a rejection that the bundled head was trained with."""
+    model = TrainedModel.load(bundled()["text-acceptance"])
+    sweep = model.figures["sweep"]
+    assert {row["weight"] for row in sweep if "weight" in row} == set(acceptance.REJECTION_WEIGHTS)
+    own = model.config["rejection_weight"]
+    assert [row["risk"] for row in sweep if row.get("weight") == own] == [*acceptance.RISKS]
+    assert [row["front"] for row in sweep] == [acceptance._is_on_front(row, sweep) for row in sweep]
+    used = (own, SpecDecPlusPlus().risk)
+    assert used in [(row["weight"], row["risk"]) for row in sweep if row["front"] and "weight" in row]

@@ -93,6 +93,9 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     page.click(V + ".wb-card-pays .wb-tool")
     page.wait_for_selector(V + ".wb-card-pays tbody tr")  # rows are written by the next frame
     assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
+    names = [page.locator(f"{V}{card} th").all_inner_texts() for card in (".wb-compared", ".wb-card-pays")]
+    assert "acceptance rate" in names[0]
+    assert "accepted depths / tested depths, all rounds" in names[1], "another quantity has another name"
     wait_for_text(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")
     wait_until_drawn(page)

@@ -93,6 +93,12 @@ def test_a_replay_plays_from_disk_and_shows_hostile_texts_as_text(from_disk: Any
             assert "RECORDED" in "".join(root.itertext()), name
         if made.suffix == ".png":
             assert made.read_bytes().startswith(b"\x89PNG"), name
+    swatches = re.findall(r"<i\b[^>]*>", saved["Node as SVG"].read_text(encoding="utf-8"))
+    assert {mark for tag in swatches for mark in ("is-q", "is-p") if mark in tag} == {"is-q", "is-p"}, "a legend"
+    for tag in swatches:
+        width, height = (float(re.search(rf"[; \"]{side}: ?([\d.]+)px", tag)[1]) for side in ("width", "height"))  # type: ignore[index]
+        assert min(width, height) > 0, tag
+        assert "background-color: rgba(0, 0, 0, 0)" not in tag, "the image has the swatches of the card"
     second = from_disk(saved["HTML replay"])
     assert second.locator(".wb-token").count() == len(make_hostile_trace().token_ids)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from typing import Any
@@ -491,6 +492,30 @@ def test_every_chart_has_a_table(fake_app: str, open_page: PageOpener) -> None:
         assert page.locator(f".wb-card-{name} tbody tr").count() >= rows
         page.click(f".wb-card-{name} h3 .wb-tool:text-is('table')")
         page.wait_for_selector(f".wb-card-{name} svg")
+
+
+CUT = """() => [...document.querySelectorAll(".wb-card-position .wb-whisker")]
+  .filter((e) => e.checkVisibility() && e.getAttribute("display") !== "none").map((e) => {
+    const line = e.getBoundingClientRect(), svg = e.closest("svg").getBoundingClientRect();
+    return [line.height > 0, line.top >= svg.top && line.bottom <= svg.bottom];
+  })"""
+
+
+def test_charts_have_axes_and_uncut_intervals(fake_app: str, open_page: PageOpener) -> None:
+    page = open_page(fake_app)
+    short(page, 40)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    page.locator(".wb-card-position").scroll_into_view_if_needed()
+    wait_until_drawn(page)
+    titles = {"lane": r"^\d+ m?s$", "position": "^depth in the draft$", "histogram": "^accepted drafts"}
+    for card, title in titles.items():
+        page.locator(f".wb-card-{card} svg text").filter(has_text=re.compile(title)).first.wait_for(state="attached")
+        assert page.locator(f".wb-card-{card} svg .wb-grid").count() > 1, "an axis has ticks"
+    intervals = page.evaluate(CUT)
+    assert len(intervals) == 4, "one per depth"
+    assert all(inside for _, inside in intervals)
+    assert any(long for long, _ in intervals)
 
 
 def test_an_idle_page_requests_no_frames(fake_app: str, browser: Any) -> None:

@@ -32,6 +32,8 @@ WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Possible reasons for a contradicted or undecided claim: models or samples are too small; settings differ from the
 paper's; the workbench has a bug."""
+AT_LEAST_ONE = "a round emits at least one token, so that one accepted draft suffices; no figure to compare with"
+"""Reason why a claim that τ is above 1, without a figure, holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
 """Minimum share of the exact rule's correct answers that an approximate rule must retain so that its speed-up
 counts."""

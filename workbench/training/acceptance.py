@@ -42,7 +42,6 @@ from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.text_forward import forward_text
 from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_parameters, step_generator
 
-"""Tokens per forward pass."""
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
 """Weights of a rejection in the loss with which heads are trained for the sweep."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Testing
+from workbench.decoders.declarations import AT_LEAST_ONE, Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.lexical_unit.drafter import LexicalUnit
 from workbench.methods.policies.bandit import Bandit
@@ -68,7 +68,7 @@ METHOD = Method(
             "fine-tuned models, text and code", None, None,
             "Sun et al. 2024, arXiv:2405.15208, abstract "
             "(only the direction is compared)", lambda lab: lab.tau(verifier="as-drafted"),
-            key="tau", lacks="a target that was trained with placeholders",
+            key="tau", by_construction=AT_LEAST_ONE, lacks="a target that was trained with placeholders",
         ),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
+from workbench.decoders.declarations import AT_LEAST_ONE, WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import copying
 from workbench.methods.lookahead.drafter import Lookahead
@@ -64,6 +64,7 @@ METHOD = Method(
             None,
             "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
             lambda lab: lab.on_groups("code").tau(**PAPER),
+            by_construction=AT_LEAST_ONE,
         ),
         Claim(
             "speed-up over plain decoding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording, Testing
+from workbench.decoders.declarations import AT_LEAST_ONE, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import copying
 from workbench.methods.rest.drafter import Rest
@@ -63,7 +63,7 @@ METHOD = Method(
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
             "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
-            lambda lab: lab.on_groups("code").with_code().tau(), key="code",
+            lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(
             "speed-up over plain decoding, code from a datastore of code",

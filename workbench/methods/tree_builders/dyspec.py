@@ -54,8 +54,9 @@ class DySpec(TreeBuilder):
     The paper assumes that a draft is accepted with about its probability q. This does not hold for the bundled target
     and draft model. At temperature 1, 31 % of the drafts have q below 0.05; by q, 1 % of these should be accepted, but
     34 % are (118 positions measured). At temperature 0.6, the drafts with q above 0.95 have a mean q of 0.995, but 88 %
-    of them are accepted (112 positions). So the heap makes the tree wide where a deep tree would be better. At equal
-    size Sequoia, which counts acceptances, gives a larger τ.
+    of them are accepted (112 positions). Compared with Sequoia's trees of the same size, 64 nodes in at most 8 levels,
+    τ is nevertheless 1.14 times as large at temperature 0.6 (95 % interval 1.09 to 1.18, 112 prompts); at temperature 1
+    no difference was found (0.95, 0.86 to 1.05, 25 prompts).
     """
 
     name: ClassVar[str] = "dyspec"

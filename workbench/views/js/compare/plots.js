@@ -138,7 +138,7 @@ export function pays(page) {
       "lane",
       "pays off above acceptance rate",
       "acceptance rate that would give the measured speed-up",
-      "measured acceptance rate",
+      "accepted depths / tested depths, all rounds",
       "measured speed-up",
       "difference",
       "draft ms per round",

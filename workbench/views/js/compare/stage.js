@@ -24,7 +24,7 @@ const INTRO = [
     "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; pin a lane to see differences from it",
   ],
   ["Time per token", "milliseconds of draft, verify and overhead"],
-  ["Does it pay off?", "the acceptance rate above which a method beats plain decoding at these costs, and the measured acceptance rate"],
+  ["Does it pay off?", "the acceptance rate above which a method beats plain decoding at these costs, and the rate that would give its measured speed-up"],
   [
     "Same text?",
     "whether an exact method's text equals plain decoding's, token for token, and where it first differs",
