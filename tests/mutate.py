@@ -89,6 +89,7 @@ def main() -> int:
     if options.check:
         print(f"{len(usable)} of {len(chosen)} apply.")
         return 2 if rotten else 0
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # PyTorch imports Triton, which reads it then
     for library in LIBRARIES:
         importlib.import_module(library)
     importlib.import_module("torch").set_num_threads(1)

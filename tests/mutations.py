@@ -73,6 +73,7 @@ ROUND_DISTRIBUTION = "tests/methods/test_round_enumeration.py::test_round_distri
 CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
 CACHE = "tests/engine/test_cache.py::"
+GPU_KERNELS = "tests/kernels/test_gpu_kernels.py::"
 CHANGES = "tests/engine/test_changes.py::"
 GGUF = "tests/engine/test_gguf_tokenizer.py::"
 WHATIF = "tests/trace/test_whatif.py::"
@@ -325,6 +326,35 @@ MUTATIONS: tuple[Mutation, ...] = (
         Argument(0, "enumerate", 0, "reversed({})"),
         DRAFTS + "test_draft_model_nodes_follow_its_distribution_after_the_path[draft-model-sampled-together]",
         why="acceptance falls as soon as two requests decode at once",
+    ),
+    # -- Triton kernels ----------------------------------------------------------------------------------------------
+    _m(
+        "split-product-keeps-its-arrivals",
+        "kernels.gpu.products:_product",
+        Argument(2, "store", 1, "{} + SPLIT"),
+        GPU_KERNELS + "test_products_equal_float64[5-gated-4-dtype0]",
+        why="on a GPU the second launch of a kernel writes no result",
+    ),
+    _m(
+        "norm-of-one-part-of-the-input",
+        "kernels.gpu.products:_product",
+        Argument(0, "rsqrt", 0, "SPLIT * square / n_inputs + eps"),
+        GPU_KERNELS + "test_products_equal_float64[1-norm-4-dtype0]",
+        why="on a GPU the self-test fails, and every model runs on its own, slower layers",
+    ),
+    _m(
+        "gpu-decoder-is-not-compared",
+        "kernels.self_test:tested_gpu_decoder",
+        Callee(0, "describe_difference", "(lambda *_: '')"),
+        GPU_KERNELS + "test_a_model_whose_results_differ_keeps_its_own_forward_pass",
+        why="a kernel that a version of Triton compiles wrongly gives wrong text",
+    ),
+    _m(
+        "kernel-multiplies-values-nobody-attends-to",
+        "kernels.gpu.attention:_attend_to_chunk",
+        Argument(3, "load", "mask", "is_key[:, None]"),
+        GPU_KERNELS + "test_attention_over_trees_equals_float64[7-130-300-dtype0]",
+        why="on a GPU one stale NaN in the KV cache makes all probabilities NaN",
     ),
     # -- end of a text, changes during a run -------------------------------------------------------------------------
     _m(

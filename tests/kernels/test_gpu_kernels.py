@@ -12,6 +12,9 @@ from typing import Any
 import model_helpers
 import pytest
 import torch
+
+pytest.importorskip("triton")
+
 import triton_interpreter  # noqa: F401  (before the kernels)
 from engine.test_forward_replay import Rerun
 from torch import Tensor

@@ -412,7 +412,9 @@ def image_reading_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 def test_draw_a_scene_ask_and_paint_over_an_object(image_reading_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, image_reading_app)
-    assert page.input_value(f"{V}[data-what=besideDrafter]") == "vision-text-drafter", "as in the recording that is shown"
+    assert page.input_value(f"{V}[data-what=besideDrafter]") == "vision-text-drafter", (
+        "as in the recording that is shown"
+    )
     page.click(f"{V}[data-value=draw]")
     page.locator(f"{V}.wb-pad").click(position={"x": 70, "y": 70})
     page.click(f"{V}[data-pad=colour] [data-value=blue]")

@@ -130,7 +130,8 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
     at_rate = 1e3 * n_bytes / rate
     measured_ms = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
     measured = "" if not measured_ms else f"; it took {measured_ms:.3g} ms, {at_rate / measured_ms:.0%} of that rate"
-    return f"reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the copy rate{measured}"
+    kernels = "by Triton kernels" if models.target.runs_kernels else "by the model's own layers"
+    return f"{kernels}, reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the copy rate{measured}"
 
 
 def _bench_shape(

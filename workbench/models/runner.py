@@ -121,6 +121,11 @@ class Runner:
         return self._lean
 
     @property
+    def runs_kernels(self) -> bool:
+        """Return whether forward passes over few tokens run on Triton kernels."""
+        return self._gpu is not None
+
+    @property
     def vocab_size(self) -> int:
         """Return the number of logits per position."""
         return self.lm_head.get_parameter("weight").shape[0]
