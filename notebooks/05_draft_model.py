@@ -177,6 +177,9 @@ for kind, names in kinds.items():
 
 
 # %% [markdown]
+# **Answer: closely, not exactly.** Rounds of a run with K = 2 begin at other positions of the text than rounds with
+# K = 8, and the rates of late positions come from few rounds.
+#
 # ## The cost of a draft
 #
 # A longer draft gives a larger τ, but not always more speed: each drafted token is a pass of the small model. Count all

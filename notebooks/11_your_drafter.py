@@ -246,6 +246,9 @@ lesson = wb.generate(COPY, "my-successor", max_new_tokens=64)
 w.show(w.ribbon(lesson))
 
 # %% [markdown]
+# **Answer: on the copy.** The table only has tokens of this text, and a story hardly ever repeats a pair of tokens: its τ
+# is near 1.
+#
 # ## 3 · Does it keep its promise?
 #
 # The method is registered with `Promise.EXACT`. The workbench's checks test this promise for every method, in float64:

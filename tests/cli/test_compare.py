@@ -13,9 +13,10 @@ import polars as pl
 import pytest
 import serving
 
-from workbench.bench.compare import Comparison
+from workbench.bench.compare import Comparison, Plan, prepare
 from workbench.bench.steps import StepDecoder
-from workbench.cli import main
+from workbench.bench.sweep import FAILED, Result, Sweep, Update
+from workbench.cli import compare, main, sweep
 from workbench.core.errors import PromptError
 from workbench.views import scenes
 
@@ -81,6 +82,17 @@ def test_ctrl_c_writes_the_measurements_of_a_remote_comparison(
     assert "Stopped before the end." in capsys.readouterr().out
     back = Comparison.from_wire(json.loads((tmp_path / "made.json").read_text()))
     assert [len(lane.samples) for lane in back.lanes] == [1, 0]
+
+
+def test_a_stop_before_the_first_measurement_prints_no_empty_tables() -> None:
+    comparison = prepare(["Once"], ["draft-model"], Plan())
+    assert compare.to_markdown(comparison) == "Stopped before the end. Nothing was measured.\n"
+    grid = Sweep.of({"depth": [1, 2]}, prompts=["Once"])
+    update = Update(grid, grid.cells(), {cell.id: Result(cell.id) for cell in grid.cells()})
+    assert sweep.to_markdown(update) == f"Stopped before the end. 0 of 2 cells.\n\n{grid.command()}\n"
+    for cell in grid.cells():
+        update.results[cell.id] = Result(cell.id, FAILED, error="Out of memory.")
+    assert sweep.to_markdown(update) == f"failed: Out of memory.\n\n2 of 2 cells.\n\n{grid.command()}\n"
 
 
 @pytest.mark.slow

@@ -102,6 +102,28 @@ def test_has_a_prediction_and_an_assertion(name: str, lesson: NotebookNode) -> N
         assert re.search(r"predict|what do you expect|write (it|your|down)|guess", words(lesson), re.IGNORECASE)
 
 
+def test_every_prediction_is_answered(name: str, lesson: NotebookNode) -> None:
+    """An explanation comes after the cells that compute it, or their output says which answer is right."""
+    unanswered = []
+    for i, cell in enumerate(lesson.cells):
+        if cell.cell_type == "markdown" and re.search(r"\*\*[^*]*Predict", cell.source) and name != GUIDE:
+            after = lesson.cells[i + 1 :]
+            explanation = next((k for k, later in enumerate(after) if later.cell_type == "markdown"), len(after))
+            printed = "\n".join(later.source for later in after[:explanation])
+            text = after[explanation].source if explanation < len(after) else "#"
+            if text.startswith("#") and "Answer" not in printed:
+                unanswered.append(cell.source)
+    assert unanswered == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name[:2] in ("02", "13", "14", "15")], indirect=True)
+def test_the_word_answer_follows_every_prediction(lesson: NotebookNode) -> None:
+    """Predictions of these lessons had an explanation that did not say which answer is right."""
+    _, *asked = re.split(r"\*\*[^*\n]*Predict", "\n".join(cell.source for cell in lesson.cells))
+    assert asked
+    assert [text[:80] for text in asked if not re.search("answer", text.split("## Exercises")[0], re.IGNORECASE)] == []
+
+
 def test_ends_with_references(lesson: NotebookNode) -> None:
     closing = re.split(r"^## (?:References|Where to read on)$", words(lesson), flags=re.MULTILINE)
     assert len(closing) == 2

@@ -16,7 +16,7 @@ from workbench.core.errors import CapacityError
 from workbench.engine.request import CANCELLED, Request
 from workbench.engine.request_options import TokenLogprob
 from workbench.methods import registry
-from workbench.service import Backend, Limits, image_decoding
+from workbench.service import Backend, Limits, image_decoding, runregister
 from workbench.service.run import Run
 from workbench.service.runregister import RunRegister
 
@@ -39,8 +39,10 @@ def pictured(register: RunRegister) -> Run:
 
 
 @pytest.mark.parametrize("how", ["removed", "tidied"])
-def test_a_removed_run_leaves_no_image_in_memory(how: str) -> None:
+def test_a_removed_run_leaves_no_image_in_memory(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     register = RunRegister(Limits(kept_runs=0))
+    freed: list[object] = []
+    monkeypatch.setattr(runregister, "trim", lambda: freed.append(alive[0]()))
     run = pictured(register)
     alive = weakref.ref(run.request.image_inputs["pixel_values"]), weakref.ref(run)
     id_of = run.id
@@ -57,6 +59,7 @@ def test_a_removed_run_leaves_no_image_in_memory(how: str) -> None:
             register.tidy()
         assert run.request.logprobs[0].data == b"a"
         assert (run.request.pil_images, alive[0]()) == ((), None)
+        assert freed == [None], "memory is returned to the system, after the image was released"
         del run
         assert alive[1]() is None
     finally:

@@ -130,6 +130,24 @@ def test_the_readmes_commands_check_checksums_and_ask_for_nothing_else() -> None
         assert asked[0].rstrip().endswith("--require-hashes -r .ci/torch-cpu.lock")
 
 
+def test_the_other_packages_that_the_readme_installs_have_checksums() -> None:
+    """A build of PyTorch for a GPU depends on the CUDA version, as the README says."""
+    text = re.sub("<!-- (start|test)-command -->.*?<!-- /", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    asked = re.findall(r"`[^`]*pip install[^`]*`", text)
+    assert asked
+    assert all("--no-deps --require-hashes" in command for command in asked)
+
+
+def test_the_images_packages_are_locked_and_complete_for_its_python() -> None:
+    command = next(rest for word, rest in instructions() if word == "RUN" and "pip install" in rest)
+    torch, locked, _ = (part.split() for part in command.split("&&"))
+    assert torch[-1] == f"torch=={requirements('3.12')['torch']}"
+    assert {"--no-deps", "--require-hashes", "/tmp/requirements.lock"} <= set(locked)
+    pins = {canonicalize_name(name): version for name, version in requirements("3.12").items() if name != "torch"}
+    found = locks("requirements.lock", "3.12")
+    assert {name: found.get(name, ("missing",))[0] for name in pins} == pins
+
+
 def test_pytorch_for_cpus_is_locked_with_the_checksums_of_its_files() -> None:
     text = (ROOT / ".ci" / "torch-cpu.lock").read_text(encoding="utf-8")
     assert "\n--extra-index-url https://download.pytorch.org/whl/cpu\n" in text
@@ -139,15 +157,15 @@ def test_pytorch_for_cpus_is_locked_with_the_checksums_of_its_files() -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", value) for value in hashes)
 
 
-def locks(name: str) -> dict[str, tuple[str, list[str]]]:
-    """Version and checksums by package, of those that are for Python 3.11 on this kind of machine."""
+def locks(name: str, python: str = "3.11") -> dict[str, tuple[str, list[str]]]:
+    """Version and checksums by package, of those that are for this Python on this kind of machine."""
     found = {}
     for entry in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
         if entry.strip() and not entry.startswith(("#", "--")):
             said, *hashes = entry.split("--hash=sha256:")
             requirement = Requirement(said.strip())
             if requirement.marker is None or requirement.marker.evaluate(
-                {"python_version": "3.11", "python_full_version": "3.11.9"}
+                {"python_version": python, "python_full_version": f"{python}.9"}
             ):
                 (pin,) = requirement.specifier
                 found[canonicalize_name(requirement.name)] = pin.version, [h.strip() for h in hashes]
@@ -253,7 +271,7 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
 
     copied = [name for word, rest in instructions() if word == "COPY" and "--from" not in rest
               for name in rest.split()[:-1]]  # fmt: skip
-    assert {"app.py", "workbench", "assets", "requirements.txt"} <= set(copied)
+    assert {"app.py", "workbench", "assets", "requirements.lock"} <= set(copied)
     for name in copied:
         assert (ROOT / name).exists(), name
         assert not ignored(name), name

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from workbench.kernels.disk_cache import code_folder
+from workbench.kernels.disk_cache import cache_folder, code_folder
+from workbench.trace import private
 from workbench.trace.private import make_private
 
 
@@ -55,3 +57,25 @@ def test_compiled_code_is_stored_in_a_private_folder_of_a_shared_cache(
     other = code_folder("0123")
     assert not other.is_relative_to(tmp_path)
     assert other.parent.parent.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_home_folder_caches_are_in_a_private_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may have created a folder with a fixed name in /tmp, with models or compiled code in it."""
+
+    def fails(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("WORKBENCH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", fails)
+    monkeypatch.setattr(private.tempfile, "tempdir", str(tmp_path))
+    private.temporary_folder.cache_clear()
+    try:
+        for place in (cache_folder(), code_folder("0123")):
+            own = tmp_path / place.relative_to(tmp_path).parts[0]
+            assert own.stat().st_mode & 0o777 == 0o700
+            assert re.fullmatch(r"workbench-\w{8}", own.name), "the name cannot be guessed"
+    finally:
+        private.temporary_folder.cache_clear()

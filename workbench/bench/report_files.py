@@ -12,7 +12,7 @@ import polars as pl
 from workbench.bench.report import RUN_COLUMNS, SCHEMA_VERSION, BenchReport
 from workbench.bench.rows import ESTIMATES, BenchRow, speeds
 from workbench.bench.statistics import saved_rates
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.core.panics import PanicError, convert_panics
 from workbench.trace.files import read_regular
 from workbench.trace.speedup import Estimate
@@ -52,7 +52,7 @@ def read_report(path: Path) -> BenchReport:
     try:
         data = read_regular(path)
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from None
+        raise WorkbenchError(f"{path} cannot be read: {system_reason(error)}.", _REMEDY) from None
     try:
         if data.startswith(b"PAR1"):
             with convert_panics():

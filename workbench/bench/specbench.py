@@ -27,7 +27,7 @@ from workbench.bench.datasets import MT_BENCH
 from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.report import BenchReport
 from workbench.bench.statistics import share
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.trace.files import read_regular, write_atomically
 from workbench.trace.speedup import speedup
 
@@ -61,7 +61,9 @@ def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode())
         except OSError as error:
-            raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another folder.") from None
+            raise WorkbenchError(
+                f"{path} cannot be written: {system_reason(error)}.", "Choose another folder."
+            ) from None
         paths.append(path)
     return paths
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -182,7 +182,9 @@ class JsonLines(Generic[R]):
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise WorkbenchError(f"{self._path} cannot be written: {error.strerror}.", "Choose another file.") from None
+            raise WorkbenchError(
+                f"{self._path} cannot be written: {system_reason(error)}.", "Choose another file."
+            ) from None
         self._has_partial_line = False
         self._results[key] = result
         return result

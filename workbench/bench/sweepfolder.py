@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from workbench.bench.conditions import canonical_json, describe_differences, measurement_id
 from workbench.bench.grid import Cell, Sweep
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.trace.events import Trace
 from workbench.trace.files import read_regular, write_atomically
 
@@ -216,7 +216,9 @@ def _read(path: Path) -> Result | None:
 
 
 def _unwritable(path: Path, error: OSError) -> WorkbenchError:
-    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Free disk space, or choose another folder.")
+    return WorkbenchError(
+        f"{path} cannot be written: {system_reason(error)}.", "Free disk space, or choose another folder."
+    )
 
 
 # -- many sweeps ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.trace.files import write_atomically
 
 
@@ -34,4 +34,4 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     try:
         write_atomically(path, as_bytes(rows, path.suffix.removeprefix(".")))
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+        raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None

@@ -30,7 +30,7 @@ from workbench.cli.options import (
     TopP,
     parse_settings,
 )
-from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
+from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError, system_reason
 from workbench.kernels.devices import check_gpu
 from workbench.methods import method_info
 from workbench.service.checks import check_models, set_error_option
@@ -356,7 +356,7 @@ def _write(report: Any, path: Path) -> None:
     try:
         write_atomically(path, forms[path.suffix]())
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+        raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:

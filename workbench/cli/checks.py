@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from workbench.cli import output
-from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
+from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError, system_reason
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import method_info
 from workbench.service.checks import check_method, check_model, choose_method, set_error_option
@@ -204,7 +204,7 @@ def check_output_file(path: Path | None, option: str) -> None:
         try:
             check_writable(path)
         except OSError as error:
-            raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+            raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None
 
 
 def check_output_folder(path: Path | None, option: str) -> None:

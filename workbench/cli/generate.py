@@ -40,7 +40,7 @@ from workbench.cli.options import (
     use_heads,
 )
 from workbench.cli.stream import Marks, TokenPrinter
-from workbench.core.errors import PromptError, WorkbenchError
+from workbench.core.errors import PromptError, WorkbenchError, system_reason
 from workbench.service.checks import check_models
 from workbench.trace.events import ABORT_REASONS, Trace
 from workbench.trace.files import read_regular, write_atomically
@@ -208,7 +208,7 @@ def read_state(path: Path | None) -> bytes | None:
     try:
         data = read_regular(path)
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give another file.") from None
+        raise WorkbenchError(f"{path} cannot be read: {system_reason(error)}.", "Give another file.") from None
     from_bytes(data)  # report a damaged file before a model is loaded
     return data
 
@@ -223,7 +223,7 @@ def write_state(run: Any, path: Path) -> None:
     try:
         write_atomically(path, state["data"])
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+        raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None
     if not output.is_quiet():
         size = f"{state['entries']:,} of at most {state['bound']:,} {state['unit']}"
         print(f"state: {size}; {state['hits']:,} of {state['asked']:,} lookups found a draft", file=sys.stderr)
@@ -306,7 +306,7 @@ def write_file(path: Path, text: str) -> None:
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+        raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None
 
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:

@@ -154,13 +154,15 @@ def write(update: Any, path: Path) -> None:
 def to_markdown(update: Any, out: Path | None = None) -> str:
     """Return the results of a sweep as Markdown: grids of speed-up and τ (first axis downward), and errors.
 
-    The last line is the command that measures the remaining cells, into the folder `out` if there is one.
+    There are no grids if no cell has figures. The last line is the command that measures the remaining cells, into the
+    folder `out` if there is one.
     """
     from workbench.bench.markdown import markdown_table
 
     first, *others = update.sweep.axes
     parts = []
-    for metric, title in (("speedup", "speed-up"), ("tau", "τ")) if update.results else ():
+    has_figures = any(result.figures for result in update.results.values())
+    for metric, title in (("speedup", "speed-up"), ("tau", "τ")) if has_figures else ():
         columns: dict[str, Callable[[Any], Any]] = {
             f"{title}: {first.name} ↓ {f'{others[0].name} →' if others else ''}": str
         }
@@ -172,10 +174,10 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
         parts.append(markdown_table(columns, first.values))
     errors = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(errors)]
+    stop_note = "" if update.complete else "Stopped before the end. "
     reuse_note = f"; {update.kept} were measured before" if update.kept else ""
-    parts.append(
-        f"{update.done} of {update.total} cells{reuse_note}. Mean (speed-ups: geometric), 95 % confidence interval, n."
-    )
+    figures_note = " Mean (speed-ups: geometric), 95 % confidence interval, n." if has_figures else ""
+    parts.append(f"{stop_note}{update.done} of {update.total} cells{reuse_note}.{figures_note}")
     parts += [update.note] if update.note else []
     parts.append(update.sweep.command(out))
     return "\n\n".join(parts) + "\n"

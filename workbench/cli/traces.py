@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.trace.events import Trace
 from workbench.trace.files import read_regular
 
@@ -20,6 +20,6 @@ def read_trace(path: Path) -> Trace:
     try:
         return export.read(read_regular(path))
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give a trace file.") from None
+        raise WorkbenchError(f"{path} cannot be read: {system_reason(error)}.", "Give a trace file.") from None
     except WorkbenchError as error:
         raise type(error)(f"{path}: {error.message}", error.remedy) from None

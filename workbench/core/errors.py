@@ -23,6 +23,14 @@ class WorkbenchError(Exception):
         super().__init__(f"{message} {remedy}".strip())
 
 
+def system_reason(error: OSError) -> str:
+    """Return the operating system's reason for an error: "No space left on device".
+
+    Python sets `strerror` only for errors with a number; libraries also raise `OSError` with a text or without any.
+    """
+    return error.strerror or str(error) or type(error).__name__
+
+
 class PromptError(WorkbenchError):
     """Raised for a prompt that is empty or does not fit the context."""
 

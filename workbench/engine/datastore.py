@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.core.errors import ModelError, TokenizerMismatchError
+from workbench.core.errors import ModelError, TokenizerMismatchError, system_reason
 from workbench.trace.files import check_regular, read_regular
 
 FORMAT, VERSION = "workbench-datastore", 1
@@ -195,7 +195,9 @@ def open_store(folder: Path) -> Datastore:
     try:
         card = json.loads(read_regular(folder / CARD))
     except OSError as error:
-        raise ModelError(f"{folder} is not a datastore: {CARD} cannot be read: {error.strerror}.", remedy) from None
+        raise ModelError(
+            f"{folder} is not a datastore: {CARD} cannot be read: {system_reason(error)}.", remedy
+        ) from None
     except ValueError:
         raise ModelError(f"{folder} is not a datastore: its {CARD} is not JSON.", remedy) from None
     if not isinstance(card, dict) or (card.get("format"), card.get("version")) != (FORMAT, VERSION):
@@ -216,7 +218,7 @@ def open_store(folder: Path) -> Datastore:
             check_regular(folder / name)
             arrays.append(array := np.load(folder / name, mmap_mode="r", allow_pickle=False))
         except OSError as error:
-            raise ModelError(f"{folder / name} cannot be read: {error.strerror or error}.", remedy) from None
+            raise ModelError(f"{folder / name} cannot be read: {system_reason(error)}.", remedy) from None
         except ValueError:  # replaces numpy's message about buffers and pickles
             raise ModelError(f"{folder / name} is truncated, or is not an array.", remedy) from None
         if array.shape != (description.tokens,) or array.dtype != dtype:

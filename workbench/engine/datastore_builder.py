@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError, system_reason
 from workbench.core.panics import convert_panics
 from workbench.engine.datastore import (
     CARD,
@@ -109,7 +109,7 @@ def own_texts(tokenizer: Any, target: str) -> Datastore:
     try:
         content = OWN_TEXTS.read_text(encoding="utf-8")
     except OSError as error:
-        message = f"The bundled texts cannot be read from {OWN_TEXTS}: {error.strerror}."
+        message = f"The bundled texts cannot be read from {OWN_TEXTS}: {system_reason(error)}."
         raise ModelError(message, f"Set {ENV} to the folder of your own datastore.") from None
     vocabulary, ids, texts = n_ids(tokenizer), list[int](), list[tuple[str, int]]()
     for text in content.split(NEXT_TEXT):
@@ -204,7 +204,7 @@ def build(
             f"Another process is building {out}.", "Wait until that process ends, or give another folder."
         ) from None
     except OSError as error:
-        why = error.strerror or str(error) or type(error).__name__
+        why = system_reason(error)
         remedy = "Check that it exists, that you may read and write it, and that the disk has room."
         raise WorkbenchError(f"{error.filename or out} cannot be used: {why}.", remedy) from error
     return open_store(out)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.core.errors import ModelError
+from workbench.core.errors import ModelError, system_reason
 from workbench.trace.files import check_regular
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
@@ -100,6 +100,6 @@ def check_files(folder: Path) -> None:
             check_regular(path)
         except OSError as error:
             raise ModelError(
-                f"{path} cannot be read: {error.strerror}.",
+                f"{path} cannot be read: {system_reason(error)}.",
                 "Remove the file from the folder, or fetch the folder again.",
             ) from None

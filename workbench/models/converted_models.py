@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from workbench.core.errors import CapacityError, ModelError, WorkbenchError
+from workbench.core.errors import CapacityError, ModelError, WorkbenchError, system_reason
 from workbench.kernels.disk_cache import cache_folder
 from workbench.models.bundle import SOURCE, Progress
 from workbench.models.checksums import SUMS_FILE, checksum_problem, sum_of, write_sums
@@ -102,7 +102,7 @@ def check_gguf(file: Path) -> None:
         with file.open("rb") as stream:
             first_bytes = stream.read(len(MAGIC))
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}.", "Give a GGUF file or a folder.") from None
+        raise ModelError(f"{file} cannot be read: {system_reason(error)}.", "Give a GGUF file or a folder.") from None
     if first_bytes != MAGIC:
         raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch the file again.")
 
@@ -215,7 +215,7 @@ def _to_disk(path: Path) -> None:
 
 def _unwritten(error: OSError, place: Path) -> WorkbenchError:
     """Return the user-facing error for a converted copy that could not be written and was removed."""
-    message = error.strerror or str(error)
+    message = system_reason(error)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors drops errno
         free_bytes = shutil.disk_usage(_above(place)).free

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from workbench.core.errors import ModelError, WorkbenchError
+from workbench.core.errors import ModelError, WorkbenchError, system_reason
 from workbench.models.bundle import SOURCE, Progress
 from workbench.models.gguf_metadata import DAMAGED_ADVICE, config_of, first_line, refuse
 from workbench.models.gguf_tokenizer import tokenizer_of
@@ -75,7 +75,7 @@ def _opened(gguf: Any, file: Path) -> Any:
     try:
         return gguf.GGUFReader(file)
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}.", DAMAGED_ADVICE) from None
+        raise ModelError(f"{file} cannot be read: {system_reason(error)}.", DAMAGED_ADVICE) from None
     except Exception as error:  # damaged bytes raise any of ValueError, IndexError, KeyError, UnicodeError, …
         raise ModelError(
             f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", DAMAGED_ADVICE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from workbench.core.errors import ModelError, WorkbenchError
+from workbench.core.errors import ModelError, WorkbenchError, system_reason
 from workbench.kernels.disk_cache import cache_folder
 from workbench.models import converted_models
 from workbench.models.checksums import SUMS_FILE, check_weights, sum_of, write_sums
@@ -47,7 +47,7 @@ def join_shards(folder: Path) -> Path:
                 _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
-            f"The weights of {folder.name} cannot be joined in {copy.parent}: {error.strerror or error}.",
+            f"The weights of {folder.name} cannot be joined in {copy.parent}: {system_reason(error)}.",
             "Set WORKBENCH_CACHE to another folder.",
         ) from error
     return copy

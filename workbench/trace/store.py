@@ -25,7 +25,7 @@ from typing import Any, Literal
 import polars as pl
 from filelock import FileLock, Timeout
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import WorkbenchError, system_reason
 from workbench.trace import export
 from workbench.trace.entries import ENTRY, entry_of, entry_of_trace, read_entry, tags_of
 from workbench.trace.events import Trace
@@ -133,7 +133,7 @@ class RunStore:
                 for path in [self._path(run) for run in runs]:
                     path.unlink(missing_ok=True)
         except OSError as error:
-            raise WorkbenchError(f"{error.filename} cannot be deleted: {error.strerror}.") from None
+            raise WorkbenchError(f"{error.filename} cannot be deleted: {system_reason(error)}.") from None
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,9 @@ class RunStore:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, data)
             except OSError as error:
-                raise WorkbenchError(f"{target} cannot be written: {error.strerror}.", "Choose another path.") from None
+                raise WorkbenchError(
+                    f"{target} cannot be written: {system_reason(error)}.", "Choose another path."
+                ) from None
         return list(targets.values())
 
     def import_(self, *paths: Path | str, tags: Iterable[str] = ()) -> ImportResult:
@@ -272,7 +274,7 @@ class RunStore:
             except WorkbenchError as error:
                 result.problems[str(file)] = str(error)
             except OSError as error:
-                result.problems[str(file)] = str(error.strerror)
+                result.problems[str(file)] = system_reason(error)
             except Exception as error:  # an unforeseen error in one file must not stop the others
                 result.problems[str(file)] = f"The file cannot be imported ({type(error).__name__})."
         return result
@@ -298,7 +300,7 @@ class RunStore:
             write_atomically(self._file(run), data)
         except OSError as error:
             raise WorkbenchError(
-                f"The run cannot be saved in {self.folder}: {error.strerror}.", "Name another folder."
+                f"The run cannot be saved in {self.folder}: {system_reason(error)}.", "Name another folder."
             ) from None
 
     def _rewrite(self, run: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -340,7 +342,7 @@ class RunStore:
             ) from None
         except OSError as error:
             raise WorkbenchError(
-                f"The runs in {self.folder} cannot be changed: {error.strerror or error}.", "Name another folder."
+                f"The runs in {self.folder} cannot be changed: {system_reason(error)}.", "Name another folder."
             ) from None
         try:
             yield

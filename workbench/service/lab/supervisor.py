@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchError
+from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchError, system_reason
 from workbench.models.bundle import config_of
 from workbench.models.local_models import path_of
 from workbench.models.names import folder_of
@@ -226,7 +226,7 @@ class Lab:
                 stack.enter_context(FileLock(self.folder / "lock"))
             except OSError as error:
                 raise WorkbenchError(
-                    f"The lab's folder {self.folder} cannot be written: {error.strerror}.",
+                    f"The lab's folder {self.folder} cannot be written: {system_reason(error)}.",
                     f"Choose another folder: {ENV}=FOLDER.",
                 ) from None
             yield
@@ -272,7 +272,7 @@ class Lab:
             process.kill()  # without its id it could not be stopped later
             process.wait()
             raise WorkbenchError(
-                f"The training was stopped, because {run.folder / 'run.json'} cannot be written ({error.strerror}).",
+                f"The training was stopped, because {run.folder}/run.json cannot be written: {system_reason(error)}.",
                 f"Free disk space, or choose another folder: {ENV}=FOLDER.",
             ) from None
         with contextlib.suppress(psutil.Error):

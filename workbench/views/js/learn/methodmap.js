@@ -209,7 +209,7 @@ function listOthers(aside, others, groups, show, open) {
     ])),
   );
   aside.replaceChildren(
-    h("summary", {}, others.length ? `Not measured on this target (${others.length})` : "All methods shown are measured on this target"),
+    h("summary", {}, others.length ? `Not on these boards (${others.length})` : "All methods shown are on these boards"),
     h("ul", {}, ...sections),
   );
 }
@@ -228,7 +228,7 @@ function describe(card, method, target, open, links) {
     speed
       ? h("dl", { className: "wb-factlist" }, h("dt", {}, "speed-up"), h("dd", {}, words.value, interval(speed.speedup)), h("dt", {}, "τ"), h("dd", {}, speed.tau.toFixed(2)),
           ...(kinds.length > 1 ? [h("dt", {}, "by prompt"), h("dd", {}, `${kinds[0][0]} ${kinds[0][1].toFixed(2)}× … ${kinds.at(-1)[0]} ${kinds.at(-1)[1].toFixed(2)}×`)] : []))
-      : h("p", { className: "wb-empty" }, "Not measured on this target."),
+      : h("p", { className: "wb-empty" }, "Not on the speed boards of this target."),
     h("div", { className: "wb-actions" }, h("button", { type: "button", className: "wb-button is-main", onclick: () => open(method.name) }, "Open the method"), ...links(method)),
   );
 }

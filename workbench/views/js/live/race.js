@@ -64,18 +64,27 @@ export function of(view, none) {
   const mine = lane(names.length > 2 ? `${names.length} methods` : names.join(" → ") || methodTitle(run?.header?.method ?? ""), rounds);
   const plain = plainRounds ? lane("Plain decoding", plainRounds) : null;
   const isOver = run?.raced ? true : !active && !view.arriving && Boolean(run?.footer);
-  const params = run?.header?.params ?? {};
+  const params = run?.header?.params ?? {}, shown = run?.raced ? figures.summary(rounds) : own;
+  const title = isOver && plain ? headline(speed) : "";
   return {
     mine,
     plain,
     none,
     over: isOver,
-    headline: isOver && plain ? headline(speed) : "",
-    slow: isOver && plain && parseFloat(speed.value) < 1 ? reasonForSlowness(mine, plain) : "",
+    headline: title,
+    faster: title.endsWith("faster"),
+    slow: title.includes("slower") ? reasonForSlowness(mine, plain, parseFloat(speed.value)) : "",
     result:
       isOver && plain
         ? [
-            [speed.unit, speed.label.match(/n = \d+ pairs of runs|one run.*/)?.[0]].filter(Boolean).join(", "),
+            [
+              speed.label.match(/^no significant difference yet/)?.[0],
+              speed.unit,
+              speed.label.match(/n = \d+ pairs of runs|one run.*/)?.[0],
+            ]
+              .filter(Boolean)
+              .join(", "),
+            shown.delayed_rounds ? "some rounds of this run were delayed and took longer than at full speed" : "",
             compareTexts(rounds, plainRounds, {
               greedy: !(Number(params.temperature) > 0),
               exact: run?.header?.promise !== "approximate" && !rounds.some(figures.isApproximate),
@@ -85,7 +94,7 @@ export function of(view, none) {
             .filter(Boolean)
             .join(" · ")
         : "",
-    shares: rounds.length ? shares(run?.raced ? figures.summary(rounds) : own) : [],
+    shares: rounds.length ? shares(shown) : [],
   };
 }
 
@@ -125,12 +134,12 @@ export function headline({ value, label }) {
 
 /** Say why a run was slower than plain decoding: tokens per round, and the duration of a round in plain passes. Pure.
  *  "" for a run that was not slower.
- *  @param {{tokens: number, seconds: number, ends: number[]}} mine  @param {{seconds: number, ends: number[]}} plain */
-export function reasonForSlowness(mine, plain) {
-  if (!mine.ends.length || !plain.ends.length) return "";
-  const perRound = mine.tokens / mine.ends.length,
-    cost = mine.seconds / mine.ends.length / (plain.seconds / plain.ends.length);
-  if (cost <= perRound) return "";
+ *  @param {{tokens: number, ends: number[]}} mine  @param {{tokens: number, ends: number[]}} plain
+ *  @param {number} ratio  the speed-up shown, from which the duration follows: rounds of the run on display may be
+ *    delayed  */
+export function reasonForSlowness(mine, plain, ratio) {
+  if (!mine.ends.length || !plain.ends.length || !(ratio < 1)) return "";
+  const perRound = mine.tokens / mine.ends.length, cost = perRound / (plain.tokens / plain.ends.length) / ratio;
   return `A round gave ${perRound.toFixed(2)} tokens but took as long as ${cost.toFixed(2)} plain passes.`;
 }
 
@@ -204,9 +213,10 @@ export function render(parts, data, race) {
   write(parts.raceHeadline, isDone ? data.headline : "");
   write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
   parts.raceHeadline.classList.toggle("is-slower", isDone && Boolean(data.slow));
+  parts.raceHeadline.classList.toggle("is-open", isDone && !data.slow && !data.faster);
   parts.raceReason.hidden = !isDone || !data.slow;
   write(parts.raceReasonText, data.slow);
-  write(parts.raceWhy, isDone && data.slow ? "Why this slow?" : "Why this fast?");
+  write(parts.raceWhy, !isDone || data.faster ? "Why this fast?" : data.slow ? "Why this slow?" : "Why this speed?");
   parts.raceReplay.hidden = !plain || !over;
   write(parts.raceReplay, race.playing ? "Skip" : "Replay");
   parts.raceTime.hidden = !data.shares.length;

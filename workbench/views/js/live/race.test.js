@@ -51,15 +51,27 @@ test("the headline says faster only with an interval above 1", () => {
   assert.equal(race.headline(figure({ mine: 1, plain: 2, none: "" })), "0.50×: slower in this run");
 });
 
-test("a slower run has a reason: tokens per round against the cost of a round", () => {
-  const plain = { tokens: 4, seconds: 0.4, ends: [0.1, 0.2, 0.3, 0.4] };
-  const slow = { tokens: 4, seconds: 0.6, ends: [0.3, 0.6] }, fast = { tokens: 4, seconds: 0.3, ends: [0.15, 0.3] };
+test("a slower run has a reason that agrees with its speed-up: tokens per round against the cost of a round", () => {
+  const plain = { tokens: 4, ends: [0.1, 0.2, 0.3, 0.4] }, slow = { tokens: 4, ends: [0.3, 0.6] };
   assert.equal(
-    race.reasonForSlowness(slow, plain),
+    race.reasonForSlowness(slow, plain, 2 / 3),
     "A round gave 2.00 tokens but took as long as 3.00 plain passes.",
   );
-  assert.equal(race.reasonForSlowness(fast, plain), "");
-  assert.equal(race.reasonForSlowness({ tokens: 0, seconds: 0, ends: [] }, plain), "");
+  assert.equal(race.reasonForSlowness(slow, plain, 1.1), "");
+  assert.equal(race.reasonForSlowness(slow, plain, NaN), "");
+  assert.equal(race.reasonForSlowness({ tokens: 0, ends: [] }, plain, 0.5), "");
+});
+
+test("only a significantly slower run, or a single pair, is called slow; delayed rounds are named", () => {
+  const measured = (low, high) => figure({ mine: 2, plain: 3, none: "", measured: { value: 0.97, low, high, n: 10, prompts: 1 } });
+  const open = race.of(view({ speed: measured(0.81, 1.16) }), "");
+  assert.deepEqual([open.headline, open.slow, open.faster], ["0.97×", "", false]);
+  assert.match(open.result, /^no significant difference yet, 0\.81–1\.16×, n = 10 pairs of runs/);
+  assert.match(race.of(view({ speed: measured(0.95, 0.99) }), "").slow, /took as long as/);
+  assert.match(race.of(view({ speed: figure({ mine: 2, plain: 3, none: "" }) }), "").slow, /took as long as/);
+  assert.doesNotMatch(open.result, /delayed/);
+  const delayed = { ...figures.summary(chain), delayed_rounds: 2 };
+  assert.match(race.of(view({ figures: delayed }), "").result, /some rounds of this run were delayed/);
 });
 
 test("the shares of a run's time add up to 1", () => {

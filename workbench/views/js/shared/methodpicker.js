@@ -46,7 +46,7 @@ export function sparkline(values, width = WIDTH, high = HIGH) {
 
 /** Describe a measured speed. Pure. @param {any} speed  of `bench.measured_speeds`, or undefined */
 export function speedWords(speed) {
-  if (!speed) return { value: "–", title: "Not measured on this target" };
+  if (!speed) return { value: "–", title: "Not on the speed boards of this target" };
   const { value, low, high } = speed.speedup, range = low === null ? "" : ` (${low.toFixed(2)}–${high.toFixed(2)}×)`;
   const kinds = speed.by_kind.map(([kind, ratio]) => `${kind} ${ratio.toFixed(2)}×`).join(", ");
   return {
