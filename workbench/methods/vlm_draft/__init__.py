@@ -56,7 +56,8 @@ METHOD = Method(
             lambda lab: lab.tau_over("text-only", "draft model, chain"), home=VISION_TARGET,
         ),
         Claim(
-            "τ of the dynamic tree relative to the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
+            "τ of the dynamic tree (5 to 13 nodes) relative to the chain of the same depth (5)",
+            "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (only the direction is compared)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
             explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
