@@ -307,7 +307,7 @@ register(
     replace=True,
 )  # fmt: skip
 broken = [finding.kind for finding in checked("my-liar") if finding.verdict == FAIL]
-assert "law" in broken
+assert "distribution" in broken
 assert "greedy" not in broken
 
 # %% [markdown]

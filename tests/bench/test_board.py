@@ -22,7 +22,7 @@ FIT = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_v
 
 
 def finding(kind: str, verdict: str = PASS, **figures: object) -> Finding:
-    known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": FIT}
+    known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "distribution": FIT}
     return Finding(
         "m", "exact", f"sampling distribution ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures
     )
@@ -43,15 +43,15 @@ def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("exact", [], board.UNPROVEN),
         ("exact", [finding("greedy")], board.UNPROVEN),
-        ("exact", [finding("law")], board.UNPROVEN),
-        ("exact", [finding("greedy"), finding("law")], board.SHOWN),
-        ("exact", [finding("greedy"), finding("law"), finding("families", FAIL)], board.BROKEN),
+        ("exact", [finding("distribution")], board.UNPROVEN),
+        ("exact", [finding("greedy"), finding("distribution")], board.SHOWN),
+        ("exact", [finding("greedy"), finding("distribution"), finding("families", FAIL)], board.BROKEN),
         ("exact", [finding("availability", SKIPPED)], board.UNPROVEN),
         ("greedy-exact", [finding("greedy")], board.SHOWN),
         ("greedy-exact", [finding("greedy", FAIL)], board.BROKEN),
-        ("approximate", [finding("law", MEASURED)], board.NO_PROMISE),
-        ("approximate", [finding("greedy", FAIL), finding("law", MEASURED)], board.BROKEN),
-        ("simulation", [finding("greedy"), finding("law")], board.NO_PROMISE),
+        ("approximate", [finding("distribution", MEASURED)], board.NO_PROMISE),
+        ("approximate", [finding("greedy", FAIL), finding("distribution", MEASURED)], board.BROKEN),
+        ("simulation", [finding("greedy"), finding("distribution")], board.NO_PROMISE),
         ("simulation", [], board.UNPROVEN),
     ],
 )
@@ -76,7 +76,7 @@ def test_every_row_of_the_committed_board_has_a_verdict(monkeypatch: pytest.Monk
 
 def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None:
     for name in ("prompt-lookup", "draft-model"):
-        board.save_exactness(registry.get(name), "t", [finding("greedy"), finding("families"), finding("law")])
+        board.save_exactness(registry.get(name), "t", [finding("greedy"), finding("families"), finding("distribution")])
     rows = {row["method"]: row for row in board.exactness_rows()}
     row = rows["prompt-lookup"]
     assert row["standing"] == rows["draft-model"]["standing"] == board.SHOWN
@@ -91,16 +91,16 @@ def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None
 
 
 def test_a_distribution_test_names_its_number_of_settings_and_skipped_tests_are_left_out() -> None:
-    row = {"promise": "exact", "findings": wire(finding("law", tests=4), finding("law", SKIPPED))}
+    row = {"promise": "exact", "findings": wire(finding("distribution", tests=4), finding("distribution", SKIPPED))}
     row["findings"][1]["figures"] = {}
     rows = board.exactness_rows([("m", "M", "exact")], {"m": row})
-    assert [board.describe_fit(law) for law in rows[0]["laws"]] == [
+    assert [board.describe_fit(test) for test in rows[0]["distributions"]] == [
         "20.5 (19), p = 0.36, worst of 4 settings, n = 1000"
     ]
 
 
 def test_evidence_for_another_promise_does_not_count() -> None:
-    board.save_exactness(registry.get("draft-model"), "t", [finding("greedy"), finding("law")])
+    board.save_exactness(registry.get("draft-model"), "t", [finding("greedy"), finding("distribution")])
     rows = board.exactness_rows([("draft-model", "Draft model", "greedy-exact")])
     assert rows[0]["standing"] == board.UNPROVEN
     assert rows[0]["date"] == ""

@@ -175,7 +175,7 @@ def test_a_method_that_never_ran_does_not_pass(models: Models, promise: Promise)
     findings = list(check_method(toy, models, PROMPTS, max_new_tokens=2, runs=10, families=["llama"]))
     assert {f.verdict for f in findings} == {FAIL}
     assert all("never ran" in f.detail for f in findings)
-    judged = {"greedy", "families"} | ({"law"} if promise is not Promise.GREEDY_EXACT else set())
+    judged = {"greedy", "families"} | ({"distribution"} if promise is not Promise.GREEDY_EXACT else set())
     assert {f.kind for f in findings} == judged
 
 
@@ -247,7 +247,7 @@ def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
 def test_a_decoder_that_keeps_no_greedy_text_is_measured_and_does_not_fail(name: str, models: Models) -> None:
     """Beam search finds another text than greedy decoding, and a window of a few tokens forgets the prompt."""
     found = list(check_method(registry.get(name), models, PROMPTS, max_new_tokens=12, runs=100, families=("llama",)))
-    assert [(finding.kind, finding.verdict) for finding in found] == [("law", MEASURED)] * len(SAMPLING_TESTS)
+    assert [(finding.kind, finding.verdict) for finding in found] == [("distribution", MEASURED)] * len(SAMPLING_TESTS)
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_a_time_limit_holds_for_the_board_too_which_counts_what_was_left_out(
     row = json.loads((tmp_path / "exactness.json").read_text())["rows"]["prompt-lookup"]
     by_kind = {finding["kind"]: finding["figures"] for finding in row["findings"]}
     assert by_kind["greedy"]["settings_left_out"] > 0
-    assert by_kind["law"]["settings_left_out"] > 0
+    assert by_kind["distribution"]["settings_left_out"] > 0
     assert len(by_kind["families"]["families"]) == 1, "the first family is always tried"
     assert "settings were not sampled" in result.out
     assert re.search(r"prompt-lookup.*settings not tested, for lack of time", (tmp_path / "exactness.md").read_text())
@@ -156,7 +156,7 @@ def test_a_time_limit_holds_for_the_board_too_which_counts_what_was_left_out(
 def test_check_fails_if_a_method_fails(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[checks.Finding]:
         yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
-        yield checks.Finding("prompt-lookup", "exact", "law", checks.PASS, "fits")
+        yield checks.Finding("prompt-lookup", "exact", "distribution", checks.PASS, "fits")
 
     monkeypatch.setattr(checks, "check_method", broken)
     result = workbench("check", "prompt-lookup", "--json")

@@ -91,7 +91,7 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
         tested = any(f["verdict"] != SKIPPED or f["kind"] == "reference" for f in findings)
         return NO_PROMISE if tested else UNPROVEN
     passed = {f["kind"] for f in findings if f["verdict"] == PASS}
-    required = {"greedy", "law"} if promise == Promise.EXACT.value else {"greedy"}
+    required = {"greedy", "distribution"} if promise == Promise.EXACT.value else {"greedy"}
     return SHOWN if required <= passed else UNPROVEN
 
 
@@ -185,7 +185,7 @@ def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
         "standing": standing(promise, evidence),
         "target": row.get("target", ""),
         "greedy": _greedy(evidence),
-        "laws": [_sampling_test(f) for f in evidence if f["kind"] == "law" and f["figures"]],
+        "distributions": [_sampling_test(f) for f in evidence if f["kind"] == "distribution" and f["figures"]],
         "lacks": next((f["detail"] for f in evidence if f["kind"] in ("availability", "reference")), ""),
         "date": row.get("date", "") if evidence else "",
         "commit": commit_of(row) if evidence else "",
@@ -252,7 +252,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{r['greedy']['equal']} / {r['greedy']['tried']}{_left_out(r['greedy']['left_out'])}" if r["greedy"] else "–"
     ),
     "prompts · families": lambda r: f"{r['greedy']['prompts']} · {r['greedy']['families']}" if r["greedy"] else "–",
-    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(describe_fit, r["laws"])) or r["lacks"] or "–",
+    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(describe_fit, r["distributions"])) or r["lacks"] or "–",
     "date, commit": lambda r: f"{r['date']}, {r['commit']}" if r["date"] else "–",
 }
 

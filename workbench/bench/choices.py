@@ -191,4 +191,4 @@ def check_cdf_positions(
     elif not n_drafted:
         verdict, detail = FAIL, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     claim, seconds = "sampling distribution (positions of tokens, given target)", time.perf_counter() - start
-    return Finding(configured.name, configured.promise.value, claim, verdict, detail, seconds, "law", figures)
+    return Finding(configured.name, configured.promise.value, claim, verdict, detail, seconds, "distribution", figures)

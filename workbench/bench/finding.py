@@ -73,7 +73,7 @@ class Finding:
             reported) or "skipped".
         detail: the evidence, in a few words.
         seconds: duration of the test.
-        kind: "greedy", "families", "law" (distribution of sampled tokens), "availability", or "reference" (there is
+        kind: "greedy", "families", "distribution" (of sampled tokens), "availability", or "reference" (there is
             no reference output to compare with).
         figures: the evidence as numbers: `equal` of `tried` texts over `prompts` or `families`, with `drafted` tokens;
             or for a distribution the `statistic`, `freedom` and `p_value` of the setting with the worst fit among

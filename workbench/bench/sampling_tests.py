@@ -134,7 +134,7 @@ def check_distribution(
         text += f"; no promised distribution, not tested: {', '.join(map(describe_setting, weaker))}" if weaker else ""
         text += f"; no time for {left_out} of {len(settings)} settings" if left_out else ""
         duration = time.perf_counter() - start
-        return Finding(method.name, promise.value, claim, verdict, text, duration, "law", figures)
+        return Finding(method.name, promise.value, claim, verdict, text, duration, "distribution", figures)
 
     if not fits:
         return found(FAIL, NEVER_RAN, {})

@@ -81,10 +81,10 @@ def evidence(method: ConfiguredMethod) -> str:
             rows = [row for row in choice_rows() if row["choice"] == choice_key(method)]
     except WorkbenchError:
         return ""
-    row = next((row for row in rows if row["laws"]), None)
+    row = next((row for row in rows if row["distributions"]), None)
     if row is None:
         return deviation.explain_configured(method) if not is_default else ""
-    sampling_test = row["laws"][0]
+    sampling_test = row["distributions"][0]
     return f"{row['standing']}: {sampling_test['name']}: χ² = {describe_fit(sampling_test)} ({row['date'][:10]})"
 
 

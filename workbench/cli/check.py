@@ -193,7 +193,7 @@ def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float
         late: names of the methods that were left out.
         minutes: time limit in minutes.
     """
-    greedy, sampled = ([f.figures for f in findings if f.kind == kind] for kind in ("greedy", "law"))
+    greedy, sampled = ([f.figures for f in findings if f.kind == kind] for kind in ("greedy", "distribution"))
     settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in figures for figures in sampled)
     untested = sum(figures.get("settings_left_out", 0) for figures in sampled)

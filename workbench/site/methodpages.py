@@ -111,7 +111,7 @@ def _evidence(row: dict[str, Any]) -> str:
     parts = [f"**{row['standing']}**"]
     if greedy:
         parts.append(f"{greedy['equal']} of {greedy['tried']} greedy outputs equal to plain decoding in float64")
-    parts += [f"sampling: χ² {board.describe_fit(fit)}" for fit in row["laws"]]
+    parts += [f"sampling: χ² {board.describe_fit(fit)}" for fit in row["distributions"]]
     return "; ".join(parts)
 
 

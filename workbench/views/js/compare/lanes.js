@@ -213,7 +213,7 @@ function build(el) {
   el.append(
     h(
       "details",
-      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      { className: "wb-settings", open: !kit.isNarrow() },
       h("summary", {}, "Lanes and prompts"),
       h("div", { className: "wb-pick" }, ...target),
       h(

@@ -52,7 +52,7 @@ function build(el) {
   el.append(
     h(
       "details",
-      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      { className: "wb-settings", open: !kit.isNarrow() },
       h("summary", {}, "Head and training time"),
       row("head", "Head"),
       row("target", "Target"),

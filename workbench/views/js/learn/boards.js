@@ -147,7 +147,7 @@ function exactness(rows) {
             )
           : "",
       ),
-      cell(...(row.laws.length ? row.laws.map((test) => h("small", {}, testWords(test))) : [row.lacks || "–"])),
+      cell(...(row.distributions.length ? row.distributions.map((test) => h("small", {}, testWords(test))) : [row.lacks || "–"])),
       cell(row.date ? `${row.date}, ${row.commit}` : "–", h("small", {}, h("code", {}, row.command))),
     );
   const about = `The promise of each method and its evidence: greedy text compared token for token with Hugging Face's generate in float64, sampled tokens with the target's exact joint distribution. ${tally(rows, "standing")}. A method without evidence is unproven.`;

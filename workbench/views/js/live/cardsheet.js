@@ -3,8 +3,6 @@
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-/** Pages up to this width show the card as a sheet, as `stage.css` has it. */
-const NARROW = "(max-width: 900px)";
 /** Height of the header and of the scrubber, which stay in place while the page scrolls, in pixels. */
 const HEADER = 60, FOOTER = 56;
 
@@ -28,7 +26,7 @@ export function build(parts) {
 
 /** Show the card of the token that was chosen with a pointer. @param {Element} token */
 export function show(page, token) {
-  const { cardCard } = page.parts, narrow = matchMedia(NARROW).matches;
+  const { cardCard } = page.parts, narrow = kit.isNarrow();
   if (page.embed) return;
   if (narrow) cardCard.classList.add("is-sheet");
   const place = token.getBoundingClientRect(), card = cardCard.getBoundingClientRect();

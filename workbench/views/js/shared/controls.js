@@ -3,6 +3,7 @@
  *  Events: `wb:choose` {what, value} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}.
  */
 
+import * as kit from "./kit.js";
 import * as limits from "./form.js";
 import * as draftModels from "./draftmodels.js";
 import * as prompthistory from "./prompthistory.js";
@@ -299,7 +300,7 @@ function build(el) {
   const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
   const settings = h(
     "details",
-    { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+    { className: "wb-settings", open: !kit.isNarrow() },
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
     h("div", { className: "wb-pick" }, h("div", { className: "wb-asks" }, methodLabel, ui.browse), method, ui.promise, ui.headNote, ui.teaches, ui.source),

@@ -109,6 +109,11 @@ export function paced(work) {
   };
 }
 
+/** Return whether the page is in one column, as the stylesheets have it for pages up to this width. */
+export function isNarrow() {
+  return matchMedia("(max-width: 900px)").matches;
+}
+
 /** Return whether the reader prefers less motion. */
 export function prefersStill() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -146,7 +146,7 @@ function build(el) {
   el.append(
     h(
       "details",
-      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      { className: "wb-settings", open: !kit.isNarrow() },
       h("summary", {}, "Axes and settings"),
       ...ui.axes.map((each) => each.el),
       row("method", "Method"),

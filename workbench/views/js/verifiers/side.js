@@ -71,7 +71,7 @@ function build(el) {
   el.append(
     h(
       "details",
-      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      { className: "wb-settings", open: !kit.isNarrow() },
       h("summary", {}, "p, q, drafts and rule"),
       chips("examples", "Worked examples", states.EXAMPLES.map(({ name }) => [name, name]), (name) =>
         set(states.example(states.EXAMPLES.findIndex((each) => each.name === name)))),
