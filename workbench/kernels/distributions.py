@@ -6,8 +6,10 @@ logits directly, and the full distribution is computed only when something reque
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, t
 from workbench.core.transfer import from_numpy, on_host
 from workbench.kernels.compilation import load_kernels, run_in_parallel
 from workbench.kernels.rejection import make_ready as make_tests_ready
+
+log = logging.getLogger(__name__)
 
 TOP = 8
 """Number of most probable tokens stored per verified node: enough for token recycling and for a node's card in the
@@ -68,11 +72,12 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
     n, size = logits.shape
     if size < WIDE or k > FEW or logits.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if (
-        not on_host(logits.device)
-        or not logits.is_contiguous()
-        or (distributions := load_kernels("distributions")) is None
-    ):
+    if not logits.is_contiguous():
+        return None
+    if not on_host(logits.device):
+        summarise = gpu_summary(logits.device)
+        return None if summarise is None else SoftmaxSummary(logits, *summarise(logits, k))
+    if (distributions := load_kernels("distributions")) is None:
         return None
     summary, arguments = prepare_softmax_summary(logits, k)
     work = distributions.summarise_softmax_bf16 if logits.dtype == torch.bfloat16 else distributions.summarise_softmax
@@ -81,6 +86,29 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
     else:
         work(*arguments)
     return summary
+
+
+@cache
+def gpu_summary(device: torch.device) -> Callable[[Tensor, int], tuple[Tensor, ...]] | None:
+    """Return the Triton kernels' `summarise`; None if they do not run on a device or differ from torch there."""
+    try:
+        from workbench.kernels.gpu.summaries import summarise  # Triton is not installed everywhere
+
+        generator = torch.Generator().manual_seed(0)
+        for dtype in (torch.float32, torch.bfloat16):
+            logits = torch.randn(3, 5000, generator=generator).mul(3).to(dtype).to(device)
+            p = logits.double().softmax(1)
+            p_top, _, top, entropy, _ = summarise(logits, TOP)
+            wanted = -(p * p.log()).sum(1)
+            is_same = torch.allclose(p_top.double(), p.topk(TOP).values, 1e-4) and torch.allclose(
+                entropy.double(), wanted, 1e-4
+            )
+            if not is_same or not torch.equal(p.gather(1, top), p.topk(TOP).values):
+                raise RuntimeError("the results differ from torch's")
+    except Exception as error:  # Triton's compiler raises many types
+        log.warning("Distributions are summarised by torch: %s", str(error).split("\n")[0])
+        return None
+    return summarise
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
