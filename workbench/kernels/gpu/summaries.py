@@ -20,8 +20,8 @@ TILE = 2048
 def _take_best(values, ids, K: tl.constexpr, out_values, out_ids, at):
     """Store the K largest values in descending order, and their ids; among equal values the first."""
     places = tl.arange(0, values.shape[0])
-    for rank in tl.static_range(K):
-        best, place = tl.max(values, 0, return_indices=True)
+    for rank in range(K):
+        best, place = tl.max(values, 0), tl.argmax(values, 0)
         tl.store(out_values + at + rank, best)
         tl.store(out_ids + at + rank, tl.sum(tl.where(places == place, ids, 0), 0))
         values = tl.where(places == place, float("-inf"), values)
@@ -70,8 +70,8 @@ def _merge_tiles(
     values = tl.load(best + at, mask=is_candidate, other=float("-inf"))
     ids = tl.load(best_ids + at, mask=is_candidate, other=0)
     places = tl.arange(0, CANDIDATES)
-    for rank in tl.static_range(K):
-        value, place = tl.max(values, 0, return_indices=True)
+    for rank in range(K):
+        value, place = tl.max(values, 0), tl.argmax(values, 0)
         log_p = (value - most).to(tl.float64) - log_total
         tl.store(logs + row * K + rank, log_p.to(tl.float32))
         tl.store(p_top + row * K + rank, tl.exp(log_p).to(tl.float32))
