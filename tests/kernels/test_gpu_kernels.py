@@ -238,6 +238,31 @@ def test_every_option_of_a_forward_pass_gives_the_lean_decoders_result(options: 
         assert lean.numel() == 0 or error(kernels, lean.double()) < 1e-4
 
 
+def test_a_layer_launches_seven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = list[str]()
+
+    class Counted:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: Any) -> Any:
+            launches.append(self.kernel.__name__)
+            return self.kernel[grid]
+
+    for module, name in ((products, "_product"), (attention, "_rotate_and_store"), (attention, "_attend_to_chunk"),
+                         (attention, "_merge")):  # fmt: skip
+        monkeypatch.setattr(module, name, Counted(getattr(module, name)))
+    made = GpuDecoder(model_of("llama", torch.float32), 64)
+    cache = TreeCache(len(made.layers), 1, 64)
+    cache.window = Window(slice(0, 1), 0, None, 4)
+    mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=DEVICE).triu_(1)
+    positions = torch.arange(4, device=DEVICE)[None]
+    with torch.inference_mode():
+        made(positions, mask, positions, cache)
+    layer = ["_product", "_rotate_and_store", "_attend_to_chunk", "_merge", "_product", "_product", "_product"]
+    assert launches == layer * len(made.layers) + ["_product"], "the last one is the LM head"
+
+
 @pytest.fixture
 def models() -> Models:
     """Return models whose runners use the kernels, and whose forward passes are recorded and replayed."""
