@@ -68,12 +68,6 @@ METHOD = Method(
             "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
-            explanation_by_column={
-                "smollm2": (
-                    "2026-11-24 12:28 UTC",
-                    f"{WRONG_SCALE}: 14 prompts, sampled twice: the interval is ±11 %, and the gain is 7 %.",
-                ),
-            },
         ),
     ),
     suites={"gpu": (Setting("Sampled tree"),)},
