@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting, Testing
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import tree_head
 from workbench.methods.draft_tree.drafter import SampledTree
