@@ -12,7 +12,7 @@ import pytest
 
 from workbench import Workbench
 from workbench.bench import backend_run, retried_action
-from workbench.bench.pairing import LONGEST_S, MAX_PAIRS, Pairs, measure_pairs, stop_reason
+from workbench.bench.pairing import LONGEST_S, MAX_PAIRS, Pairs, TimedPair, TimedRun, measure_pairs, stop_reason
 from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.trace.events import ABORT_REASONS, Footer, Round
 from workbench.trace.nodes import Nodes
@@ -112,6 +112,23 @@ def test_other_runs_have_priority_and_the_interrupted_pair_is_repeated() -> None
     assert last.ratios == (2.0,) * len(last.ratios)
     plain = sum(method == "autoregressive" for method, _, _ in device.started)
     assert plain == len(last.ratios) + 2, "one run to warm up, one interrupted"
+
+
+def test_the_typical_pair_is_the_one_closest_to_the_estimate() -> None:
+    def timed(rate: float) -> TimedRun:
+        return TimedRun(rate, 1.0, (1 / rate, 2 / rate))
+
+    pairs = Pairs(tuple(TimedPair(timed(10 * ratio), timed(10.0)) for ratio in (1.0, 1.9, 4.0)))
+    assert pairs.typical is pairs.pairs[1]
+    assert pairs.to_wire()["typical"] == {
+        "method": {"rate": 19.0, "ends": [1 / 19, 2 / 19]},
+        "plain": {"rate": 10.0, "ends": [0.1, 0.2]},
+    }
+    assert Pairs().typical is None
+    device = Device(lambda method, n: 1.0 if method == "draft-model" else 2.0)
+    *_, last = measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30)
+    assert last.typical is not None
+    assert last.typical.ratio == pytest.approx(last.typical.plain.ends[-1] / last.typical.method.ends[-1])
 
 
 def test_a_stop_keeps_the_measured_pairs() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from views.synthetic import WORDS, Writer, header
 
 from workbench.bench.advice import Advice
-from workbench.bench.pairing import Pairs
+from workbench.bench.pairing import Pairs, TimedPair, TimedRun
 from workbench.bench.recommendation import RankedMethod, Recommendation
 from workbench.bench.steps import Step
 from workbench.core.errors import PromptError, TokenizerMismatchError, UnknownNameError, WorkbenchError
@@ -405,13 +405,14 @@ class FakeWorkbench:
         self.measured.append(max_new_tokens)
         first = self.measured.count(max_new_tokens) == 1
         ratios = (0.7, 1.6, 1.5, 1.55) if first else (1.5,) * 8
+        pairs = tuple(TimedPair(TimedRun(100 * ratio, 1.0, ()), TimedRun(100.0, 1.0, ())) for ratio in ratios)
         for n in range(1, len(ratios) + 1):
             time.sleep(self.pace)
-            yield Pairs(ratios[:n], f"pair {n + 1}")
+            yield Pairs(pairs[:n], f"pair {n + 1}")
         while first and not stopped():
             time.sleep(self.pace)
-            yield Pairs(ratios, "waiting: another run is using the device", True)
-        yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
+            yield Pairs(pairs, "waiting: another run is using the device", True)
+        yield Pairs(pairs, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
     def stream_recommendation(
         self, prompts: Any, *, seconds: float = 60.0, stopped: Any = bool, target: str | None = None, **_: Any

@@ -179,6 +179,17 @@ def test_two_pages_are_independent(session: Session) -> None:
     assert {m["channel"] for m in a} == {"1"}
 
 
+def test_pairs_that_were_measured_for_a_run_are_shown_to_other_viewers(session: Session) -> None:
+    run = run_all(session, request())[0]["run"]
+    assert "baseline" not in session.fetch_trace({"run": run, "from": 0})
+    run_all(session, request(max_new_tokens=12))
+    for _ in range(2):  # the fake client's first measurement ends only when it is stopped
+        session.client.measured.append(24)  # type: ignore[attr-defined]
+    run_all(session, request(pairs=True, run=run))
+    found = session.fetch_trace({"run": run, "from": 0})["baseline"]
+    assert found == {"tokens_per_second": 100.0, "ratios": [1.5] * 8}
+
+
 def test_an_unknown_run_or_action_gives_a_message(session: Session, client: FakeWorkbench) -> None:
     run = client.start("Hello", paused=True)
     assert "no run" in return_errors(session.control)({"run": "x", "action": "pause"})["error"]["message"]

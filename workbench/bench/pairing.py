@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import log
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, StopError
@@ -33,8 +34,38 @@ STOPPING_CONFIDENCE = 0.99
 stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
 about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
 
-Rate = tuple[float, float]
-"""Tokens per second of a run, and its duration in seconds, without waiting for the device or the models."""
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """Times of one run.
+
+    Attributes:
+        rate: tokens per second.
+        seconds: duration of the run, without waiting for the device or the models.
+        ends: end of each round, in seconds after the prefill.
+    """
+
+    rate: float
+    seconds: float
+    ends: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPair:
+    """A run with the method and one of plain decoding, with the same prompt and seed."""
+
+    method: TimedRun
+    plain: TimedRun
+
+    @property
+    def ratio(self) -> float:
+        """Return the speed-up."""
+        return self.method.rate / self.plain.rate
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return rates and ends of rounds as plain JSON."""
+        sides = {"method": self.method, "plain": self.plain}
+        return {name: {"rate": run.rate, "ends": list(run.ends)} for name, run in sides.items()}
 
 
 @runtime_checkable
@@ -51,16 +82,27 @@ class Pairs:
     """Progress of a measurement by pairs of runs, one with the method and one of plain decoding.
 
     Attributes:
-        ratios: speed-up of each finished pair.
+        pairs: finished pairs.
         text: current action, for display.
         waiting: whether the measurement waits: another run is using the device, or the user's rate limit is reached.
         ended: reason for the end; empty before the end.
     """
 
-    ratios: tuple[float, ...] = ()
+    pairs: tuple[TimedPair, ...] = ()
     text: str = ""
     waiting: bool = False
     ended: str = ""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Return the speed-up of each pair."""
+        return tuple(pair.ratio for pair in self.pairs)
+
+    @property
+    def typical(self) -> TimedPair | None:
+        """Return the pair whose speed-up is closest to the estimate; None before the first pair."""
+        overall = self.estimate
+        return overall and min(self.pairs, key=lambda pair: abs(log(pair.ratio / overall.value)))
 
     @property
     def estimate(self) -> Estimate | None:
@@ -69,10 +111,10 @@ class Pairs:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the progress as plain JSON."""
-        result = self.estimate
+        result, typical = self.estimate, self.typical
         return {
             "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MAX_PAIRS,
-            "waiting": self.waiting, "ended": self.ended,
+            "waiting": self.waiting, "ended": self.ended, "typical": typical and typical.to_wire(),
         }  # fmt: skip
 
 
@@ -139,22 +181,22 @@ def measure_pairs(
         "method": {"method": method, "params": params, "drafter": drafter, **shared},
         "plain": {"method": BASELINE, "params": sampling, **shared},
     }
-    ratios: list[float] = []
+    pairs: list[TimedPair] = []
     seconds, reason = 0.0, ""
 
     def choose_runs() -> Iterator[Run]:
         """Yield the warm-up runs, then pairs until there is a reason to end; an interrupted pair starts again."""
         yield from interleaved_runs(list(sides), 0, 0, warm_up=1)
         for attempt in itertools.count():
-            for side in rotate(list(sides), len(ratios)):
+            for side in rotate(list(sides), len(pairs)):
                 if reason:
                     return
                 yield (run := Run(side, 0, attempt))
                 if study.results[run] is None:
                     break
 
-    def measure(run: Run) -> Generator[tuple[str, bool], None, Rate | None]:
-        """Do one run once the device is free; yield (reason for waiting, whether it has not begun); return its rate."""
+    def measure(run: Run) -> Generator[tuple[str, bool], None, TimedRun | None]:
+        """Do one run once the device is free; yield (reason for waiting, not begun yet); return its times."""
         length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
         start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
         background = BackendRun(backend, start, stopped, backend.has_other_runs)
@@ -162,29 +204,32 @@ def measure_pairs(
             for waits in reasons:
                 yield waits, background.run is None
         trace = background.trace
-        return None if trace is None else (tokens_per_second(trace.rounds) or 0.0, background.seconds)
+        if trace is None:
+            return None
+        ends = tuple((record.started_s or 0.0) + record.seconds for record in trace.rounds)
+        return TimedRun(tokens_per_second(trace.rounds) or 0.0, background.seconds, ends)
 
-    study = Study[Run, "Rate | None"](choose_runs(), in_turn(measure))
+    study = Study[Run, "TimedRun | None"](choose_runs(), in_turn(measure))
     text = ""
     try:
         with contextlib.closing(study.run()) as events:
             for kind, run, payload in events:
                 if kind == BEGIN:
-                    text = "warming up" if run.is_warm_up else f"pair {len(ratios) + 1}"
-                    yield Pairs(tuple(ratios), text)
+                    text = "warming up" if run.is_warm_up else f"pair {len(pairs) + 1}"
+                    yield Pairs(tuple(pairs), text)
                 elif kind == STEP:
-                    yield Pairs(tuple(ratios), payload[0] or text, payload[1])
+                    yield Pairs(tuple(pairs), payload[0] or text, payload[1])
                 elif not run.is_warm_up:
                     pair = [study.results.get(replace(run, contender=side)) for side in ("method", "plain")]
                     if (method_run := pair[0]) is None or (plain_run := pair[1]) is None:
                         continue
-                    if not (method_run[0] and plain_run[0]):
+                    if not (method_run.rate and plain_run.rate):
                         reason = "a run generated no tokens"
                         continue
-                    ratios.append(method_run[0] / plain_run[0])
-                    seconds += method_run[1] + plain_run[1]
-                    reason = stop_reason(ratios, seconds)
-                    yield Pairs(tuple(ratios), text)
+                    pairs.append(TimedPair(method_run, plain_run))
+                    seconds += method_run.seconds + plain_run.seconds
+                    reason = stop_reason([pair.ratio for pair in pairs], seconds)
+                    yield Pairs(tuple(pairs), text)
     except StopError:
         reason = "stopped"
-    yield Pairs(tuple(ratios), "", False, reason)
+    yield Pairs(tuple(pairs), "", False, reason)

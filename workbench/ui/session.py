@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -32,6 +33,8 @@ DEFAULT_TOKENS = 128
 GRACE_S = 15.0
 """Seconds for which a run continues after its page has disconnected, so that the page finds it again after a
 reload or a short network failure. After that the run is cancelled, with the reason in its trace."""
+MOST_BASELINES = 200
+"""Number of runs whose measured pairs are remembered."""
 MOST_OTHERS = 3
 """Largest number of runs that another run is compared with at once."""
 
@@ -50,6 +53,7 @@ class Session:
         self.grace_s = grace_s
         self.saved_runs = saved_runs or SavedRunsView()
         self._pairs: Jobs[Any] = Jobs()
+        self._baselines: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """Return the functions that a view may call by name; see `workbench.ui.hosting.add_view`."""
@@ -143,8 +147,13 @@ class Session:
         return wire.state_to_wire(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the rounds of a run from index `from` on, after the page has missed some or was reloaded."""
-        return wire.scrub_update(self._run(request).since(wire.check_integer("from", request.get("from") or 0)))
+        """Return the rounds of a run from index `from` on, after the page has missed some or was reloaded.
+
+        Key `baseline` has the rate of plain decoding and the ratios of the pairs, if pairs of this run were measured.
+        """
+        run = self._run(request)
+        update = wire.scrub_update(run.since(wire.check_integer("from", request.get("from") or 0)))
+        return update | ({"baseline": found} if (found := self._baselines.get(run.id)) else {})
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a trace by `name`: a bundled recording, which needs no model, or a saved run by its id."""
@@ -232,8 +241,8 @@ class Session:
             request: the state of the page: a `requests.Generation`, with `prompt_tokens` in place of a prompt, and
                 `channel`, the name that the page gave the run. Or, after a reload: `channel`, the id of a run to
                 `follow`, and `from`, the number of rounds that the page has. Or, with `pairs`: the generation to
-                measure in the background, pair by pair; each message has `pairs`, a `workbench.bench.pairing.Pairs`
-                as plain data, and the first one its `job`.
+                measure in the background, pair by pair, and the `run` that it repeats; each message has `pairs`, a
+                `workbench.bench.pairing.Pairs` as plain data, and the first one its `job`.
             user: key of the run's user, for limits and fairness.
         """
         channel = {"channel": str(request.get("channel", ""))}
@@ -259,8 +268,13 @@ class Session:
         measured_options = {
             name: value for name, value in options.items() if name not in ("paused", "pace", "memory", "keeps")
         }
-        last_pairs = None
+        last_pairs, run = None, request.get("run")
         for pairs in self.client.stream_pairs(**measured_options, user=user, stopped=stopped):
+            if isinstance(run, str) and pairs.typical is not None:  # for other viewers of the run, and after a reload
+                self._baselines[run] = {"tokens_per_second": pairs.typical.plain.rate, "ratios": list(pairs.ratios)}
+                self._baselines.move_to_end(run)
+                while len(self._baselines) > MOST_BASELINES:
+                    self._baselines.popitem(last=False)
             yield {} if pairs == last_pairs else {"pairs": pairs.to_wire()}
             last_pairs = pairs
 

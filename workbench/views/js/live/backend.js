@@ -189,6 +189,7 @@ function takeStartState(page) {
 export function resume(page, answer, kind = "run") {
   const run = newRun(page, kind);
   store.apply(run, answer);
+  if (answer.baseline) run.baseline = answer.baseline;
   if (store.isOver(run)) return Object.assign(run, { closed: true, from: "recorded" });
   page.host.decode?.({ channel: run.channel, follow: run.id, from: store.complete(run) });
   return run;

@@ -9,8 +9,9 @@ const dash = "—";
  *  @param {object|null} plain  figures of the measured baseline, when it belongs to the same prompt and settings
  *  @param {{value: string, unit: string, label: string, worked: string}} speed  the speed-up, of `speedup.figure`
  *  @param {Record<string, [string, string]>} definitions  name → [title, formula], from `workbench.trace.metrics`
+ *  @param {{method: {rate: number}, plain: {rate: number}}|null} typical  the measured pair closest to the estimate
  *  @returns {{id: string, value: string, unit: string, label: string, formula: string, worked?: string}[]} */
-export function items(f, plain, definitions, speed) {
+export function items(f, plain, definitions, speed, typical = null) {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
   const overhead = f.overhead_seconds, waited = f.waited_seconds;
@@ -38,11 +39,11 @@ export function items(f, plain, definitions, speed) {
     },
     {
       id: "rate",
-      value: fixed(f.tokens_per_second, 0),
+      value: fixed(typical?.method.rate ?? f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
-      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
+      label: typical ? `plain ${typical.plain.rate.toFixed(0)} tok/s; the pair closest to the estimate` : `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
+      worked: f.rounds ? `${typical ? "this run: " : ""}${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
     },
     {
       id: "passes",

@@ -79,3 +79,11 @@ test("a paced run has a note at its times and its speed-up", () => {
   assert.match(by(waited, "speedup").label, /; some rounds delayed$/);
   for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /delayed/);
 });
+
+test("the rate is that of the pair closest to the estimate, if pairs were measured", () => {
+  const typical = { method: { rate: 30.4, ends: [] }, plain: { rate: 15.2, ends: [] } };
+  const rate = (pair) => items(summary([]), null, definitions, none, pair).find((i) => i.id === "rate");
+  assert.equal(rate(typical).value, "30");
+  assert.match(rate(typical).label, /plain 15 tok\/s; the pair closest/);
+  assert.doesNotMatch(rate(null).label, /pair/);
+});

@@ -165,6 +165,7 @@ function applySettings(page, { choice, params, problems, settings }) {
 export function follow(page, id, wanted = null, answer = null) {
   const run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, lastMessageAt: -Infinity });
   if (answer) store.apply(run, answer);
+  if (answer?.baseline) run.baseline = answer.baseline;
   page.run = Object.assign(run, { closed: store.isOver(run) });
   if (store.isActive(run)) page.pendingPin = wanted; // its round may not have arrived yet
   else page.selection.pin = wanted;

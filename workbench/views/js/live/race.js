@@ -35,6 +35,17 @@ export function lane(name, rounds) {
   return { ...own, name, tokens: own.counts.at(-1) ?? 0, seconds: own.ends.at(-1) ?? 0 };
 }
 
+/** Return a time with milliseconds below one second, so that the ratio of two times is that of the speed-up. Pure. */
+export const clock = (seconds) => `${seconds.toFixed(seconds < 1 ? 3 : 2)} s`;
+
+/** Return whether a lane has as many rounds as a measured run of the same prompt and seed. Pure. */
+const fits = (own, timed) => Boolean(own && timed && own.ends.length > 0 && own.ends.length === timed.ends.length);
+
+/** Replace the times of a lane by those of a measured run. */
+function takeTimes(own, { ends }) {
+  Object.assign(own, { ends, seconds: ends.at(-1) });
+}
+
 const passes = (n) => `${n} target pass${n === 1 ? "" : "es"}`;
 
 /** Return the number of rounds that a lane has finished at a time. Pure. */
@@ -64,6 +75,11 @@ export function of(view, none) {
   const mine = lane(names.length > 2 ? `${names.length} methods` : names.join(" → ") || methodTitle(run?.header?.method ?? ""), rounds);
   const plain = plainRounds ? lane("Plain decoding", plainRounds) : null;
   const isOver = run?.raced ? true : !active && !view.arriving && Boolean(run?.footer);
+  const isTypical = isOver && fits(mine, view.typical?.method) && fits(plain, view.typical?.plain);
+  if (isTypical) {
+    takeTimes(mine, view.typical.method);
+    takeTimes(plain, view.typical.plain);
+  }
   const params = run?.header?.params ?? {}, shown = run?.raced ? figures.summary(rounds) : own;
   const title = isOver && plain ? headline(speed) : "";
   return {
@@ -84,7 +100,8 @@ export function of(view, none) {
             ]
               .filter(Boolean)
               .join(", "),
-            shown.delayed_rounds ? "some rounds of this run were delayed and took longer than at full speed" : "",
+            isTypical ? "the clock shows the pair closest to the estimate" : "",
+            shown.delayed_rounds && !isTypical ? "some rounds of this run were delayed and took longer than at full speed" : "",
             compareTexts(rounds, plainRounds, {
               greedy: !(Number(params.temperature) > 0),
               exact: run?.header?.promise !== "approximate" && !rounds.some(figures.isApproximate),
@@ -211,7 +228,7 @@ export function render(parts, data, race) {
   mineRow._rounds.inert = Boolean(data.source); // its rounds are not on display
   const isDone = over && plain !== null && race.t >= Math.max(mine.seconds, plain.seconds);
   write(parts.raceHeadline, isDone ? data.headline : "");
-  write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
+  write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${clock(race.t)}, shown at ${race.speed.toPrecision(2)}× speed` : "");
   parts.raceHeadline.classList.toggle("is-slower", isDone && Boolean(data.slow));
   parts.raceHeadline.classList.toggle("is-open", isDone && !data.slow && !data.faster);
   parts.raceReason.hidden = !isDone || !data.slow;
@@ -235,7 +252,7 @@ function drawLane(row, own, t, most) {
   write(row._text, own.note || own.texts.slice(0, n).join("").slice(-MOST_TEXT));
   row._text.classList.toggle("is-note", Boolean(own.note));
   row._fill.style.width = `${most ? (100 * tokens) / most : 0}%`;
-  write(row._time, own.note || !own.ends.length ? "" : `${(n === own.ends.length ? own.seconds : t).toFixed(2)} s`);
+  write(row._time, own.note || !own.ends.length ? "" : clock(n === own.ends.length ? own.seconds : t));
 }
 
 /** Draw one part per finished round of the run; a click selects that round. Its tokens do the same by keyboard. */

@@ -110,3 +110,24 @@ test("a run that changes its method names both", () => {
   const rounds = chain.map((round, i) => ({ ...round, method: i < 2 ? "a" : "b" }));
   assert.equal(race.of(view({ rounds }), "").mine.name, "a → b");
 });
+
+test("after pairs of runs the clock shows the pair closest to the estimate, not the delayed run on display", () => {
+  const ends = (rounds, step) => rounds.map((_, i) => (i + 1) * step);
+  const typical = { method: { rate: 30, ends: ends(chain, 0.01) }, plain: { rate: 15, ends: ends(plain, 0.02) } };
+  const speed = figure({ mine: 1, plain: 2, none: "", measured: { value: 2, low: 1.9, high: 2.1, n: 3, prompts: 1 } });
+  const view = (over) => ({
+    run: { from: "live", header: { method: "draft-model", params: {} }, footer: {} },
+    rounds: chain, plainRounds: plain, active: false, arriving: null, figures: { ...figures.summary(chain), delayed_rounds: 2 },
+    speed, methodTitle: (name) => name, typical, ...over,
+  });
+  const shown = race.of(view({}), "");
+  assert.equal(shown.mine.seconds, 0.01 * chain.length);
+  assert.equal(shown.plain.seconds, 0.02 * plain.length);
+  assert.match(shown.result, /the clock shows the pair closest to the estimate/);
+  assert.doesNotMatch(shown.result, /delayed/);
+  const own = figures.summary(chain).seconds;
+  for (const other of [{ typical: null }, { typical: { ...typical, plain: { rate: 1, ends: [1] } } }, { active: true }])
+    assert.equal(race.of(view(other), "").mine.seconds, own, "as many rounds, and only after the run");
+  assert.equal(race.clock(0.3643), "0.364 s");
+  assert.equal(race.clock(12.3456), "12.35 s");
+});

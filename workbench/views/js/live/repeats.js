@@ -15,11 +15,12 @@ export function keyOf(run) {
 }
 
 /** Return the request that measures more pairs of a run. Pure. */
-export function request({ header }, channel) {
+export function request({ header, id }, channel) {
   const { prompt_tokens, prompt, method, params, target, drafter, max_new_tokens, seed } = header;
   return {
     pairs: true,
     channel,
+    ...(id && { run: id }),
     prompt,
     ...(prompt_tokens.length && { prompt_tokens }),
     method,
@@ -56,6 +57,13 @@ export function ratiosOf(pairs, run) {
 /** Return the speed-up over all pairs that belong to a run; null if there are none. Pure. */
 export function measured(pairs, run) {
   return speedup.estimate([ratiosOf(pairs, run)]);
+}
+
+/** Return the times of the pair whose speed-up is closest to the estimate: rates, and the end of each round; null if
+ *  none belongs to the run. Pure.
+ *  @returns {{method: {rate: number, ends: number[]}, plain: {rate: number, ends: number[]}}|null} */
+export function typicalOf(pairs, run) {
+  return (pairs?.key === keyOf(run) && pairs?.typical) || null;
 }
 
 /** Return the baseline data to store with a run: speed of plain decoding and the ratios of all pairs. Pure.

@@ -36,6 +36,7 @@ function page(more = {}) {
 
 test("pairs are requested with the tokens and settings of the run", () => {
   assert.deepEqual(request(run, "c"), { pairs: true, channel: "c", ...header });
+  assert.equal(request({ ...run, id: "r" }, "c").run, "r");
   assert.notEqual(keyOf(run), keyOf({ ...run, header: { ...header, params: { depth: 4 } } }));
   assert.equal(keyOf({ key: "k", header: null }), null);
 });

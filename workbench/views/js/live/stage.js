@@ -190,7 +190,7 @@ export function draw(parts, view) {
   controls.mark(parts.mark, view.mark);
   alerts.render(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, {
-    items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
+    items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed, view.typical),
   });
   const shares = waterfall.shareWords(figures);
   parts.why.hidden = !shares;

@@ -48,6 +48,7 @@ export function of(page, now) {
     stalls: stalls.stalls(rounds),
     plainStalls: stalls.stalls(baseline.rounds ?? []),
     speed: speedOf(page, baseline, figures, rounds),
+    typical: rounds.some((round) => round.changes.length) ? null : repeats.typicalOf(page.pairs, run),
     pairsBarred,
     pairs: repeats.line(page.pairs, run, pairsBarred, Boolean(catalogue?.pairs) && automatic.isExpected(page)),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
