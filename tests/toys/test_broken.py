@@ -66,7 +66,7 @@ def test_faults_of_a_decoder_end_only_its_own_sequences(in_step: bool, device: s
             break
         engine.step()
     assert [row.status for row in rows] == [ERROR if in_step else FINISHED, FINISHED]
-    assert all(row.status in ENDED and row.ended.is_set() for row in rows)
+    assert all(row.status in ENDED for row in rows)
     assert rows[1].committed[len(PROMPT) :] == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert not models.target.slots
 

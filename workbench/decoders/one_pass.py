@@ -165,7 +165,9 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         rounds = [OnePassRound(sequence) for sequence in sequences]
         timer = RoundTimer(self.clock, rounds)
         timer.skip_drafting()
-        self.record(timer.run((self.forward, self.choose), rounds), timer)
+        chosen = timer.end_phase(self.choose(timer.end_phase(self.forward(rounds))))
+        timer.end_forwards(chosen)
+        self.record(chosen, timer)
         return bool(rounds)
 
     def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:

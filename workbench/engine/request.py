@@ -25,7 +25,6 @@ from workbench.trace.events import Change, Round, Trace
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from workbench.decoders.draft_verify.inspectable_state import FinishedState
     from workbench.models.loading import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
@@ -60,7 +59,7 @@ class Request:
             writes them; attribution reads them.
         drafter_state: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
         keep_drafter_state: whether to save the drafter's state when the sequence ends: see
-            `Sequence.final_drafter_state`.
+            `DraftState.final`.
         logprobs: log-probabilities of the emitted tokens, if `options` request them; written by the engine.
         prompt_logprobs: log-probabilities of the prompt's tokens, from the second token on; written by the engine.
     """
@@ -101,7 +100,6 @@ class RoundReport:
         changes: settings that changed before the round.
         revoked: positions of tokens that were taken back.
         other_work: work that ran in parallel with the round's phases: (phase, start, end, lane).
-        image_changes: images that changed before the round.
     """
 
     signals: dict[str, float] = field(default_factory=dict[str, float])
@@ -109,7 +107,6 @@ class RoundReport:
     changes: list[Change] = field(default_factory=list[Change])
     revoked: list[int] = field(default_factory=list[int])
     other_work: list[tuple[str, Mark, Mark, str]] = field(default_factory=list[tuple[str, Mark, Mark, str]])
-    image_changes: list[ImageChange] = field(default_factory=list[ImageChange])
 
 
 class SequenceControls:
@@ -117,19 +114,16 @@ class SequenceControls:
 
     Attributes:
         status: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or one of `ENDED`.
-        is_open: whether the decoder has a state for the sequence.
         is_suspended: whether the sequence waits because another one uses the device exclusively.
         pace: delays between the sequence's rounds.
         pending_actions: actions between two rounds.
-        ended: event that is set when the sequence ends.
     """
 
     def __init__(self, paused: bool, pace: float) -> None:
         self.status = QUEUED
-        self.is_open = self.is_suspended = False
+        self.is_suspended = False
         self.pace = Pace(pace)
         self.pending_actions = PendingActions()
-        self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[SettingsChange] = []
         self._cancelled = False
@@ -167,6 +161,11 @@ class SequenceControls:
         """End the sequence before its next round; the trace stays available."""
         with self._lock:
             self._cancelled = True
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the decoder has a state for the sequence: from the end of prefill to the end."""
+        return self.status in (RUNNING, PAUSED)
 
     @property
     def is_cancelled(self) -> bool:
@@ -230,7 +229,6 @@ class Sequence(SequenceControls):
         trace: trace of the run.
         times: times of the run.
         error: error that ended the sequence.
-        final_drafter_state: drafter state saved at the end of the sequence.
     """
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
@@ -250,7 +248,6 @@ class Sequence(SequenceControls):
         self.trace: Trace | None = None
         self.times = RunTimes()
         self.error: BaseException | None = None
-        self.final_drafter_state: FinishedState | None = None
 
     @property
     def cache_slot(self) -> Slot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -105,17 +105,13 @@ class RoundTimer(Generic[R]):
         """Record that the round drafts nothing, so that its verification starts at once."""
         self._marks.append(self._marks[-1])
 
-    def run(self, phases: Iterable[Callable[[list[R]], list[R]]], rounds: list[R]) -> list[R]:
-        """Run phases one after the other, each with the sequences that had no error in the phase before."""
-        for phase in phases:
-            rounds = phase(rounds) if rounds else rounds
-            self._marks.append(self._clock.mark())
-        if rounds:  # forwards after these phases, as of a drafter that reads the new tokens, belong to no round
-            self._share(rounds)
+    def end_phase(self, rounds: list[R]) -> list[R]:
+        """Record the end of a phase, and return its result unchanged."""
+        self._marks.append(self._clock.mark())
         return rounds
 
-    def _share(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the round's forward passes among its sequences."""
+    def end_forwards(self, rounds: abc.Sequence[R]) -> None:
+        """Divide the round's forward passes among its sequences; later ones belong to no round."""
         spans = spans_of(r.sequence for r in rounds)
         drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
         self._drafted = {

@@ -20,14 +20,13 @@ from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.image_inputs import check_end, check_text
 from workbench.engine.image_trace import record_images
 from workbench.engine.method_protocols import ConfiguredMethodProtocol
-from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
-from workbench.engine.run_checks import warnings_for
+from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, RUNNING, Request, Sequence
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
-from workbench.trace.events import Footer, Header, Round, Trace
+from workbench.trace.events import Footer, Header, Trace
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +56,7 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._context = EngineContext(
-            models, self.clock, self.token_text, record, self._guard, self._append_round, self._end
-        )
+        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -218,7 +215,6 @@ class Engine:
 
     def _change(self, sequence: Sequence) -> None:
         """Apply pending changes between two rounds of a sequence."""
-        sequence.report.signals, sequence.report.notes, sequence.report.changes = {}, [], []
         apply_changes(sequence, self._decoder)
 
     def _guard(self, sequence: Sequence, act: Callable[[], object]) -> bool:
@@ -229,19 +225,6 @@ class Engine:
         except Exception as error:  # a bug in one method must not stop the others
             self._fail(sequence, to_workbench_error(error), error)
         return sequence.status not in ENDED
-
-    def _append_round(self, sequence: Sequence, record: Round) -> None:
-        """Append a finished round to the trace, and pass it to the request's callback (`Run.record`)."""
-        assert sequence.trace is not None
-        sequence.trace.rounds.append(record)
-        sequence.report.revoked, sequence.report.other_work = [], []
-        sequence.pace.end_round(len(record.emitted))
-        for warning in warnings_for(sequence, sequence.models):
-            if warning not in sequence.trace.footer.warnings:
-                sequence.trace.footer.warnings.append(warning)
-                record.notes.append(warning)
-        if sequence.request.on_round is not None:
-            sequence.request.on_round(record)
 
     def _fail(self, sequence: Sequence, error: WorkbenchError, cause: BaseException) -> None:
         assert sequence.trace is not None
@@ -277,7 +260,7 @@ class Engine:
             return
         decoder.open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
-        sequence.is_open = True  # from here on `_end` must release its resources
+        sequence.status = RUNNING  # from here on `_end` must release its resources
         sequence.trace.header.prefill_s = time.perf_counter() - sequence.times.prefill_start
         sequence.times.origin = self.clock.mark()
         sequence.times.origin_s = time.perf_counter()
@@ -309,4 +292,3 @@ class Engine:
         if sequence.times.origin_s is not None:
             footer.seconds = t_end - sequence.times.origin_s - sequence.pace.paused_s
         sequence.status = status
-        sequence.ended.set()

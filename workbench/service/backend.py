@@ -16,7 +16,6 @@ from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
 from workbench.engine.image_inputs import process_prompt
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
-from workbench.engine.request_options import RequestOptions
 from workbench.methods import registry
 from workbench.models.bundle import DEFAULT_TARGET, bundled
 from workbench.models.checkpoints import user_heads
@@ -25,7 +24,7 @@ from workbench.models.local_models import trained_for
 from workbench.models.pretrained import encode, resolve_device, resolve_dtype
 from workbench.service import choices
 from workbench.service.background import BackgroundLoader
-from workbench.service.base import BaseBackend, GenerationRequest
+from workbench.service.base import BaseBackend
 from workbench.service.chat import chat_ids
 from workbench.service.engine_thread import EngineThread
 from workbench.service.image_decoding import image_bytes
@@ -225,31 +224,16 @@ class Backend(BaseBackend):
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    def _start(self, generation: GenerationRequest) -> Run:
-        extras, pair = generation.extras or RequestOptions(), generation.pair
-        run = Run(self, generation.user, generation.configured.method.name, generation.lease_s)
-        run.planned = (generation.configured, generation.sampling, pair)
-        run.is_timed, run.pace = generation.is_timed, generation.pace
+    def _start(
+        self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
+    ) -> Run:
+        run = Run(self, user, request.configured_method().name, lease_s)
+        run.planned = (request.method, request.sampling, pair)
+        run.is_timed, run.pace = is_timed, request.pace
         run.model_pairs.add(pair)
-        request = Request(
-            generation.prompt,
-            generation.configured,
-            generation.sampling,
-            generation.max_new_tokens,
-            generation.seed,
-            generation.stop,
-            paused=generation.paused,
-            pace=run.pace,
-            on_round=run.record,
-            pil_images=generation.images,
-            options=extras,
-            stop_at_eos=not extras.ignore_eos,
-            drafter_state=generation.memory,
-            keep_drafter_state=generation.keeps,
-        )
-        run.request = request
-        run.trace_bytes += image_bytes(generation.images)
-        self._runs.add(run, generation.max_new_tokens)
+        run.request, request.on_round = request, run.record
+        run.trace_bytes += image_bytes(request.pil_images)
+        self._runs.add(run, request.max_new_tokens)
         models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
             self._loading.queue_once_loaded(run, request, pair)

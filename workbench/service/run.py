@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.draft_verify.inspectable_state import FinishedState
+from workbench.decoders.draft_verify.state import final_state
 from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Sequence
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
@@ -403,7 +404,7 @@ class Run:
             if self.ended:
                 return False
             self._paused_s = self.paused_s
-            if self._sequence is not None and (state_of_drafter := self._sequence.final_drafter_state) is not None:
+            if self._sequence is not None and (state_of_drafter := final_state(self._sequence)) is not None:
                 self.final_drafter_state = state_of_drafter
                 self.trace_bytes += len(state_of_drafter.data or b"")
             if self._sequence is not None and self.planned is not None:

@@ -30,7 +30,10 @@ class DraftVerify(SequenceLifetime):
         """Run one round for some sequences. Return whether at least one sequence had a round."""
         rounds = self.plan([RoundState(sequence) for sequence in sequences])
         timer = RoundTimer(self.clock, rounds)
-        accepted = timer.run((self.draft, self.verify, self.accept), rounds)
+        drafted = timer.end_phase(self.draft(rounds))
+        verified = timer.end_phase(self.verify(drafted))
+        accepted = timer.end_phase(self.accept(verified))
+        timer.end_forwards(accepted)
         self.record(self.commit(accepted), timer)
         return bool(rounds)
 

@@ -23,7 +23,7 @@ def changed_vision(sequence: Sequence) -> dict[str, Any]:
     target, pictured = sequence.models.target, sequence.cache_slot.image_prefill
     if pictured is None:
         return {}
-    n_vision, swaps = pictured.n_vision, sequence.report.image_changes
+    n_vision, swaps = pictured.n_vision, sequence.state.image_changes
     n_drafter = n_vision if sequence.drafter.reads_target else 0
     fields = {
         "drafter": _drafter_name(sequence), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
@@ -32,7 +32,7 @@ def changed_vision(sequence: Sequence) -> dict[str, Any]:
     } | sequence.state.vision  # fmt: skip
     if fields == sequence.state.vision_recorded and not swaps:
         return {}
-    sequence.state.vision_recorded, sequence.report.image_changes = fields, []
+    sequence.state.vision_recorded, sequence.state.image_changes = fields, []
     if not swaps:
         return dict(fields)
     *targets, last = (

@@ -138,7 +138,7 @@ def _change_drafter(
     )  # the old drafter's value, while it is released
     replace_drafter(sequence, drafter, observer)
     sequence.state.drafter, sequence.state.no_draft_reason = state, "" if observer is not None else new_no_drafts
-    sequence.report.image_changes = [*swaps] or sequence.report.image_changes
+    sequence.state.image_changes = [*swaps] or sequence.state.image_changes
 
 
 def _apply_image_change(sequence: Sequence, target: Runner, swap: ImageChange) -> None:

@@ -146,8 +146,8 @@ def save_final_state(sequence: Sequence, token_text: TokenText) -> None:
         with convert_panics():
             summary = inspect_state(sequence, token_text)
             try:
-                sequence.final_drafter_state = FinishedState(summary, save(sequence))
+                sequence.state.final = FinishedState(summary, save(sequence))
             except WorkbenchError as error:
-                sequence.final_drafter_state = FinishedState(summary, None, str(error))
+                sequence.state.final = FinishedState(summary, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")
