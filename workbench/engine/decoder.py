@@ -119,15 +119,18 @@ class Decoder(Protocol):
 
 
 def append_round(sequence: Sequence, record: Round) -> None:
-    """Append a finished round to the trace, and pass it to the request's callback (`Run.record`)."""
+    """Append a finished round to the trace, and pass it to the request's callback (`Run.record`).
+
+    From then on other threads read the round, so all its notes are added before.
+    """
     assert sequence.trace is not None
-    sequence.trace.rounds.append(record)
-    sequence.report = RoundReport()
-    sequence.pace.end_round(len(record.emitted))
-    for warning in warnings_for(sequence, sequence.models):
-        if warning not in sequence.trace.footer.warnings:
+    for warning in warnings_for(sequence, record, sequence.models):
+        if not sequence.has_warning(warning):
             sequence.trace.footer.warnings.append(warning)
             record.notes.append(warning)
+    sequence.report = RoundReport()
+    sequence.pace.end_round(len(record.emitted))
+    sequence.trace.rounds.append(record)
     if sequence.request.on_round is not None:
         sequence.request.on_round(record)
 
