@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, runtime_
 from workbench.core.panics import convert_panics
 from workbench.engine.prefill import prefill_chunk
 from workbench.engine.request import FINISHED, RoundReport
-from workbench.engine.round_timing import RoundTimer, TimedRound, Timing
+from workbench.engine.round_timing import RoundTimer, SequenceRound
 from workbench.engine.run_checks import warnings_for
 
 if TYPE_CHECKING:
@@ -133,18 +133,6 @@ def append_round(sequence: Sequence, record: Round) -> None:
     sequence.trace.rounds.append(record)
     if sequence.request.on_round is not None:
         sequence.request.on_round(record)
-
-
-@runtime_checkable
-class SequenceRound(TimedRound, Protocol):
-    """One sequence in one round of a `RoundDecoder`. `reason` says why the text ends; "" if it continues."""
-
-    @property
-    def reason(self) -> str: ...
-
-    def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace."""
-        ...
 
 
 R = TypeVar("R", bound=SequenceRound)

@@ -172,8 +172,11 @@ class SequenceControls:
         """Return whether cancellation was requested."""
         return self._cancelled
 
-    def may_run(self) -> bool:
-        """Return whether a round may start now. If paused, use up one requested step. The pace does not delay steps."""
+    def take_turn(self) -> bool:
+        """Use up a requested step if paused, set the status, and return whether a round may start now.
+
+        The pace does not delay requested steps.
+        """
         with self._lock:
             can_run = not self._paused or self._steps > 0
             self.status = RUNNING if can_run else PAUSED

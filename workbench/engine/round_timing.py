@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from workbench.kernels.device_clock import Clock, Mark, Span
-from workbench.trace.events import Phase
+from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import DELAY
 
 if TYPE_CHECKING:
+    from workbench.engine.decoder import EngineContext
     from workbench.engine.request import Sequence
 
 
@@ -77,14 +78,27 @@ class Timing:
 
 
 @runtime_checkable
-class TimedRound(Protocol):
-    """One sequence in one round. `drafting` is the timing of the group drafted together; None if nothing is drafted."""
+class SequenceRound(Protocol):
+    """One sequence in one round of a `RoundDecoder`.
+
+    Attributes:
+        sequence: sequence of the round.
+        drafting: timing of the group drafted together; None if nothing is drafted.
+        reason: why the text ends; "" if it continues.
+    """
 
     sequence: Sequence
     drafting: Drafting | None
 
+    @property
+    def reason(self) -> str: ...
 
-R = TypeVar("R", bound=TimedRound)
+    def to_record(self, timing: Timing, context: EngineContext) -> Round:
+        """Return the record of the round for the trace."""
+        ...
+
+
+R = TypeVar("R", bound=SequenceRound)
 
 
 class RoundTimer(Generic[R]):
@@ -132,7 +146,7 @@ class RoundTimer(Generic[R]):
 
 
 @contextmanager
-def time_drafting(clock: Clock, group: abc.Sequence[TimedRound]) -> Iterator[None]:
+def time_drafting(clock: Clock, group: abc.Sequence[SequenceRound]) -> Iterator[None]:
     """Measure the drafting for a group of sequences: its start, its end, and its forward passes."""
     start = clock.mark()
     yield

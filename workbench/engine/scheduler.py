@@ -187,11 +187,11 @@ class Engine:
         for sequence in self.running:
             if sequence.is_open and not sequence.is_suspended:
                 sequence.pending_actions.run(sequence)
-        groups: dict[int, list[Sequence]] = {}
-        for sequence in [s for s in self.running if s.is_open and s.may_run()]:
-            if self._guard(sequence, lambda s=sequence: self._change(s)):
-                groups.setdefault(id(self._decoder(sequence.configured_method)), []).append(sequence)
-        stepped = [self._step(self._decoder(group[0].configured_method), group) for group in groups.values()]
+        groups: dict[type, list[Sequence]] = {}  # by kind of decoder
+        for sequence in [s for s in self.running if s.is_open and s.take_turn()]:
+            if self._guard(sequence, lambda s=sequence: apply_changes(s, self._decoder)):
+                groups.setdefault(sequence.configured_method.decoder_kind, []).append(sequence)
+        stepped = [self._step(self._decoders[kind], group) for kind, group in groups.items()]
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
@@ -212,10 +212,6 @@ class Engine:
         if kind not in self._decoders:
             self._decoders[kind] = configured.decoder(self._context)
         return self._decoders[kind]
-
-    def _change(self, sequence: Sequence) -> None:
-        """Apply pending changes between two rounds of a sequence."""
-        apply_changes(sequence, self._decoder)
 
     def _guard(self, sequence: Sequence, act: Callable[[], object]) -> bool:
         """Run a function for one sequence; an error ends only that sequence."""

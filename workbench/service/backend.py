@@ -290,7 +290,7 @@ class Backend(BaseBackend):
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "an active run keeps its models loaded"
         loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
-        self._engine_thread.put(run, request, models)
+        self._engine_thread.put(run, request, models, loaded)
 
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 

@@ -82,16 +82,15 @@ class EngineThread:
         """Wake the thread."""
         self._wake.set()
 
-    def put(self, run: Run, request: Request, models: Models) -> None:
+    def put(self, run: Run, request: Request, models: Models, loaded: LoadedTarget) -> None:
         """Queue a run for its target's batch.
 
         Args:
             run: run to queue.
             request: request of the engine for this run.
             models: loaded models of the run.
+            loaded: the target of `models`, with its engine and queue.
         """
-        loaded = self._pool.target(models.target_name)
-        assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
         run.set_queued()
         loaded.queue.put(run.user, QueuedRun(run, request, models))

@@ -21,11 +21,10 @@ from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.decoders.draft_verify.drafter_vision import changed_vision
-from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of
+from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of, verify_lossless
 from workbench.engine.request import Sequence
 from workbench.engine.round_timing import Timing, common_round_fields
 from workbench.kernels.distributions import TOP, summarise_logits
-from workbench.kernels.rejection import verify_lossless
 from workbench.trace.events import Round
 from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens, TreeExplanationRecord

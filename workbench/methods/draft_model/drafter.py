@@ -38,7 +38,6 @@ class DraftModel(TreeFromModel):
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
-            assert models is not None
             assert models.drafter is not None
             slots = [row.state.drafter.slot for row in chains]
             feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]

@@ -46,7 +46,6 @@ class ModelGrowth(PartialTree):
     """
 
     def __init__(self, row: Sequence, source: str) -> None:
-        assert row.models is not None
         assert row.models.drafter is not None
         self.runner: Runner = row.models.drafter
         self.state: DraftModelState = row.state.drafter
@@ -110,7 +109,6 @@ def distributions_of(
         paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
         hidden: input of the model's LM head after the w nodes.
     """
-    assert sequence.models is not None
     logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
     if sampling.needs_history:
         histories = [to_device([*sequence.committed, *path], logits.device) for path in paths]
@@ -144,7 +142,6 @@ class TreeFromModel(DistributionDrafter):
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Retain the KV cache entries of accepted nodes, up to the first accepted node that has no entry."""
-        assert sequence.models is not None
         assert sequence.models.drafter is not None
         state: DraftModelState = sequence.state.drafter
         accepted: list[int] = []
