@@ -308,7 +308,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "hidden-state-of-the-root-after-each-round",
         "decoders.draft_verify.round_state:RoundState.commit",
-        DropStatement(6, "assign"),
+        DropStatement(8, "assign"),
         DRAFTS + "test_medusa_heads_read_the_newest_hidden_state",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",
     ),

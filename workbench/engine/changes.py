@@ -72,7 +72,6 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         _hand_over(sequence, decoder, new_decoder, settings)
     if configured.promise is Promise.APPROXIMATE and old_promise is not Promise.APPROXIMATE:
         affected = "sampled text" if configured.keeps_greedy else "text, greedy or sampled,"
-        assert sequence.trace is not None
         header = sequence.trace.header
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         sequence.add_warning(
@@ -80,7 +79,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
             "settings is approximate. Choose a lossless verifier to keep this distribution."
         )
         header.promise = configured.promise.value  # the guarantee of the whole text
-    if configured.simulates and sequence.trace is not None and not sequence.trace.header.simulation:
+    if configured.simulates and not sequence.trace.header.simulation:
         header = sequence.trace.header
         header.simulation = True
         if header.promise != Promise.APPROXIMATE.value:

@@ -123,7 +123,6 @@ def append_round(sequence: Sequence, record: Round) -> None:
 
     From then on other threads read the round, so all its notes are added before.
     """
-    assert sequence.trace is not None
     for warning in warnings_for(sequence, record, sequence.models):
         if not sequence.has_warning(warning):
             sequence.trace.footer.warnings.append(warning)

@@ -25,6 +25,7 @@ from workbench.trace.events import Change, Round, Trace
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from workbench.decoders.draft_verify.parts import Drafter, Policy, Verifier
     from workbench.models.loading import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
@@ -229,7 +230,7 @@ class Sequence(SequenceControls):
         pil_images: images shown to the drafter.
         state: the decoder's own state, from `Decoder.open` on.
         report: data for the next round's record.
-        trace: trace of the run.
+        trace: trace of the run, set by `Engine.submit`.
         times: times of the run.
         error: error that ended the sequence.
     """
@@ -248,7 +249,7 @@ class Sequence(SequenceControls):
         self.image_inputs, self.pil_images = request.image_inputs, request.pil_images
         self.state: Any = None
         self.report = RoundReport()
-        self.trace: Trace | None = None
+        self.trace: Trace
         self.times = RunTimes()
         self.error: BaseException | None = None
 
@@ -259,18 +260,18 @@ class Sequence(SequenceControls):
         return self.slot
 
     @property
-    def drafter(self) -> Any:
-        """Return the `Drafter` in use."""
+    def drafter(self) -> Drafter:
+        """Return the drafter in use."""
         return self.configured_method.drafter
 
     @property
-    def verifier(self) -> Any:
-        """Return the `Verifier` in use."""
+    def verifier(self) -> Verifier:
+        """Return the verifier in use."""
         return self.configured_method.verifier
 
     @property
-    def policy(self) -> Any:
-        """Return the `Policy` in use."""
+    def policy(self) -> Policy:
+        """Return the policy in use."""
         return self.configured_method.policy
 
     @property
@@ -290,14 +291,12 @@ class Sequence(SequenceControls):
 
     def add_warning(self, note: str) -> None:
         """Add a warning to the next round's record, and once to the run's record."""
-        assert self.trace is not None
         self.report.notes.append(note)
         if not self.has_warning(note):
             self.trace.footer.warnings.append(note)
 
     def has_warning(self, note: str) -> bool:
         """Return whether the run's record has this warning."""
-        assert self.trace is not None
         return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:

@@ -182,7 +182,6 @@ def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> di
 
 def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
     """Return the fields of a trace's `Round` that every decoder has: current settings, and timing."""
-    assert sequence.trace is not None
     times = sequence.times
     assert times.origin is not None
     assert times.origin_s is not None

@@ -26,7 +26,6 @@ def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:
         last: the newest round.
         models: models of the sequence.
     """
-    assert sequence.trace is not None
     if sequence.configured_method.name == "autoregressive" or not sequence.configured_method.is_speculative:
         return []
     messages = []

@@ -111,9 +111,9 @@ class Engine:
         sequences = [self.submit(request) for request in requests]
         while any(s.status not in ENDED for s in sequences):
             self.step()
-        if error := next((s.trace.footer.error for s in sequences if s.status == ERROR and s.trace), ""):
+        if error := next((s.trace.footer.error for s in sequences if s.status == ERROR), ""):
             raise WorkbenchError(error)
-        return [s.trace for s in sequences if s.trace]
+        return [s.trace for s in sequences]
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if request.image_inputs is not None:
@@ -223,7 +223,6 @@ class Engine:
         return sequence.status not in ENDED
 
     def _fail(self, sequence: Sequence, error: WorkbenchError, cause: BaseException) -> None:
-        assert sequence.trace is not None
         sequence.trace.footer.error = str(error)
         sequence.error = cause
         self._end(sequence, ERROR, "error")
@@ -250,7 +249,6 @@ class Engine:
     def _prefill(self, sequence: Sequence) -> None:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which prepares the drafter."""
         assert sequence.slot is not None
-        assert sequence.trace is not None
         decoder = self._decoder(sequence.configured_method)
         if not decoder.prefill(sequence):
             return
@@ -276,7 +274,7 @@ class Engine:
         if sequence.slot is not None:
             self.models.target.close(sequence.slot)
             sequence.slot = None
-        footer = sequence.trace.footer if sequence.trace is not None else Footer()
+        footer = sequence.trace.footer
         footer.reason = reason
         if sequence.output.detokeniser is not None:
             try:

@@ -31,7 +31,7 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, T
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.tentative_tokens import TentativeResults
+    from workbench.decoders.draft_verify.tentative_tokens import SettledTokens
     from workbench.engine.decoder import EngineContext
     from workbench.engine.detokenise import TokenText
 
@@ -318,7 +318,7 @@ def record_round(
     sequence: Sequence,
     verified_tree: VerifiedTree,
     new: list[EmittedToken],
-    results: TentativeResults,
+    results: SettledTokens,
     timing: Timing,
     context: EngineContext,
 ) -> Round:
@@ -332,7 +332,6 @@ def record_round(
         timing: timing of the round.
         context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
-    assert sequence.trace is not None
     token_text, full = context.token_text, context.record
     result, acceptance = verified_tree.result, verified_tree.acceptance
     n, n_new = len(acceptance.tokens), len(new)

@@ -24,12 +24,18 @@ from workbench.decoders.draft_verify.drafter_lifetime import (
 )
 from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
 from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback
-from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, cut, settle
+from workbench.decoders.draft_verify.tentative_tokens import (
+    SettledTokens,
+    find_tentative_end,
+    has_tentative,
+    settle_tentative,
+)
 from workbench.decoders.draft_verify.two_part_pass import WholeSegment, forward_entering
 from workbench.engine.decoder import EngineContext
 from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
+from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
@@ -73,7 +79,7 @@ class RoundState:
     acceptance: Acceptance | None = None
     verified_tree: VerifiedTree | None = None
     new_tokens: list[EmittedToken] = field(default_factory=list)
-    results: TentativeResults | None = None
+    results: SettledTokens | None = None
 
     # -- plan and draft ------------------------------------------------------------------------------------------
 
@@ -171,7 +177,9 @@ class RoundState:
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
         all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
-        n, reason, spans = cut(sequence, all_tokens, context.models)
+        may_be_tentative = has_tentative(sequence)
+        find_end = find_tentative_end if may_be_tentative else apply_stop_conditions
+        n, reason, spans = find_end(sequence, all_tokens, context.models)
         tokens = all_tokens[:n]
         path = positions[: n + 1]  # root and accepted nodes; the last token has no entry in the KV cache yet
         target.commit(sequence.cache_slot, path)
@@ -184,8 +192,12 @@ class RoundState:
         if not reason:
             self._observe(root, tokens)
         self.new_tokens = verified.emitted_tokens(n_before, spans)
+        if not may_be_tentative:
+            sequence.request.logprobs.extend(logprobs)
+            self.results = SettledTokens(self.new_tokens, [], reason)
+            return
         states_before = chain((hidden_before,), (hidden[position] for position in positions))
-        self.results = settle(sequence, self.new_tokens, states_before, logprobs, reason, context)
+        self.results = settle_tentative(sequence, self.new_tokens, states_before, logprobs, bool(reason), context)
 
     def _refuse_nan(self, verified: VerifiedTree, target: Runner) -> None:
         if not verified.is_nan:

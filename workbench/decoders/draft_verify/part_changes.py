@@ -1,4 +1,4 @@
-"""Lifetime of a sequence between its rounds: open, change, take back tokens, save, close."""
+"""Change the parts, sampling, draft model or images of a sequence between two rounds."""
 
 from __future__ import annotations
 
@@ -7,62 +7,18 @@ from typing import Any
 
 from workbench.core.errors import PromptError
 from workbench.core.panics import convert_panics
-from workbench.decoders.draft_verify import state_actions
 from workbench.decoders.draft_verify.drafter_lifetime import (
     find_reusable_state,
     init_drafter_state,
-    release_drafter,
-    release_inactive,
     replace_drafter,
 )
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.decoders.draft_verify.round_state import RoundState
-from workbench.decoders.draft_verify.state import DraftState
-from workbench.decoders.draft_verify.tentative_tokens import revoke_tokens
-from workbench.engine.decoder import RoundDecoder
 from workbench.engine.image_inputs import image_token_counts
 from workbench.engine.request import Sequence
 from workbench.engine.settings import BOTH, ImageChange, Settings
 from workbench.models.image_prefill import prefill_images
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
-
-
-class SequenceLifetime(RoundDecoder[RoundState]):
-    """Operations of the decoder on one sequence outside its rounds: open, change settings, revoke, finish and close."""
-
-    def open(self, sequence: Sequence) -> None:
-        """Create the states of drafter, tree builder, verifier and policy from the sequence's committed tokens."""
-        state, method, models = DraftState(), sequence.configured_method, sequence.models
-        sequence.state = state
-        state.drafter = init_drafter_state(sequence, sequence.drafter, models)
-        try:
-            state.policy, state.verifier = sequence.policy.init_state(), sequence.verifier.init_state(sequence, models)
-            builder = method.tree_builder
-            state.tree_builder = None if builder is None else builder.init_state(sequence.drafter, models)
-            state.captured_layers = method.captured_layers(models)
-            if sequence.request.drafter_state is not None and not sequence.is_open:
-                state_actions.load(sequence, sequence.request.drafter_state)
-        except BaseException:  # any error: nothing else would release the drafter's resources
-            release_drafter(sequence)
-            raise
-
-    def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Change the sequence's parts, sampling, draft model or images: see `switch`."""
-        switch(sequence, self.models.target, settings)
-
-    def revoke(self, sequence: Sequence) -> None:
-        """Take back the sequence's tentative tokens."""
-        revoke_tokens(sequence, len(sequence.state.tentative))
-
-    def finish(self, sequence: Sequence) -> None:
-        """Save the drafter's state if the request asks for it (`keep_drafter_state`)."""
-        state_actions.save_final_state(sequence, self.context.token_text)
-
-    def close(self, sequence: Sequence) -> None:
-        """Release the resources of the drafter and of inactive drafters."""
-        release_drafter(sequence)
-        release_inactive(sequence)
 
 
 def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
