@@ -529,8 +529,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "a-bounded-method-continues-beyond-the-context",
-        "engine.changes:_change",
-        Force(8, "if", new=False),
+        "engine.request:Sequence.max_new_tokens",
+        Return("self.request.max_new_tokens"),
         "tests/decoders/test_streaming.py::test_a_bounded_method_ends_at_the_context",
         why="after a change of method a run ends with an error, and the promised length is not reached",
     ),

@@ -453,7 +453,7 @@ def test_change_of_method_keeps_only_parameters_with_the_same_meaning(text: Mode
     def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         row = Engine(text, record=False).submit(make_request(before, text, 4))
         row.change(method=registry.get(to))
-        return row.requested_settings().configured_method.values, registry.get(to).with_params().values
+        return row.requested_settings().active.configured_method.values, registry.get(to).with_params().values
 
     chosen = registry.get("lookahead").with_params(window=9, ngram=4, depth=3)
     now, usual = switched(chosen, "swift")

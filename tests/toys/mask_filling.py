@@ -76,8 +76,7 @@ class MaskFillingDecoder(Decoder):
         """Use other settings from the next round on; positions that are set stay until a guess changes."""
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
-        sequence.configured_method, sequence.models = settings.configured_method, settings.models
-        sequence.sampling = settings.sampling
+        sequence.settings = settings.active
 
     def revoke(self, sequence: Sequence) -> None:
         """Keep everything: the canvas is dropped after the change has succeeded."""

@@ -146,8 +146,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         """
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
-        sequence.configured_method, sequence.models = settings.configured_method, settings.models
-        sequence.sampling = settings.sampling
+        sequence.settings = settings.active
 
     def revoke(self, sequence: Sequence) -> None:
         """Do nothing: `close` revokes the tentative tokens once the sequence has changed to another decoder."""

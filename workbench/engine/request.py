@@ -17,7 +17,7 @@ from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodPr
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import RequestOptions, TokenLogprob
-from workbench.engine.settings import SAMPLING_NAMES, ImageChange, Settings, SettingsChange
+from workbench.engine.settings import SAMPLING_NAMES, ActiveSettings, ImageChange, Settings, SettingsChange
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.segment import Slot
 from workbench.trace.events import Change, Round, Trace
@@ -128,7 +128,7 @@ class SequenceControls:
         self._lock = threading.Lock()
         self._changes: list[SettingsChange] = []
         self._cancelled = False
-        self._paused, self._steps = paused, 0
+        self._requested_steps: int | None = 0 if paused else None  # None: not paused
 
     def change(
         self,
@@ -145,18 +145,17 @@ class SequenceControls:
     def pause(self) -> None:
         """Pause the sequence before its next round."""
         with self._lock:
-            self._paused, self._steps = True, 0
+            self._requested_steps = 0
 
     def resume(self) -> None:
         """Continue the sequence after a pause."""
         with self._lock:
-            self._paused = False
+            self._requested_steps = None
 
     def step(self) -> None:
         """Run one round of the sequence, then pause it."""
         with self._lock:
-            self._paused = True
-            self._steps += 1
+            self._requested_steps = (self._requested_steps or 0) + 1
 
     def cancel(self) -> None:
         """End the sequence before its next round; the trace stays available."""
@@ -179,16 +178,16 @@ class SequenceControls:
         The pace does not delay requested steps.
         """
         with self._lock:
-            can_run = not self._paused or self._steps > 0
-            self.status = RUNNING if can_run else PAUSED
-            if not can_run or (not self._paused and self.pace.remaining_s > 0):
+            steps = self._requested_steps
+            self.status = PAUSED if steps == 0 else RUNNING
+            if steps == 0 or (steps is None and self.pace.remaining_s > 0):
                 self.pace.set_paused(True)
                 return False
             if self.is_suspended:
                 return False
             self.pace.set_paused(False)
-            if self._paused:
-                self._steps -= 1
+            if steps is not None:
+                self._requested_steps = steps - 1
             return True
 
     @property
@@ -217,11 +216,8 @@ class Sequence(SequenceControls):
 
     Attributes:
         request: the request.
-        models: models in use.
-        configured_method: method in use, with its parameters.
-        sampling: sampling parameters in use.
+        settings: method, sampling parameters and models in use.
         random_stream: random numbers, addressed by position and purpose.
-        max_new_tokens: largest number of generated tokens.
         committed: tokens, prompt included.
         prompt_length: number of tokens of the prompt.
         output: text of the generated tokens.
@@ -237,12 +233,11 @@ class Sequence(SequenceControls):
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         super().__init__(request.paused, request.pace)
-        self.request, self.models = request, models
-        self.configured_method = request.configured_method()
+        self.request = request
         eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
-        self.sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        self.settings = ActiveSettings(request.configured_method(), sampling, models)
         self.random_stream = RandomStream(request.seed)
-        self.max_new_tokens = request.max_new_tokens
         self.committed, self.prompt_length = prompt, len(prompt)
         self.output = TextOutput()
         self.slot: Slot | None = None
@@ -252,6 +247,30 @@ class Sequence(SequenceControls):
         self.trace: Trace
         self.times = RunTimes()
         self.error: BaseException | None = None
+
+    @property
+    def configured_method(self) -> ConfiguredMethodProtocol:
+        """Return the method in use, with its parameters."""
+        return self.settings.configured_method
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Return the sampling parameters in use."""
+        return self.settings.sampling
+
+    @property
+    def models(self) -> Models:
+        """Return the models in use."""
+        return self.settings.models
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Return the largest number of generated tokens: the requested number, or fewer if the target's context ends.
+
+        An unbounded method may generate more tokens than fit the context.
+        """
+        requested, room = self.request.max_new_tokens, self.models.target.context - self.prompt_length
+        return requested if requested <= room or self.configured_method.is_unbounded else room
 
     @property
     def cache_slot(self) -> Slot:
@@ -306,7 +325,7 @@ class Sequence(SequenceControls):
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
         """Return the settings after some changes. Impossible changes are left out; `refusals` has the reasons."""
-        settings = Settings(self.configured_method, self.sampling, self.models, [])
+        settings = Settings(self.settings)
         for ask in changes:
             settings = settings.with_(ask)
         return settings

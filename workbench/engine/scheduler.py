@@ -83,11 +83,10 @@ class Engine:
         if reason := configured.unsupported_reason(sequence, models, sequence.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.make_ready(models)
-        room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
-        if sequence.max_new_tokens > room and not configured.is_unbounded:
-            notes.append(f"max_new_tokens was cut from {sequence.max_new_tokens} to {room}: {why}.")
-            sequence.max_new_tokens = room
+        if sequence.max_new_tokens < request.max_new_tokens:
+            why = self.models.target.why_context or "the context ends there"
+            notes.append(f"max_new_tokens was cut from {request.max_new_tokens} to {sequence.max_new_tokens}: {why}.")
         notes += [notice] if (notice := configured.notice()) else []
         notes += [note for picture in request.pil_images if (note := picture.info.get("note"))]
         sequence.trace = Trace(self._header(sequence), footer=Footer(warnings=notes))

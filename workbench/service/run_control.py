@@ -107,7 +107,7 @@ class RunController:
             }
 
         def apply_change(sequence: Sequence) -> None:
-            settings = sequence.requested_settings()
+            settings = sequence.requested_settings().active
             sequence.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)

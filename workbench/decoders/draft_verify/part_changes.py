@@ -30,7 +30,11 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
     Raises:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
-    configured, models, current = settings.configured_method, settings.models, sequence.configured_method
+    configured, models, current = (
+        settings.active.configured_method,
+        settings.active.models,
+        sequence.configured_method,
+    )
     policy_state = configured.policy.init_state() if configured.policy != current.policy else sequence.state.policy
     verifier, verifier_state, taps = configured.verifier, sequence.state.verifier, configured.captured_layers(models)
     is_judged_anew = (
@@ -48,7 +52,7 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
     if settings.image_changes or is_new_drafter:
         _change_drafter(sequence, target, configured.drafter, models, settings.image_changes)
     sequence.state.tree_builder = grower_state
-    sequence.configured_method, sequence.models, sequence.sampling = configured, models, settings.sampling
+    sequence.settings = settings.active
     sequence.state.policy, sequence.state.verifier, sequence.state.captured_layers = policy_state, verifier_state, taps
     if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
         sequence.state.n_final = len(sequence.state.tentative)
