@@ -19,7 +19,8 @@ from workbench.core.random_stream import Purpose
 from workbench.core.sampling import choose_tokens
 from workbench.engine.decoder import EngineContext, RoundDecoder
 from workbench.engine.request import Sequence
-from workbench.engine.round_timing import Drafting, RoundTimer, Timing, common_round_fields
+from workbench.engine.round_record import common_round_fields
+from workbench.engine.round_timing import Drafting, RoundTimer, Timing
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.kernels.segment import Segment

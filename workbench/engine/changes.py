@@ -23,8 +23,8 @@ GetDecoder = Callable[[ConfiguredMethodProtocol], Decoder]
 
 def apply_changes(sequence: Sequence, decoder_of: GetDecoder) -> None:
     """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
-    if asks := sequence.take_changes():
-        _apply_each(sequence, decoder_of, asks)
+    if changes := sequence.take_changes():
+        _apply_each(sequence, decoder_of, changes)
 
 
 def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequence[SettingsChange]) -> None:
@@ -41,8 +41,8 @@ def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequenc
         if sequence.cache_slot.text_length != length:  # the next round would miss a part of the text
             raise
         if len(changes) > 1:  # leave out only the changes that fail
-            for ask in changes:
-                _apply_each(sequence, decoder_of, [ask])
+            for change in changes:
+                _apply_each(sequence, decoder_of, [change])
             return
         settings.refusals.append(to_workbench_error(error))
     for refused in settings.refusals:

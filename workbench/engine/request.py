@@ -326,6 +326,6 @@ class Sequence(SequenceControls):
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
         """Return the settings after some changes. Impossible changes are left out; `refusals` has the reasons."""
         settings = Settings(self.settings)
-        for ask in changes:
-            settings = settings.with_(ask)
+        for change in changes:
+            settings = settings.with_(change)
         return settings

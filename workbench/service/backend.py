@@ -33,7 +33,7 @@ from workbench.service.loading import ModelLoader
 from workbench.service.logs import alias
 from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
-from workbench.service.run import LOADING, Run
+from workbench.service.run import LOADING, PlannedSettings, Run
 from workbench.service.run_control import RunController
 from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
@@ -209,13 +209,14 @@ class Backend(BaseBackend):
             self._pool.find_heads()
             raise
         drafting = [method.name for method in registry.methods() if head.kind in method.needs]
-        return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
+        runs = [run for run in self._runs.active() if run.planned is not None and run.planned.pair[0] == target]
+        return sum(self._switch_heads(run, drafting) for run in runs)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
         """Make a running generation draft with newly preferred heads; return whether its heads change."""
-        if run.is_timed or run.background or run.sequence is None:
+        if run.is_timed or run.background or run.sequence is None or run.planned is None:
             return False
-        method = run.planned[0].method.name
+        method = run.planned.configured_method.name
         self._run_controller.change(run, method if method in drafting else drafting[0], None, None)
         return True
 
@@ -227,8 +228,9 @@ class Backend(BaseBackend):
     def _start(
         self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
     ) -> Run:
-        run = Run(self, user, request.configured_method().name, lease_s)
-        run.planned = (request.method, request.sampling, pair)
+        configured = request.configured_method()
+        run = Run(self, user, configured.name, lease_s)
+        run.planned = PlannedSettings(configured, request.sampling, pair)
         run.is_timed, run.pace = is_timed, request.pace
         run.model_pairs.add(pair)
         run.request, request.on_round = request, run.record

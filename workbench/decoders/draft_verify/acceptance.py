@@ -23,7 +23,8 @@ from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.decoders.draft_verify.drafter_vision import changed_vision
 from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of, verify_lossless
 from workbench.engine.request import Sequence
-from workbench.engine.round_timing import Timing, common_round_fields
+from workbench.engine.round_record import common_round_fields
+from workbench.engine.round_timing import Timing
 from workbench.kernels.distributions import TOP, summarise_logits
 from workbench.trace.events import Round
 from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
@@ -157,9 +158,9 @@ def accept(
     position = len(sequence.committed)
     needs_uniform = sequence.verifier.needs_uniform(sequence.sampling) and n > 0
     uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
-    u_stop = None
+    u_bonus = None
     if not greedy:
-        u_stop = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
+        u_bonus = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
             logits.device, non_blocking=True
         )
     v = Verification(
@@ -167,7 +168,7 @@ def accept(
         target.logits,
         target.probs,
         sequence.sampling,
-        u_stop,
+        u_bonus,
         hidden,
         layer_states,
         sequence.committed,
@@ -180,13 +181,12 @@ def accept(
         best=target.best,
     )
     decision = sequence.verifier.rule(v)
-    reason, stop = decision.reason, decision.bonus
-    if isinstance(stop, LazySequence):
-        p_stop = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(stop.take(at.tolist())), at))
+    reason, bonus = decision.reason, decision.bonus
+    if isinstance(bonus, LazySequence):
+        p_bonus = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(bonus.take(at.tolist())), at))
     else:
-        p_stop = target.token_probs(stop)
-    like = target.p_top
-    empty = like.new_zeros(0)
+        p_bonus = target.token_probs(bonus)
+    empty = target.p_top.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
     exact_for = sequence.verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then always the target's
@@ -194,30 +194,30 @@ def accept(
     top_q = q_of = empty
     if record and tree.q is not None and tree.child_q_rows is not None:
         top_q_probs, top_ids = largest(tree.q, TOP)
-        top_q, q_of = _stacked([top_ids, top_q_probs], like), tree.child_q_rows
+        top_q, q_of = _stacked([top_ids, top_q_probs], empty), tree.child_q_rows
     ranking = tree.ranking() if record and tree.q is None and tree.ranking is not None else None
     columns = tree.explanation.columns if record and tree.explanation is not None else []
     return Acceptance(
         tokens=tree.tokens,
         parents=tree.parents,
-        bonus=stop,
-        p_bonus=p_stop,
+        bonus=bonus,
+        p_bonus=p_bonus,
         entropy=target.entropy,
         p_node=target.token_probs(tree.tokens, at) if n else empty,
         accept=decision.accept,
-        q=_draft_probs(tree, reason, like),
+        q=_draft_probs(tree, reason, empty),
         top_tokens=target.top,
         top_probs=target.p_top,
         top_q=top_q,
-        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], like),
+        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], empty),
         score=empty if decision.score is None else decision.score,
-        inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
+        inputs=_stacked(reason.inputs.values(), empty) if reason is not None else empty,
         rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
         child_q_rows=q_of,
         ranking_rows=empty if ranking is None else ranking.rows,
         distribution_error=empty if decision.distribution_error is None else decision.distribution_error,
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
-        columns=_stacked(columns, like),
+        columns=_stacked(columns, empty),
         exact=verify_lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
@@ -226,19 +226,19 @@ def accept(
     )
 
 
-def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor:
+def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:
     """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
     if reason is not None and "q" in reason.inputs:
         return reason.inputs["q"]
     if tree.score is not None:
-        return tree.score.to(like.dtype)
-    return like.new_zeros(0) if tree.q is None else tree.logq.to(like.dtype).exp()
+        return tree.score.to(empty.dtype)
+    return empty if tree.q is None else tree.logq.to(empty.dtype).exp()
 
 
-def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Stack tensors into one with the dtype of `like`; return an empty tensor if there are none."""
-    tensors = [tensor.to(like.dtype) for tensor in rows]
-    return torch.stack(tensors) if tensors else like.new_zeros(0)
+def _stacked(rows: Iterable[Tensor], empty: Tensor) -> Tensor:
+    """Stack tensors into one with the dtype of `empty`; return `empty` if there are none."""
+    tensors = [tensor.to(empty.dtype) for tensor in rows]
+    return torch.stack(tensors) if tensors else empty
 
 
 def _histories(sequence: Sequence, tree: DraftTree, device: torch.device) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import abc
 from typing import Any
 
@@ -30,78 +31,59 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
     Raises:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
-    configured, models, current = (
-        settings.active.configured_method,
-        settings.active.models,
-        sequence.configured_method,
-    )
-    policy_state = configured.policy.init_state() if configured.policy != current.policy else sequence.state.policy
-    verifier, verifier_state, taps = configured.verifier, sequence.state.verifier, configured.captured_layers(models)
-    is_judged_anew = (
+    configured, models = settings.active.configured_method, settings.active.models
+    current, state = sequence.configured_method, sequence.state
+    policy_state = configured.policy.init_state() if configured.policy != current.policy else state.policy
+    verifier, verifier_state = configured.verifier, state.verifier
+    captured_layers = configured.captured_layers(models)
+    is_new_verifier = (
         settings.image_changes or verifier != current.verifier or (verifier.needs and models is not sequence.models)
     )
-    if is_judged_anew:
+    if is_new_verifier:
         verifier_state = verifier.init_state(sequence, models)
-    grower, grower_state = configured.tree_builder, sequence.state.tree_builder
+    builder, builder_state = configured.tree_builder, state.tree_builder
     is_new_drafter = configured.drafter != current.drafter or models.draft_model is not sequence.models.draft_model
     is_new_drafter = is_new_drafter or any(
         models.heads.get(need) != sequence.models.heads.get(need) for need in configured.needs
     )
-    if grower != current.tree_builder or is_new_drafter:
-        grower_state = None if grower is None else grower.init_state(configured.drafter, models)
+    if builder != current.tree_builder or is_new_drafter:
+        builder_state = None if builder is None else builder.init_state(configured.drafter, models)
     if settings.image_changes or is_new_drafter:
         _change_drafter(sequence, target, configured.drafter, models, settings.image_changes)
-    sequence.state.tree_builder = grower_state
     sequence.settings = settings.active
-    sequence.state.policy, sequence.state.verifier, sequence.state.captured_layers = policy_state, verifier_state, taps
-    if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
-        sequence.state.n_final = len(sequence.state.tentative)
+    state.tree_builder, state.policy, state.verifier = builder_state, policy_state, verifier_state
+    state.captured_layers = captured_layers
+    if is_new_verifier:  # the old verifier's tentative tokens become final in the next round
+        state.n_final = len(state.tentative)
 
 
 def _change_drafter(
-    sequence: Sequence, target: Runner, drafter: Drafter, models: Models, swaps: abc.Sequence[ImageChange]
+    sequence: Sequence, target: Runner, drafter: Drafter, models: Models, changes: abc.Sequence[ImageChange]
 ) -> None:
     """Process changed images, create the new drafter's state, release the old drafter."""
-    slot = sequence.cache_slot
-    length, pictured, images, pictures = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
-    vision, no_drafts, old_swaps = (
-        sequence.state.vision,
-        sequence.state.no_draft_reason,
-        [*sequence.request.image_changes],
-    )
-    observer = None if swaps else find_reusable_state(sequence, drafter, models)
+    slot, old_state, old_changes = sequence.cache_slot, copy.copy(sequence.state), [*sequence.request.image_changes]
+    length, prefill, inputs, images = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
+    observer = None if changes else find_reusable_state(sequence, drafter, models)
     try:
         with convert_panics():  # a Rust panic must also reach the `except` block below
-            for swap in swaps:
-                _apply_image_change(sequence, target, swap)
+            for change in changes:
+                _apply_image_change(sequence, target, change)
             sequence.state.vision = {}
             state = init_drafter_state(sequence, drafter, models) if observer is None else observer.state
     except Exception:
-        (
-            sequence.pil_images,
-            sequence.state.vision,
-            sequence.state.no_draft_reason,
-            sequence.request.image_changes[:],
-        ) = (
-            pictures,
-            vision,
-            no_drafts,
-            old_swaps,
-        )
-        if images is not None and any(swap.receiver == BOTH for swap in swaps):
-            _prefill_again(sequence, target, images, pictures)
-        slot.length, slot.scratch, slot.image_prefill = length, 0, pictured
+        sequence.state, sequence.pil_images, sequence.request.image_changes[:] = old_state, images, old_changes
+        if inputs is not None and any(change.receiver == BOTH for change in changes):
+            _prefill_again(sequence, target, inputs, images)
+        slot.length, slot.scratch, slot.image_prefill = length, 0, prefill
         raise
-    new_no_drafts, sequence.state.no_draft_reason = (
-        sequence.state.no_draft_reason,
-        no_drafts,
-    )  # the old drafter's value, while it is released
+    no_draft_reason = "" if observer is not None else sequence.state.no_draft_reason
+    sequence.state.no_draft_reason = old_state.no_draft_reason  # while the old drafter is released
     replace_drafter(sequence, drafter, observer)
-    sequence.state.drafter, sequence.state.no_draft_reason = state, "" if observer is not None else new_no_drafts
-    sequence.state.image_changes = [*swaps] or sequence.state.image_changes
+    sequence.state.drafter, sequence.state.no_draft_reason = state, no_draft_reason
+    sequence.state.image_changes = [*changes] or sequence.state.image_changes
 
 
-def _apply_image_change(sequence: Sequence, target: Runner, swap: ImageChange) -> None:
+def _apply_image_change(sequence: Sequence, target: Runner, change: ImageChange) -> None:
     """Prefill the target with other images and the committed text after them; or change the drafter's images only.
 
     Raises:
@@ -109,18 +91,21 @@ def _apply_image_change(sequence: Sequence, target: Runner, swap: ImageChange) -
     """
     if sequence.image_inputs is None:
         raise PromptError("This run has no images to change.", "Start a run with images.")
-    sequence.pil_images = swap.pil_images
-    swaps = sequence.request.image_changes
-    swaps[:] = [(n, old) for n, old in swaps if n < sequence.n_new or old.receiver != swap.receiver] + [
-        (sequence.n_new, swap)
+    sequence.pil_images = change.pil_images
+    changes = sequence.request.image_changes
+    changes[:] = [(n, old) for n, old in changes if n < sequence.n_new or old.receiver != change.receiver] + [
+        (sequence.n_new, change)
     ]
-    if swap.receiver == BOTH:
-        _prefill_again(sequence, target, swap.image_inputs, swap.pil_images)
+    if change.receiver == BOTH:
+        _prefill_again(sequence, target, change.image_inputs, change.pil_images)
         return
     spare = target.open()
     try:
         prefill_images(
-            target, spare, swap.image_inputs, image_token_counts(sequence.models, swap.image_inputs, swap.pil_images)
+            target,
+            spare,
+            change.image_inputs,
+            image_token_counts(sequence.models, change.image_inputs, change.pil_images),
         )
         sequence.cache_slot.image_prefill = spare.image_prefill
     finally:

@@ -36,7 +36,7 @@ from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
 from workbench.engine.stop_conditions import apply_stop_conditions
-from workbench.kernels.fused import MOST
+from workbench.kernels.fused import FUSED_TOKENS
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH, Runner
@@ -312,7 +312,7 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
 
 PROBING_PARTS = ("drafter", "verifier")
 """Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
-ROOM = min(SCRATCH, MOST) - 1
+ROOM = min(SCRATCH, FUSED_TOKENS) - 1
 """Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
 pass, and rounding would change."""
 
