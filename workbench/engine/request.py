@@ -269,8 +269,9 @@ class Sequence(SequenceControls):
 
         An unbounded method may generate more tokens than fit the context.
         """
-        requested, room = self.request.max_new_tokens, self.models.target.context - self.prompt_length
-        return requested if requested <= room or self.configured_method.is_unbounded else room
+        settings, requested = self.settings, self.request.max_new_tokens
+        room = settings.models.target.context - self.prompt_length
+        return requested if requested <= room or settings.configured_method.is_unbounded else room
 
     @property
     def cache_slot(self) -> Slot:
@@ -281,22 +282,23 @@ class Sequence(SequenceControls):
     @property
     def drafter(self) -> Drafter:
         """Return the drafter in use."""
-        return self.configured_method.drafter
+        return self.settings.configured_method.drafter
 
     @property
     def verifier(self) -> Verifier:
         """Return the verifier in use."""
-        return self.configured_method.verifier
+        return self.settings.configured_method.verifier
 
     @property
     def policy(self) -> Policy:
         """Return the policy in use."""
-        return self.configured_method.policy
+        return self.settings.configured_method.policy
 
     @property
     def params(self) -> dict[str, Any]:
         """Return the current parameters of method and sampling, for the trace."""
-        return {**self.configured_method.values, **{name: getattr(self.sampling, name) for name in SAMPLING_NAMES}}
+        configured, sampling = self.configured_method, self.sampling
+        return {**configured.values, **{name: getattr(sampling, name) for name in SAMPLING_NAMES}}
 
     @property
     def n_new(self) -> int:

@@ -139,10 +139,10 @@ def accept(
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
     """
-    n = len(tree)
+    n, sampling, verifier = len(tree), sequence.sampling, sequence.verifier
     if (
         n
-        and not sequence.sampling.greedy
+        and not sampling.greedy
         and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.tree_builder)
     ):
         raise WorkbenchError(
@@ -151,12 +151,12 @@ def accept(
             "Declare it in `siblings` of the drafter or tree builder: it determines which rules are exact.",
         )
     raw, histories = logits, list[Tensor]()
-    if sequence.sampling.needs_history:
+    if sampling.needs_history:
         histories = _histories(sequence, tree, logits.device)
-        logits = apply_logits_processors(logits, sequence.sampling, histories)
-    greedy, target = sequence.sampling.greedy, summarise_logits(logits, sequence.sampling)
+        logits = apply_logits_processors(logits, sampling, histories)
+    greedy, target = sampling.greedy, summarise_logits(logits, sampling)
     position = len(sequence.committed)
-    needs_uniform = sequence.verifier.needs_uniform(sequence.sampling) and n > 0
+    needs_uniform = verifier.needs_uniform(sampling) and n > 0
     uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_bonus = None
     if not greedy:
@@ -167,7 +167,7 @@ def accept(
         tree,
         target.logits,
         target.probs,
-        sequence.sampling,
+        sampling,
         u_bonus,
         hidden,
         layer_states,
@@ -180,7 +180,7 @@ def accept(
         lazy=on_host(logits.device),
         best=target.best,
     )
-    decision = sequence.verifier.rule(v)
+    decision = verifier.rule(v)
     reason, bonus = decision.reason, decision.bonus
     if isinstance(bonus, LazySequence):
         p_bonus = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(bonus.take(at.tolist())), at))
@@ -188,7 +188,7 @@ def accept(
         p_bonus = target.token_probs(bonus)
     empty = target.p_top.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
-    exact_for = sequence.verifier.exact_for
+    exact_for = verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then always the target's
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = empty
