@@ -358,7 +358,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-decoder-that-cannot-open-leaves-its-settings",
         "engine.changes:_hand_over",
-        DropStatement(2, "call"),
+        DropStatement(2, "assign"),
         "tests/toys/test_broken.py::test_decoder_that_cannot_open_keeps_the_run_unchanged",
         why="a refused change of method changes the method",
     ),
