@@ -44,9 +44,11 @@ from workbench.trace.events import Round
 from workbench.trace.tokens import EmittedToken
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RoundState:
     """One sequence in one round, with the result of each phase.
+
+    `target_input`, `hidden`, `acceptance` and `verified_tree` exist from the end of their phase on.
 
     Attributes:
         sequence: sequence of the round.
@@ -70,14 +72,14 @@ class RoundState:
     sequence: Sequence
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    target_input: VerificationInput | None = None
+    target_input: VerificationInput = field(init=False)
     logits: Tensor | None = None
-    hidden: Tensor | None = None
+    hidden: Tensor = field(init=False)
     layer_states: dict[int, Tensor] = field(default_factory=dict)
     probe_outputs: dict[str, ProbeOutput] = field(default_factory=dict)
     has_invalid_token: Tensor | None = None
-    acceptance: Acceptance | None = None
-    verified_tree: VerifiedTree | None = None
+    acceptance: Acceptance = field(init=False)
+    verified_tree: VerifiedTree = field(init=False)
     new_tokens: list[EmittedToken] = field(default_factory=list)
     results: SettledTokens | None = None
 
@@ -128,13 +130,11 @@ class RoundState:
     @property
     def first_layers(self) -> tuple[int, int]:
         """Return (number of layers that drafting has already run, layer after which probes enter); 0: none."""
-        assert self.target_input is not None
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
     def take_output(self, out: Output, b: int) -> None:
         """Take the sequence's results, at batch index `b`, from the output of the target's forward pass."""
-        assert self.target_input is not None
         n = 1 + len(self.target_input.tree)
         self.hidden, self.logits = out.hidden[b, :n], out.logits[b, :n]
         if self.has_invalid_token is not None:
@@ -152,8 +152,6 @@ class RoundState:
         """Apply the sequence's acceptance rule on the device."""
         assert self.tree is not None
         assert self.logits is not None
-        assert self.hidden is not None
-        assert self.target_input is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
         self.acceptance = accept(
             self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
@@ -162,8 +160,6 @@ class RoundState:
     def walk(self) -> None:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
-        assert self.acceptance is not None
-        assert self.target_input is not None
         sources = [probes.source for probes in self.target_input.probes_by_part.values() for _ in range(len(probes))]
         self.verified_tree = VerifiedTree.of(self.tree, self.acceptance, self.sequence.verifier, sources)
 
@@ -172,8 +168,6 @@ class RoundState:
     def commit(self, context: EngineContext) -> None:
         """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
         sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
-        assert verified is not None
-        assert hidden is not None
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
         all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
@@ -215,7 +209,6 @@ class RoundState:
     def _observe(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         sequence, verified = self.sequence, self.verified_tree
-        assert verified is not None
         acceptance, state, builder = verified.acceptance, sequence.state, sequence.configured_method.tree_builder
         feedback = RoundFeedback(
             acceptance.tokens,
@@ -249,7 +242,6 @@ class RoundState:
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
         """Return the record of the round for the trace."""
-        assert self.verified_tree is not None
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
@@ -287,7 +279,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
     ordered = sorted(group, key=lambda r: r.sequence.cache_slot.index)
     captured = {layer for r in ordered for layer in r.sequence.state.captured_layers}
     begin, entry_layer = ordered[0].first_layers
-    inputs = [(r.sequence, r.target_input) for r in ordered if r.target_input is not None]
+    inputs = [(r.sequence, r.target_input) for r in ordered]
     if entry_layer:
         parts = [block.entering(sequence, models) for sequence, block in inputs]
         out = forward_entering(models, parts, entry_layer, captured)
@@ -303,7 +295,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
 
 def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
     """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
-    on_device = [r.acceptance for r in rounds if r.acceptance is not None]
+    on_device = [r.acceptance for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance
 
