@@ -36,6 +36,7 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.methods import registry
 from workbench.models.loading import HeadInfo
 from workbench.models.pretrained import load_tokenizer as bundled_tokenizer
+from workbench.trace.events import Header, Trace
 from workbench.training.heads.artefact import save_net
 from workbench.training.scenes.model import language_config, vision_language_config
 from workbench.training.scenes.tower import tower_config
@@ -258,8 +259,9 @@ def mark_non_representatives(names: abc.Sequence[str], methods: Iterable[Configu
 
 
 def make_sequence(request: Request, prompt: list[int], models: Models) -> Sequence:
-    """Return a sequence outside of an engine, with an empty state that drafters and verifiers may read."""
+    """Return a sequence outside of an engine, with an empty state and trace that the parts may read."""
     row = Sequence(request, prompt, models)
+    row.trace = Trace(Header("t", row.configured_method.name, {}, "exact", 0, "", prompt, [], 8, "float64", "cpu"))
     row.state = DraftState()
     return row
 

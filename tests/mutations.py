@@ -244,7 +244,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "drafts-drawn-from-another-distribution-than-q",
-        "methods.tree_builders.chain:draft_chain",
+        "methods.tree_builders.chain:_next_token",
         Argument(0, "pick", 0, "{}.sqrt()"),
         DRAFTS + "test_drafts_are_sampled_from_the_declared_distribution[draft-model]",
         why="the acceptance test divides by a q that drafts do not follow: sampled text is biased",
@@ -309,7 +309,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "hidden-state-of-the-root-after-each-round",
         "decoders.draft_verify.round_state:RoundState.commit",
-        DropStatement(6, "assign"),
+        DropStatement(8, "assign"),
         DRAFTS + "test_medusa_heads_read_the_newest_hidden_state",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",
     ),
@@ -395,7 +395,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-decoder-that-cannot-open-leaves-its-settings",
         "engine.changes:_hand_over",
-        DropStatement(2, "call"),
+        DropStatement(2, "assign"),
         "tests/toys/test_broken.py::test_decoder_that_cannot_open_keeps_the_run_unchanged",
         why="a refused change of method changes the method",
     ),
@@ -566,8 +566,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "a-bounded-method-continues-beyond-the-context",
-        "engine.changes:_change",
-        Force(8, "if", new=False),
+        "engine.request:Sequence.max_new_tokens",
+        Return("self.request.max_new_tokens"),
         "tests/decoders/test_streaming.py::test_a_bounded_method_ends_at_the_context",
         why="after a change of method a run ends with an error, and the promised length is not reached",
     ),

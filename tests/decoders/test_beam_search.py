@@ -206,3 +206,12 @@ def test_recorded_runs_show_what_is_counted(models: Models) -> None:
     assert trace.rounds[1].signals["beams"] == 3
     assert all(r.target_forwards == 1 for r in trace.rounds)
     assert trace.rounds[-1].signals["finished hypotheses"] == 3
+
+
+def test_a_warning_from_the_opening_is_in_the_first_round_and_the_run(models: Models) -> None:
+    request = make_request(beams=2)
+    request.sampling = SamplingParams(temperature=0.7)
+    trace = Engine(models).generate(request)
+    (warning,) = trace.footer.warnings
+    assert warning.startswith("Beam search does not sample")
+    assert [r.index for r in trace.rounds if warning in r.notes] == [0]

@@ -154,7 +154,7 @@ def test_a_sequence_that_fails_keeps_its_cache_until_its_draft_is_made(
         engine.step()
     monkeypatch.setattr("workbench.decoders.overlapped.decoder.draft_ahead", slow)
     monkeypatch.setattr("workbench.decoders.draft_verify.decoder.run_target", fail)
-    monkeypatch.setattr("workbench.decoders.draft_verify.sequence_lifetime.release_drafter", release)
+    monkeypatch.setattr("workbench.decoders.draft_verify.decoder.release_drafter", release)
     while sequence.status not in ENDED:
         engine.step()
     assert "no forward" in str(sequence.error)

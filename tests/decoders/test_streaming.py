@@ -162,6 +162,22 @@ def test_a_bounded_method_ends_at_the_context(models: Models) -> None:
     assert (len(sequence.trace.token_ids), sequence.trace.footer.reason) == (room, "length")
 
 
+def test_after_a_return_to_an_unbounded_method_the_requested_length_holds_again(models: Models) -> None:
+    engine, n = Engine(models), models.target.context + 20
+    sequence = engine.submit(make_request(streaming(), n=n))
+    for changed_at, method in ((5, "draft-model"), (10, "streaming-llm")):
+        while sequence.n_new < changed_at:
+            engine.step()
+        sequence.change(method=registry.get(method))
+    while not engine.is_idle:
+        engine.step()
+    assert [c.after for r in sequence.trace.rounds for c in r.changes if c.name == "method"] == [
+        "draft-model",
+        "streaming-llm",
+    ]
+    assert len(sequence.trace.token_ids) == n
+
+
 def test_models_whose_keys_cannot_be_moved_are_refused() -> None:
     gpt2 = model_helpers.make_models("gpt2", noise=None)
     with pytest.raises(MethodUnavailableError, match="cannot be moved"):

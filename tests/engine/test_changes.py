@@ -18,7 +18,7 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.declarations import DRAFTERS
-from workbench.decoders.draft_verify import sequence_lifetime
+from workbench.decoders.draft_verify import part_changes
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.engine.image_inputs import create_image_change, process_prompt
@@ -275,7 +275,7 @@ def test_sequence_whose_cache_cannot_be_restored_ends(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(sequence_lifetime, "prefill_images", fail)
+    monkeypatch.setattr(part_changes, "prefill_images", fail)
     row.change(image_change=create_image_change(vision_models, request, (noise_image(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))
@@ -453,7 +453,7 @@ def test_change_of_method_keeps_only_parameters_with_the_same_meaning(text: Mode
     def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         row = Engine(text, record=False).submit(make_request(before, text, 4))
         row.change(method=registry.get(to))
-        return row.requested_settings().configured_method.values, registry.get(to).with_params().values
+        return row.requested_settings().active.configured_method.values, registry.get(to).with_params().values
 
     chosen = registry.get("lookahead").with_params(window=9, ngram=4, depth=3)
     now, usual = switched(chosen, "swift")

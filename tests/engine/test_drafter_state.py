@@ -66,9 +66,9 @@ def run_six_rounds(models: Models, method: str, prompt: list[int] = PROMPT, **pa
 
 def data_of(models: Models, method: str) -> bytes:
     row = run_to_end(models, method)
-    assert row.final_drafter_state is not None
-    assert row.final_drafter_state.data is not None, row.final_drafter_state.why
-    return row.final_drafter_state.data
+    assert row.state.final is not None
+    assert row.state.final.data is not None, row.state.final.why
+    return row.state.final.data
 
 
 def test_every_drafter_with_memory_can_be_inspected_and_saved(models: Models) -> None:
@@ -120,18 +120,18 @@ def test_draft_models_nodes_are_no_hits_of_the_datastore(models: Models) -> None
 def test_loaded_state_drafts_from_the_first_round_and_keeps_the_text(models: Models, method: str) -> None:
     """A second request with the same prompt drafts from the first one's saved state in its first round."""
     first = run_to_end(models, method)
-    assert first.final_drafter_state is not None
+    assert first.state.final is not None
     fresh, warm = (
         run_to_end(models, method, n=12),
-        run_to_end(models, method, n=12, drafter_state=first.final_drafter_state.data),
+        run_to_end(models, method, n=12, drafter_state=first.state.final.data),
     )
     assert warm.status == FINISHED
     assert fresh.trace is not None
     assert warm.trace is not None
     assert warm.trace.token_ids == fresh.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 12)
-    assert warm.final_drafter_state is not None
-    assert fresh.final_drafter_state is not None
-    more = warm.final_drafter_state.summary["entries"] - fresh.final_drafter_state.summary["entries"]
+    assert warm.state.final is not None
+    assert fresh.state.final is not None
+    more = warm.state.final.summary["entries"] - fresh.state.final.summary["entries"]
     assert more >= 0 if method == "lookahead-trie" else more > 0  # these share the branches of one prompt
     kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
     own = ("prompt-lookup", "lookahead", "lookahead-trie", "online", "tlt")  # these have their own text or rules
@@ -171,14 +171,14 @@ def test_file_can_be_loaded_with_other_length_parameters(models: Models, method:
     """Lengths are parameters: a state saved with other values still drafts, and can be saved again."""
     its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
     first = run_to_end(models, method, params=its)
-    assert first.final_drafter_state is not None
-    row = run_to_end(models, method, drafter_state=first.final_drafter_state.data, params=mine)
+    assert first.state.final is not None
+    row = run_to_end(models, method, drafter_state=first.state.final.data, params=mine)
     assert row.status == FINISHED
     assert row.trace is not None
     assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
-    assert row.final_drafter_state is not None
-    assert row.final_drafter_state.data is not None
-    assert run_to_end(models, method, drafter_state=row.final_drafter_state.data, params=its).status == FINISHED
+    assert row.state.final is not None
+    assert row.state.final.data is not None
+    assert run_to_end(models, method, drafter_state=row.state.final.data, params=its).status == FINISHED
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)

@@ -33,6 +33,7 @@ from workbench.methods import registry
 from workbench.methods.common.empty_drafter import EmptyDrafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.models.runner import SCRATCH
+from workbench.trace.events import Round
 from workbench.trace.metrics import summary
 
 PROMPT = model_helpers.repeating_prompt(10)
@@ -425,6 +426,33 @@ def test_drafter_that_is_never_right_gives_a_warning(device: str) -> None:
 
     found = warnings_of(models, "draft-model", model_helpers.random_prompt(8), 75)
     assert any("Almost nothing is accepted" in w for w in found), found
+
+
+class PublishedRounds(list[Round]):
+    """Rounds of a trace, with the notes that each of them had when other threads could first read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def append(self, record: Round) -> None:
+        self.notes += record.notes
+        super().append(record)
+
+
+def test_a_round_has_its_warning_when_it_is_published(device: str) -> None:
+    """A viewer reads each round once (`Run.since`), so it never sees a note that is added later."""
+    models = model_helpers.make_models("llama", seed=0, noise=None, device=device)
+    models.drafter, models.drafter_name = Runner(model_helpers.family("llama", seed=9, device=device)), "random"
+    models.drafter_problem = ""
+    engine = Engine(models)
+    row = engine.submit(Request(model_helpers.random_prompt(8), registry.get("draft-model"), max_new_tokens=75))
+    assert row.trace is not None
+    row.trace.rounds = rounds = PublishedRounds()
+    while not engine.is_idle:
+        engine.step()
+    assert any("Almost nothing is accepted" in note for note in rounds.notes)
+    assert rounds.notes == [note for r in rounds for note in r.notes]
 
 
 def test_drafter_without_proposals_gives_a_warning(device: str) -> None:

@@ -246,7 +246,7 @@ def test_pass_completes_without_available_threads(monkeypatch: pytest.MonkeyPatc
 
 
 def test_trees_of_maximum_size_are_compiled() -> None:
-    assert fused.MOST > MOST_NODES
+    assert fused.FUSED_TOKENS > MOST_NODES
 
 
 def test_padding_rows_give_no_nan() -> None:
@@ -356,7 +356,7 @@ def test_prompts_use_matrix_products_for_many_tokens(monkeypatch: pytest.MonkeyP
         return whole(self, x, *rest)
 
     monkeypatch.setattr(fused.FusedDecoder, "__call__", count)
-    whole_range = [1, 16, 17, fused.MOST]
+    whole_range = [1, 16, 17, fused.FUSED_TOKENS]
     ways = [(False, False, whole_range), (True, False, [1, 16])]
     if may_use_tiles():
         ways.append((True, True, whole_range))
@@ -365,7 +365,7 @@ def test_prompts_use_matrix_products_for_many_tokens(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(compilation, "may_use_tiles", lambda ours=ours: ours)
         runner = compiled(small(max_position_embeddings=256))
         asked.clear()
-        for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
+        for n in (1, 16, 17, fused.FUSED_TOKENS, fused.FUSED_TOKENS + 1):
             slot = runner.open()
             runner.forward([Segment(slot, torch.tensor(model_helpers.random_prompt(n)))])
             runner.close(slot)

@@ -9,6 +9,7 @@ import pytest
 
 from workbench.engine import Engine, Request
 from workbench.engine.pacing import Pace
+from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Trace
@@ -65,7 +66,7 @@ def run_with_pace(rate: float, pause: bool = False) -> tuple[list[float], Trace]
     clock, ends = ManualClock(), []
     tick = 0.04 / (rate or 1)  # a small part of a token's time, so that rounds start with little delay
     row.pace = Pace(rate, clock)
-    while not row.ended.is_set():
+    while row.status not in ENDED:
         if engine.step():
             assert row.trace is not None
             if len(row.trace.rounds) > len(ends):

@@ -268,9 +268,9 @@ def test_approximate_verifier_is_not_carried_over_to_another_method(models: Mode
         Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models
     )
     row.change(method=other)
-    assert row.requested_settings().configured_method.promise is Promise.EXACT
+    assert row.requested_settings().active.configured_method.promise is Promise.EXACT
     row.change(params={"verifier": "typical"})
-    assert row.requested_settings().configured_method.promise is Promise.APPROXIMATE
+    assert row.requested_settings().active.configured_method.promise is Promise.APPROXIMATE
 
 
 def test_unselected_verifier_adds_no_requirements(models: Models) -> None:

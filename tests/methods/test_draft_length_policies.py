@@ -32,7 +32,6 @@ from workbench.methods.policies.buckets import Buckets, Pulls, lengths
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Planned, RoundEstimates
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, acceptance_probs
-from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.models.loading import load_models
 from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import summary
@@ -46,8 +45,8 @@ Kept = Callable[[int, int], int]
 def bare_row() -> Sequence:
     """Return a sequence without a request, with the fields that policies read."""
     row: Any = Sequence.__new__(Sequence)
-    row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
-    row.configured_method = SimpleNamespace(drafter=NGram(1), verifier=None, tree_builder=None)
+    row.trace, row.report, row.state = SimpleNamespace(rounds=[]), RoundReport(), DraftState()
+    row.settings = SimpleNamespace(configured_method=registry.get("prompt-lookup").with_params(ngram=1), models=None)
     return row
 
 
@@ -188,7 +187,7 @@ def test_failed_lookups_cost_little_and_long_matches_are_drafted_whole() -> None
 def test_estimates_are_not_used_for_another_drafter() -> None:
     run = Run(Planned(), lambda k: 1 + 0.3 * k, chains(0.0)).go(200)
     assert run.state[0].acceptance < 0.2
-    run.row.configured_method.drafter = NGram(2)
+    run.row.settings.configured_method = registry.get("prompt-lookup").with_params(ngram=2)
     run.go(1)
     assert run.state[0].acceptance == pytest.approx(0.7)
 
@@ -228,7 +227,7 @@ def test_bandit_reward_is_total_tokens_per_total_seconds() -> None:
 def test_bandit_starts_anew_with_another_drafter() -> None:
     run = Run(Bandit(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
     assert run.depths[-20:].count(4) < 10
-    run.row.configured_method.drafter = NGram(2)
+    run.row.settings.configured_method = registry.get("prompt-lookup").with_params(ngram=2)
     assert run.go(5).depths[-5:] == [4, 3, 2, 1, 0], "all arms are played again"
 
 
@@ -284,7 +283,7 @@ def test_larger_batches_have_their_own_rewards_and_shorter_drafts() -> None:
 
 def test_buckets_start_anew_with_another_drafter_and_decay() -> None:
     run = Run(Buckets(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
-    run.row.configured_method.drafter = NGram(2)
+    run.row.settings.configured_method = registry.get("prompt-lookup").with_params(ngram=2)
     assert run.go(3).depths[-3:] == [4, 2, 1], "all arms are played again"
     swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
     run = Run(Buckets(remembered=60), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)

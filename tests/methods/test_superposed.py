@@ -21,7 +21,7 @@ from workbench.decoders.draft_verify.parts import Plan
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.draft_tree.drafter import ModelGrowth
+from workbench.methods.common.draft_model_tree import ModelGrowth
 from workbench.methods.tree_builders import superposed
 from workbench.methods.tree_builders.chain import Chain
 from workbench.methods.tree_builders.superposed import NGrams, Superposed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import CapacityError, MethodUnavailableError
-from workbench.decoders.draft_verify import sequence_lifetime
+from workbench.decoders.draft_verify import part_changes
 from workbench.methods import registry
 from workbench.service import Backend, Limits, run_control
 from workbench.service.fairlock import FairLock
@@ -107,7 +107,7 @@ def test_an_explanation_uses_the_current_drafter_after_a_refused_switch(
     def refuse(*_: Any) -> None:
         raise MethodUnavailableError("It cannot be primed here.")
 
-    monkeypatch.setattr(sequence_lifetime, "init_drafter_state", refuse)
+    monkeypatch.setattr(part_changes, "init_drafter_state", refuse)
     monkeypatch.setattr(
         run_control,
         "explain",

@@ -19,7 +19,7 @@ from workbench.decoders import Method, Promise, Source
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassRound, record_placed
 from workbench.engine import Sequence
-from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.decoder import Decoder, EngineContext, append_round
 from workbench.engine.request import FINISHED
 from workbench.engine.round_timing import RoundTimer
 from workbench.engine.settings import Settings
@@ -76,8 +76,7 @@ class MaskFillingDecoder(Decoder):
         """Use other settings from the next round on; positions that are set stay until a guess changes."""
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
-        sequence.configured_method, sequence.models = settings.configured_method, settings.models
-        sequence.sampling = settings.sampling
+        sequence.settings = settings.active
 
     def revoke(self, sequence: Sequence) -> None:
         """Keep everything: the canvas is dropped after the change has succeeded."""
@@ -126,7 +125,9 @@ class MaskFillingDecoder(Decoder):
 
         timer = RoundTimer(clock, [r])
         timer.skip_drafting()
-        timer.run((read, guess), [r])
+        timer.end_phase(read([r]))
+        timer.end_phase(guess([r]))
+        timer.end_forwards([r])
         right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
         final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
         kept, reason, texts = apply_stop_conditions(sequence, guesses[:final], self.context.models)
@@ -148,7 +149,7 @@ class MaskFillingDecoder(Decoder):
         emitted = [EmittedToken(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
         sequence.state = Canvas(guesses[kept:], stands[kept:])
         sequence.report.signals |= {"positions set": sum(stands), "positions revoked": len(revoked)}
-        self.context.append_round(sequence, record_placed(sequence, emitted, placed, revoked, timer.timing_of(r)))
+        append_round(sequence, record_placed(sequence, emitted, placed, revoked, timer.timing_of(r)))
         if reason:
             self.context.end(sequence, FINISHED, reason)
 

@@ -66,14 +66,16 @@ def test_faults_of_a_decoder_end_only_its_own_sequences(in_step: bool, device: s
             break
         engine.step()
     assert [row.status for row in rows] == [ERROR if in_step else FINISHED, FINISHED]
-    assert all(row.status in ENDED and row.ended.is_set() for row in rows)
+    assert all(row.status in ENDED for row in rows)
     assert rows[1].committed[len(PROMPT) :] == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert not models.target.slots
 
 
 class Closed(Faulty):
     def open(self, row: Sequence) -> None:
-        row.sampling = SamplingParams(temperature=2.0)  # release what was opened so far
+        row.settings = dataclasses.replace(
+            row.settings, sampling=SamplingParams(temperature=2.0)
+        )  # release what was opened so far
         raise RuntimeError("an opening")
 
 
@@ -89,12 +91,11 @@ def test_decoder_that_cannot_open_keeps_the_run_unchanged(device: str) -> None:
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))
     engine.step()
-    held = row.configured_method, row.models, row.sampling, row.state
+    held = row.settings, row.state
     row.change(method=dataclasses.replace(plain, name="closed", decoder_params=ClosedRounds()))
     engine.step()
-    assert all(now is before for now, before in zip(
-        (row.configured_method, row.models, row.sampling, row.state), held, strict=True
-    ))  # fmt: skip
+    assert row.settings is held[0]
+    assert row.state is held[1]
     while not engine.is_idle:
         engine.step()
     assert row.status == FINISHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.bench.sample import sample_of
+from workbench.core.rules import RATIO
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import SCHEMA_VERSION, Footer, Header, Round, Trace
+from workbench.trace.images import PromptImage
 from workbench.trace.nodes import Nodes, TopTokens
 from workbench.trace.tokens import EmittedToken
 
@@ -51,6 +54,20 @@ def test_newer_schema_is_refused_with_a_reason(trace: Trace) -> None:
     wire["header"] = wire["header"] | {"schema": SCHEMA_VERSION + 1}
     with pytest.raises(ValueError, match="Update the workbench"):
         Trace.from_wire(wire)
+
+
+def test_a_headers_wire_form_shares_the_prompt_and_is_otherwise_a_copy() -> None:
+    """Viewers poll it many times per second, and a prompt has thousands of tokens."""
+    image = PromptImage("data:,", 2, 2, 1, 1, 0, 1)
+    header = Header("t", "m", {"depth": 4}, "exact", 0, "ab", [1, 2], ["a", "b"], 8, "float64", "cpu")
+    header.pictures, header.rules = [image], {RATIO.name: RATIO}
+    wire = header.to_wire()
+    assert wire == dataclasses.asdict(header)
+    assert wire["prompt_tokens"] is header.prompt_tokens
+    assert wire["prompt_text"] is header.prompt_text
+    header.params["depth"], header.promise = 5, "approximate"
+    assert (wire["params"], wire["promise"]) == ({"depth": 4}, "exact")
+    assert Header.from_wire(json.loads(json.dumps(wire))).rules == header.rules
 
 
 def test_real_trace_is_consistent(trace: Trace) -> None:

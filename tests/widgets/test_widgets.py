@@ -357,6 +357,33 @@ def test_a_widget_accepts_only_its_own_run_and_public_actions(run: FakeRun) -> N
     assert run.calls == []
 
 
+class HubClient(FakeClient):
+    """A client whose target is not bundled and has its own chat template."""
+
+    def __init__(self, run: FakeRun) -> None:
+        self.run, self.started = run, list[dict[str, Any]]()
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [{"name": "owner/name", "title": "owner/name", "kind": "hub"}]
+
+    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
+        assert (messages, target) == ([{"role": "user", "content": "Hi"}], "owner/name")
+        return [5, 6]
+
+    def start(self, **options: Any) -> FakeRun:
+        self.started.append(options)
+        return self.run
+
+
+def test_the_run_button_formats_a_message_with_the_targets_own_chat_template(run: FakeRun) -> None:
+    client: Any = HubClient(run)
+    live = w.live(run, client)
+    request = {"prompt": "<|user|>Hi<|assistant|>", "target": "owner/name", "method": "draft-model"}
+    live._on_message(live, {"decode": request}, [])
+    wait_until(lambda: client.started)
+    assert client.started[0]["prompt"] == [5, 6]
+
+
 def test_a_live_output_stores_the_rounds_so_far(run: FakeRun) -> None:
     live = w.live(run, FakeClient())
     assert "had no rounds" in live.snapshot()

@@ -257,8 +257,8 @@ class _Greedy:
             sequence = engine.submit(inputs[i].request(configured, max_new_tokens=length))
             while not engine.is_idle:
                 engine.step()
-            token_ids = sequence.trace.token_ids if sequence.trace else []
-            n_drafted += count_drafted(sequence.trace.rounds) if sequence.trace else 0
+            token_ids = sequence.trace.token_ids
+            n_drafted += count_drafted(sequence.trace.rounds)
             if isinstance(sequence.error, (ParameterError, MethodUnavailableError)):
                 refused.append(describe_setting(configured))
             elif sequence.error is not None:

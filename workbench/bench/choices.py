@@ -165,7 +165,6 @@ def check_cdf_positions(
             engine.step()
         if sequence.error is not None:
             raise sequence.error
-        assert sequence.trace is not None
         n_drafted += count_drafted(sequence.trace.rounds)
         for signals in (r.signals for r in sequence.trace.rounds):
             paid += [float(signals[name]) for name in (DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND) if name in signals]

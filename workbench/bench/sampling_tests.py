@@ -243,9 +243,9 @@ def sample_many(
     ]
     while not engine.is_idle:
         engine.step()
-    failed = next((sequence for sequence in sequences if sequence.trace and sequence.trace.footer.error), None)
-    if failed is not None and failed.trace is not None:
+    failed = next((sequence for sequence in sequences if sequence.trace.footer.error), None)
+    if failed is not None:
         if isinstance(failed.error, (ParameterError, MethodUnavailableError)):
             raise failed.error
         raise WorkbenchError(failed.trace.footer.error)
-    return [sequence.trace.token_ids for sequence in sequences if sequence.trace]
+    return [sequence.trace.token_ids for sequence in sequences]

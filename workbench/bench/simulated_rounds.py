@@ -23,6 +23,7 @@ from workbench.decoders.method import ConfiguredMethod
 from workbench.engine.request import Request, Sequence
 from workbench.kernels.distributions import TOP
 from workbench.models.loading import Models
+from workbench.trace.events import Header, Trace
 
 TOP_PROBS = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
 """Probabilities of the top tokens, the same at every position."""
@@ -61,6 +62,21 @@ class SimulatedSequence:
         prompt_ids = list(text[:prompt])
         sequence = Sequence(
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
+        )
+        sequence.trace = Trace(
+            Header(
+                target="simulated",
+                method=configured.name,
+                params=sequence.params,
+                promise=configured.promise.value,
+                seed=seed,
+                prompt="",
+                prompt_tokens=prompt_ids,
+                prompt_text=[],
+                max_new_tokens=sequence.max_new_tokens,
+                dtype="",
+                device="",
+            )
         )
         sequence.state = DraftState()
         sequence.state.drafter = configured.drafter.init_state(sequence, models)

@@ -63,9 +63,8 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
     row = engine.submit(request)
     while not engine.is_idle:
         engine.step()
-        if recording is SWITCH and row.trace is not None and len(row.trace.rounds) == SWITCH_TO[0]:
+        if recording is SWITCH and len(row.trace.rounds) == SWITCH_TO[0]:
             row.change(registry.get(SWITCH_TO[1]), {})
-    assert row.trace is not None
     return on_this_machine(row.trace)
 
 

@@ -197,9 +197,9 @@ def recursive_rejection(
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         return _tested(tree, fans, ends)
 
-    (accept, r, q_left), stop = verify_positions(tree, p, u_bonus, tests or at, lazy, in_one_piece=tests is not None)
+    (accept, r, q_left), bonus = verify_positions(tree, p, u_bonus, tests or at, lazy, in_one_piece=tests is not None)
     inputs = {"q": _initial_prob(tree).to(p.dtype), "residual": r, "q_left": q_left}
-    return AcceptanceDecision(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
+    return AcceptanceDecision(accept, bonus, reason=Reason((RATIO, RESIDUAL), inputs))
 
 
 def _tested(
@@ -288,15 +288,15 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 
 
 def _point_rejection(
-    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool
 ) -> AcceptanceDecision:
     """Verify deterministic proposals: sample from p at each position, and accept the child with that token.
 
     Args:
         tree: the draft.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
-        u_stop: uniform random number for the emitted token at each position.
-        late: whether tokens to emit may be sampled lazily.
+        u_bonus: uniform random number for the emitted token at each position.
+        lazy: whether tokens to emit may be sampled lazily.
     """
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
@@ -306,8 +306,8 @@ def _point_rejection(
         accept, _, weights = match_sampled_token(fans, fans.p)
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], weights
 
-    (accept, r), stop = verify_positions(tree, p, u_stop, at, late)
-    return AcceptanceDecision(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
+    (accept, r), bonus = verify_positions(tree, p, u_bonus, at, lazy)
+    return AcceptanceDecision(accept, bonus, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
 def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:

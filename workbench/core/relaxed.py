@@ -142,16 +142,16 @@ def relaxed_rejection(
             distance[is_first] = torch.cat([run_tests(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
-    columns, stop = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece)
+    columns, bonus = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece)
     distance_column = (
         None
         if not with_total_variation
         else LazySequence[float](len(tree), distances)
-        if isinstance(stop, LazySequence)
+        if isinstance(bonus, LazySequence)
         else columns.pop()
     )
     accept, r, q_own, q_left, lifted = columns
-    return RelaxedResult(accept, stop, r, q_own, q_left, lifted, distance_column)
+    return RelaxedResult(accept, bonus, r, q_own, q_left, lifted, distance_column)
 
 
 def _tested(

@@ -19,7 +19,8 @@ from workbench.core.random_stream import Purpose
 from workbench.core.sampling import choose_tokens
 from workbench.engine.decoder import EngineContext, RoundDecoder
 from workbench.engine.request import Sequence
-from workbench.engine.round_timing import Drafting, RoundTimer, Timing, common_round_fields
+from workbench.engine.round_record import common_round_fields
+from workbench.engine.round_timing import Drafting, RoundTimer, Timing
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.kernels.segment import Segment
@@ -146,8 +147,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         """
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
-        sequence.configured_method, sequence.models = settings.configured_method, settings.models
-        sequence.sampling = settings.sampling
+        sequence.settings = settings.active
 
     def revoke(self, sequence: Sequence) -> None:
         """Do nothing: `close` revokes the tentative tokens once the sequence has changed to another decoder."""
@@ -165,7 +165,9 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         rounds = [OnePassRound(sequence) for sequence in sequences]
         timer = RoundTimer(self.clock, rounds)
         timer.skip_drafting()
-        self.record(timer.run((self.forward, self.choose), rounds), timer)
+        chosen = timer.end_phase(self.choose(timer.end_phase(self.forward(rounds))))
+        timer.end_forwards(chosen)
+        self.record(chosen, timer)
         return bool(rounds)
 
     def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections import abc
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, to_workbench_error
 from workbench.core.panics import convert_panics
@@ -25,8 +23,8 @@ GetDecoder = Callable[[ConfiguredMethodProtocol], Decoder]
 
 def apply_changes(sequence: Sequence, decoder_of: GetDecoder) -> None:
     """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
-    if asks := sequence.take_changes():
-        _apply_each(sequence, decoder_of, asks)
+    if changes := sequence.take_changes():
+        _apply_each(sequence, decoder_of, changes)
 
 
 def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequence[SettingsChange]) -> None:
@@ -43,8 +41,8 @@ def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequenc
         if sequence.cache_slot.text_length != length:  # the next round would miss a part of the text
             raise
         if len(changes) > 1:  # leave out only the changes that fail
-            for ask in changes:
-                _apply_each(sequence, decoder_of, [ask])
+            for change in changes:
+                _apply_each(sequence, decoder_of, [change])
             return
         settings.refusals.append(to_workbench_error(error))
     for refused in settings.refusals:
@@ -58,8 +56,8 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
         Exception: a part of the new method raised an error. The sequence is then unchanged.
     """
-    configured = settings.configured_method
-    if reason := configured.unsupported_reason(sequence, settings.models, settings.sampling):
+    configured, old_max_new_tokens = settings.active.configured_method, sequence.max_new_tokens
+    if reason := configured.unsupported_reason(sequence, settings.active.models, settings.active.sampling):
         raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
     old_promise, decoder, new_decoder = (
         sequence.configured_method.promise,
@@ -72,7 +70,6 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         _hand_over(sequence, decoder, new_decoder, settings)
     if configured.promise is Promise.APPROXIMATE and old_promise is not Promise.APPROXIMATE:
         affected = "sampled text" if configured.keeps_greedy else "text, greedy or sampled,"
-        assert sequence.trace is not None
         header = sequence.trace.header
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         sequence.add_warning(
@@ -80,18 +77,16 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
             "settings is approximate. Choose a lossless verifier to keep this distribution."
         )
         header.promise = configured.promise.value  # the guarantee of the whole text
-    if configured.simulates and sequence.trace is not None and not sequence.trace.header.simulation:
+    if configured.simulates and not sequence.trace.header.simulation:
         header = sequence.trace.header
         header.simulation = True
         if header.promise != Promise.APPROXIMATE.value:
             header.promise = Promise.SIMULATION.value
-    room = sequence.models.target.context - sequence.prompt_length
-    if sequence.max_new_tokens > room and not configured.is_unbounded:
+    if sequence.max_new_tokens < old_max_new_tokens:
         sequence.add_warning(
-            f"max_new_tokens was cut from {sequence.max_new_tokens} to {room}: {configured.method.title} ends at the "
-            "target's context."
+            f"max_new_tokens was cut from {old_max_new_tokens} to {sequence.max_new_tokens}: "
+            f"{configured.method.title} ends at the target's context."
         )
-        sequence.max_new_tokens = room
     sequence.report.changes += settings.changes
     if (notice := configured.notice()) and not sequence.has_warning(notice):
         sequence.add_warning(notice)
@@ -108,26 +103,18 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
             "Change the images first, then the method, or the reverse.",
         )
     now.revoke(sequence)
-    old_values = _get_settings(sequence)
-    _set_settings(sequence, (settings.configured_method, settings.models, settings.sampling, None))
+    old_values = sequence.settings, sequence.state
+    sequence.settings, sequence.state = settings.active, None
     try:
         with convert_panics():
             then.open(sequence)
     except Exception:
-        _set_settings(sequence, old_values)
+        sequence.settings, sequence.state = old_values
         raise
-    new_values = _get_settings(sequence)
-    _set_settings(sequence, old_values)  # the old decoder needs its own settings and state to release its resources
+    new_values = sequence.settings, sequence.state
+    sequence.settings, sequence.state = old_values  # the old decoder needs its own to release its resources
     close(now, sequence)
-    _set_settings(sequence, new_values)
-
-
-_get_settings = attrgetter("configured_method", "models", "sampling", "state")
-"""Function that returns a sequence's settings and its decoder's state."""
-
-
-def _set_settings(sequence: Sequence, values: tuple[Any, ...]) -> None:
-    sequence.configured_method, sequence.models, sequence.sampling, sequence.state = values
+    sequence.settings, sequence.state = new_values
 
 
 def close(decoder: Decoder, sequence: Sequence) -> None:

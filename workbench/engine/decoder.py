@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, runtime_
 
 from workbench.core.panics import convert_panics
 from workbench.engine.prefill import prefill_chunk
-from workbench.engine.request import FINISHED
-from workbench.engine.round_timing import RoundTimer, TimedRound, Timing
+from workbench.engine.request import FINISHED, RoundReport
+from workbench.engine.round_timing import RoundTimer, SequenceRound
+from workbench.engine.run_checks import warnings_for
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
@@ -40,7 +41,6 @@ class EngineContext:
         record: whether the trace stores top tokens and entropy at every position.
         guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
             whether the sequence continues.
-        append_round: function that appends a finished round to a sequence's trace.
         end: function that ends a sequence: (sequence, status, reason).
     """
 
@@ -49,7 +49,6 @@ class EngineContext:
     token_text: TokenText
     record: bool
     guard: Guard
-    append_round: Callable[[Sequence, Round], None]
     end: Callable[[Sequence, str, str], None]
 
 
@@ -105,7 +104,7 @@ class Decoder(Protocol):
     def finish(self, sequence: Sequence) -> None:
         """Save the drafter's state of an ending sequence, if its request asks for it. Must not fail.
 
-        The state becomes `Sequence.final_drafter_state`.
+        The state becomes `DraftState.final`.
         """
         ...
 
@@ -119,16 +118,20 @@ class Decoder(Protocol):
         ...
 
 
-@runtime_checkable
-class SequenceRound(TimedRound, Protocol):
-    """One sequence in one round of a `RoundDecoder`. `reason` says why the text ends; "" if it continues."""
+def append_round(sequence: Sequence, record: Round) -> None:
+    """Append a finished round to the trace, and pass it to the request's callback (`Run.record`).
 
-    @property
-    def reason(self) -> str: ...
-
-    def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace."""
-        ...
+    From then on other threads read the round, so all its notes are added before.
+    """
+    for warning in warnings_for(sequence, record, sequence.models):
+        if not sequence.has_warning(warning):
+            sequence.trace.footer.warnings.append(warning)
+            record.notes.append(warning)
+    sequence.report = RoundReport()
+    sequence.pace.end_round(len(record.emitted))
+    sequence.trace.rounds.append(record)
+    if sequence.request.on_round is not None:
+        sequence.request.on_round(record)
 
 
 R = TypeVar("R", bound=SequenceRound)
@@ -177,7 +180,7 @@ class RoundDecoder(Decoder, Generic[R]):
         """Append the rounds to the traces, and end the sequences whose text is complete."""
 
         def append(r: R) -> None:
-            self.context.append_round(r.sequence, r.to_record(timer.timing_of(r), self.context))
+            append_round(r.sequence, r.to_record(timer.timing_of(r), self.context))
             if r.reason:
                 self.context.end(r.sequence, FINISHED, r.reason)
 

@@ -17,7 +17,7 @@ from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodPr
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import RequestOptions, TokenLogprob
-from workbench.engine.settings import SAMPLING_NAMES, ImageChange, Settings, SettingsChange
+from workbench.engine.settings import SAMPLING_NAMES, ActiveSettings, ImageChange, Settings, SettingsChange
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.segment import Slot
 from workbench.trace.events import Change, Round, Trace
@@ -25,7 +25,7 @@ from workbench.trace.events import Change, Round, Trace
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from workbench.decoders.draft_verify.inspectable_state import FinishedState
+    from workbench.decoders.draft_verify.parts import Drafter, Policy, Verifier
     from workbench.models.loading import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
@@ -60,7 +60,7 @@ class Request:
             writes them; attribution reads them.
         drafter_state: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
         keep_drafter_state: whether to save the drafter's state when the sequence ends: see
-            `Sequence.final_drafter_state`.
+            `DraftState.final`.
         logprobs: log-probabilities of the emitted tokens, if `options` request them; written by the engine.
         prompt_logprobs: log-probabilities of the prompt's tokens, from the second token on; written by the engine.
     """
@@ -101,7 +101,6 @@ class RoundReport:
         changes: settings that changed before the round.
         revoked: positions of tokens that were taken back.
         other_work: work that ran in parallel with the round's phases: (phase, start, end, lane).
-        image_changes: images that changed before the round.
     """
 
     signals: dict[str, float] = field(default_factory=dict[str, float])
@@ -109,7 +108,6 @@ class RoundReport:
     changes: list[Change] = field(default_factory=list[Change])
     revoked: list[int] = field(default_factory=list[int])
     other_work: list[tuple[str, Mark, Mark, str]] = field(default_factory=list[tuple[str, Mark, Mark, str]])
-    image_changes: list[ImageChange] = field(default_factory=list[ImageChange])
 
 
 class SequenceControls:
@@ -117,23 +115,20 @@ class SequenceControls:
 
     Attributes:
         status: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or one of `ENDED`.
-        is_open: whether the decoder has a state for the sequence.
         is_suspended: whether the sequence waits because another one uses the device exclusively.
         pace: delays between the sequence's rounds.
         pending_actions: actions between two rounds.
-        ended: event that is set when the sequence ends.
     """
 
     def __init__(self, paused: bool, pace: float) -> None:
         self.status = QUEUED
-        self.is_open = self.is_suspended = False
+        self.is_suspended = False
         self.pace = Pace(pace)
         self.pending_actions = PendingActions()
-        self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[SettingsChange] = []
         self._cancelled = False
-        self._paused, self._steps = paused, 0
+        self._requested_steps: int | None = 0 if paused else None  # None: not paused
 
     def change(
         self,
@@ -150,18 +145,17 @@ class SequenceControls:
     def pause(self) -> None:
         """Pause the sequence before its next round."""
         with self._lock:
-            self._paused, self._steps = True, 0
+            self._requested_steps = 0
 
     def resume(self) -> None:
         """Continue the sequence after a pause."""
         with self._lock:
-            self._paused = False
+            self._requested_steps = None
 
     def step(self) -> None:
         """Run one round of the sequence, then pause it."""
         with self._lock:
-            self._paused = True
-            self._steps += 1
+            self._requested_steps = (self._requested_steps or 0) + 1
 
     def cancel(self) -> None:
         """End the sequence before its next round; the trace stays available."""
@@ -169,23 +163,31 @@ class SequenceControls:
             self._cancelled = True
 
     @property
+    def is_open(self) -> bool:
+        """Return whether the decoder has a state for the sequence: from the end of prefill to the end."""
+        return self.status in (RUNNING, PAUSED)
+
+    @property
     def is_cancelled(self) -> bool:
         """Return whether cancellation was requested."""
         return self._cancelled
 
-    def may_run(self) -> bool:
-        """Return whether a round may start now. If paused, use up one requested step. The pace does not delay steps."""
+    def take_turn(self) -> bool:
+        """Use up a requested step if paused, set the status, and return whether a round may start now.
+
+        The pace does not delay requested steps.
+        """
         with self._lock:
-            can_run = not self._paused or self._steps > 0
-            self.status = RUNNING if can_run else PAUSED
-            if not can_run or (not self._paused and self.pace.remaining_s > 0):
+            steps = self._requested_steps
+            self.status = PAUSED if steps == 0 else RUNNING
+            if steps == 0 or (steps is None and self.pace.remaining_s > 0):
                 self.pace.set_paused(True)
                 return False
             if self.is_suspended:
                 return False
             self.pace.set_paused(False)
-            if self._paused:
-                self._steps -= 1
+            if steps is not None:
+                self._requested_steps = steps - 1
             return True
 
     @property
@@ -214,11 +216,8 @@ class Sequence(SequenceControls):
 
     Attributes:
         request: the request.
-        models: models in use.
-        configured_method: method in use, with its parameters.
-        sampling: sampling parameters in use.
+        settings: method, sampling parameters and models in use.
         random_stream: random numbers, addressed by position and purpose.
-        max_new_tokens: largest number of generated tokens.
         committed: tokens, prompt included.
         prompt_length: number of tokens of the prompt.
         output: text of the generated tokens.
@@ -227,30 +226,52 @@ class Sequence(SequenceControls):
         pil_images: images shown to the drafter.
         state: the decoder's own state, from `Decoder.open` on.
         report: data for the next round's record.
-        trace: trace of the run.
+        trace: trace of the run, set by `Engine.submit`.
         times: times of the run.
         error: error that ended the sequence.
-        final_drafter_state: drafter state saved at the end of the sequence.
     """
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         super().__init__(request.paused, request.pace)
-        self.request, self.models = request, models
-        self.configured_method = request.configured_method()
+        self.request = request
         eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
-        self.sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        self.settings = ActiveSettings(request.configured_method(), sampling, models)
         self.random_stream = RandomStream(request.seed)
-        self.max_new_tokens = request.max_new_tokens
         self.committed, self.prompt_length = prompt, len(prompt)
         self.output = TextOutput()
         self.slot: Slot | None = None
         self.image_inputs, self.pil_images = request.image_inputs, request.pil_images
         self.state: Any = None
         self.report = RoundReport()
-        self.trace: Trace | None = None
+        self.trace: Trace
         self.times = RunTimes()
         self.error: BaseException | None = None
-        self.final_drafter_state: FinishedState | None = None
+
+    @property
+    def configured_method(self) -> ConfiguredMethodProtocol:
+        """Return the method in use, with its parameters."""
+        return self.settings.configured_method
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Return the sampling parameters in use."""
+        return self.settings.sampling
+
+    @property
+    def models(self) -> Models:
+        """Return the models in use."""
+        return self.settings.models
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Return the largest number of generated tokens: the requested number, or fewer if the target's context ends.
+
+        An unbounded method may generate more tokens than fit the context.
+        """
+        settings, requested = self.settings, self.request.max_new_tokens
+        room = settings.models.target.context - self.prompt_length
+        return requested if requested <= room or settings.configured_method.is_unbounded else room
 
     @property
     def cache_slot(self) -> Slot:
@@ -259,24 +280,25 @@ class Sequence(SequenceControls):
         return self.slot
 
     @property
-    def drafter(self) -> Any:
-        """Return the `Drafter` in use."""
-        return self.configured_method.drafter
+    def drafter(self) -> Drafter:
+        """Return the drafter in use."""
+        return self.settings.configured_method.drafter
 
     @property
-    def verifier(self) -> Any:
-        """Return the `Verifier` in use."""
-        return self.configured_method.verifier
+    def verifier(self) -> Verifier:
+        """Return the verifier in use."""
+        return self.settings.configured_method.verifier
 
     @property
-    def policy(self) -> Any:
-        """Return the `Policy` in use."""
-        return self.configured_method.policy
+    def policy(self) -> Policy:
+        """Return the policy in use."""
+        return self.settings.configured_method.policy
 
     @property
     def params(self) -> dict[str, Any]:
         """Return the current parameters of method and sampling, for the trace."""
-        return {**self.configured_method.values, **{name: getattr(self.sampling, name) for name in SAMPLING_NAMES}}
+        configured, sampling = self.configured_method, self.sampling
+        return {**configured.values, **{name: getattr(sampling, name) for name in SAMPLING_NAMES}}
 
     @property
     def n_new(self) -> int:
@@ -290,14 +312,12 @@ class Sequence(SequenceControls):
 
     def add_warning(self, note: str) -> None:
         """Add a warning to the next round's record, and once to the run's record."""
-        assert self.trace is not None
         self.report.notes.append(note)
         if not self.has_warning(note):
             self.trace.footer.warnings.append(note)
 
     def has_warning(self, note: str) -> bool:
         """Return whether the run's record has this warning."""
-        assert self.trace is not None
         return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:
@@ -307,7 +327,7 @@ class Sequence(SequenceControls):
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
         """Return the settings after some changes. Impossible changes are left out; `refusals` has the reasons."""
-        settings = Settings(self.configured_method, self.sampling, self.models, [])
-        for ask in changes:
-            settings = settings.with_(ask)
+        settings = Settings(self.settings)
+        for change in changes:
+            settings = settings.with_(change)
         return settings

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from workbench.kernels.device_clock import Clock, Mark, Span
-from workbench.trace.events import Phase
-from workbench.trace.metrics import DELAY
+from workbench.trace.events import Round
 
 if TYPE_CHECKING:
+    from workbench.engine.decoder import EngineContext
     from workbench.engine.request import Sequence
 
 
@@ -77,14 +77,27 @@ class Timing:
 
 
 @runtime_checkable
-class TimedRound(Protocol):
-    """One sequence in one round. `drafting` is the timing of the group drafted together; None if nothing is drafted."""
+class SequenceRound(Protocol):
+    """One sequence in one round of a `RoundDecoder`.
+
+    Attributes:
+        sequence: sequence of the round.
+        drafting: timing of the group drafted together; None if nothing is drafted.
+        reason: why the text ends; "" if it continues.
+    """
 
     sequence: Sequence
     drafting: Drafting | None
 
+    @property
+    def reason(self) -> str: ...
 
-R = TypeVar("R", bound=TimedRound)
+    def to_record(self, timing: Timing, context: EngineContext) -> Round:
+        """Return the record of the round for the trace."""
+        ...
+
+
+R = TypeVar("R", bound=SequenceRound)
 
 
 class RoundTimer(Generic[R]):
@@ -105,17 +118,13 @@ class RoundTimer(Generic[R]):
         """Record that the round drafts nothing, so that its verification starts at once."""
         self._marks.append(self._marks[-1])
 
-    def run(self, phases: Iterable[Callable[[list[R]], list[R]]], rounds: list[R]) -> list[R]:
-        """Run phases one after the other, each with the sequences that had no error in the phase before."""
-        for phase in phases:
-            rounds = phase(rounds) if rounds else rounds
-            self._marks.append(self._clock.mark())
-        if rounds:  # forwards after these phases, as of a drafter that reads the new tokens, belong to no round
-            self._share(rounds)
+    def end_phase(self, rounds: list[R]) -> list[R]:
+        """Record the end of a phase, and return its result unchanged."""
+        self._marks.append(self._clock.mark())
         return rounds
 
-    def _share(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the round's forward passes among its sequences."""
+    def end_forwards(self, rounds: abc.Sequence[R]) -> None:
+        """Divide the round's forward passes among its sequences; later ones belong to no round."""
         spans = spans_of(r.sequence for r in rounds)
         drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
         self._drafted = {
@@ -136,7 +145,7 @@ class RoundTimer(Generic[R]):
 
 
 @contextmanager
-def time_drafting(clock: Clock, group: abc.Sequence[TimedRound]) -> Iterator[None]:
+def time_drafting(clock: Clock, group: abc.Sequence[SequenceRound]) -> Iterator[None]:
     """Measure the drafting for a group of sequences: its start, its end, and its forward passes."""
     start = clock.mark()
     yield
@@ -168,59 +177,3 @@ def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> di
             work.part_s += span.seconds / len(owners)
             work.forwards += not span.is_part
     return work_of
-
-
-def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
-    """Return the fields of a trace's `Round` that every decoder has: current settings, and timing."""
-    assert sequence.trace is not None
-    times = sequence.times
-    assert times.origin is not None
-    assert times.origin_s is not None
-    t_end, report = time.perf_counter(), sequence.report
-    still_s = sequence.pace.paused_s  # delays and pauses do not count in the trace's times
-    origin, origin_s = times.origin.seconds + still_s, times.origin_s + still_s
-    seconds = t_end - timing.started_s
-    drafted, verified, overhead_s = timing.draft_work, timing.verify_work, max(0.0, seconds - timing.forwards_s)
-    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.n_sequences}
-    return {
-        "index": len(sequence.trace.rounds),
-        "method": sequence.configured_method.name,
-        "params": sequence.params,
-        "phases": [
-            *_draft_phases(timing, origin),
-            Phase("verify", timing.verify.seconds - origin, timing.accept.seconds - origin),
-            Phase("judge", timing.accept.seconds - origin, timing.commit.seconds - origin),
-            Phase("commit", timing.commit.seconds - origin, t_end - origin_s),
-            *(
-                Phase(name, start.seconds - origin, end.seconds - origin, lane)
-                for name, start, end, lane in report.other_work
-            ),
-        ],
-        "started_s": timing.started_s - origin_s,
-        "seconds": seconds,
-        "draft_s": drafted.seconds,
-        "verify_s": verified.seconds,
-        "overhead_s": overhead_s,
-        "waited_s": timing.waited_s if timing.n_sequences > 1 else 0.0,
-        "shared": {"rows": timing.n_sequences, **parts} if timing.n_sequences > 1 else {},
-        "draft_forwards": drafted.forwards,
-        "target_forwards": verified.forwards,
-        "changes": report.changes,
-        "signals": report.signals
-        | ({DELAY: sequence.pace.paused_before_s} if sequence.pace.paused_before_s > 0 else {}),
-        "notes": list(report.notes),
-        "revoked": [*report.revoked],
-    }
-
-
-def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of drafting for one sequence, and its waits while the decoder drafted for other sequences.
-
-    Times are in seconds after `origin`.
-    """
-    drafting = timing.drafting
-    if timing.n_sequences == 1:
-        return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
-    edges = [mark.seconds - origin for mark in (timing.start, drafting.start, drafting.end, timing.verify)]
-    stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)
-    return [Phase(name, start, end) for name, start, end in stretches if end > start]

@@ -10,6 +10,7 @@ from workbench.trace.nodes import REJECTED
 if TYPE_CHECKING:
     from workbench.engine.request import Sequence
     from workbench.models.loading import Models
+    from workbench.trace.events import Round
 
 WINDOW = 50
 """Number of recent rounds that are checked."""
@@ -17,21 +18,27 @@ TOO_LOW = 0.02
 """Acceptance rate below which a drafter is useless."""
 
 
-def warnings_for(sequence: Sequence, models: Models) -> list[str]:
-    """Return warnings about a run that looks wrong, for its status; each warning is shown once."""
-    assert sequence.trace is not None
+def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:
+    """Return warnings about a run that looks wrong, for its status; each warning is shown once.
+
+    Args:
+        sequence: sequence of the run; its trace has the rounds before `last`.
+        last: the newest round.
+        models: models of the sequence.
+    """
     if sequence.configured_method.name == "autoregressive" or not sequence.configured_method.is_speculative:
         return []
     messages = []
-    rounds = sequence.trace.rounds
-    last = rounds[-1]
     if _is_copy(sequence, models) and sequence.sampling.greedy and REJECTED in last.nodes.status:
         messages.append(
             "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
             "and several at a time, or the drafter has a bug."
         )
-    window = rounds[-WINDOW:]
-    if len(window) < WINDOW or len(rounds) % 10 or any(r.method != last.method for r in window):
+    n_rounds = len(sequence.trace.rounds) + 1
+    if n_rounds < WINDOW or n_rounds % 10:
+        return messages
+    window = [*sequence.trace.rounds[-WINDOW + 1 :], last]
+    if any(r.method != last.method for r in window):
         return messages
     if metrics.count_drafted(window) == 0:
         messages.append(

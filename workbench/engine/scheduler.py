@@ -20,14 +20,13 @@ from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.image_inputs import check_end, check_text
 from workbench.engine.image_trace import record_images
 from workbench.engine.method_protocols import ConfiguredMethodProtocol
-from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
-from workbench.engine.run_checks import warnings_for
+from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, RUNNING, Request, Sequence
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
-from workbench.trace.events import Footer, Header, Round, Trace
+from workbench.trace.events import Footer, Header, Trace
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +56,7 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._context = EngineContext(
-            models, self.clock, self.token_text, record, self._guard, self._append_round, self._end
-        )
+        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -86,11 +83,10 @@ class Engine:
         if reason := configured.unsupported_reason(sequence, models, sequence.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.make_ready(models)
-        room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
-        if sequence.max_new_tokens > room and not configured.is_unbounded:
-            notes.append(f"max_new_tokens was cut from {sequence.max_new_tokens} to {room}: {why}.")
-            sequence.max_new_tokens = room
+        if sequence.max_new_tokens < request.max_new_tokens:
+            why = self.models.target.why_context or "the context ends there"
+            notes.append(f"max_new_tokens was cut from {request.max_new_tokens} to {sequence.max_new_tokens}: {why}.")
         notes += [notice] if (notice := configured.notice()) else []
         notes += [note for picture in request.pil_images if (note := picture.info.get("note"))]
         sequence.trace = Trace(self._header(sequence), footer=Footer(warnings=notes))
@@ -114,9 +110,9 @@ class Engine:
         sequences = [self.submit(request) for request in requests]
         while any(s.status not in ENDED for s in sequences):
             self.step()
-        if error := next((s.trace.footer.error for s in sequences if s.status == ERROR and s.trace), ""):
+        if error := next((s.trace.footer.error for s in sequences if s.status == ERROR), ""):
             raise WorkbenchError(error)
-        return [s.trace for s in sequences if s.trace]
+        return [s.trace for s in sequences]
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if request.image_inputs is not None:
@@ -190,11 +186,11 @@ class Engine:
         for sequence in self.running:
             if sequence.is_open and not sequence.is_suspended:
                 sequence.pending_actions.run(sequence)
-        groups: dict[int, list[Sequence]] = {}
-        for sequence in [s for s in self.running if s.is_open and s.may_run()]:
-            if self._guard(sequence, lambda s=sequence: self._change(s)):
-                groups.setdefault(id(self._decoder(sequence.configured_method)), []).append(sequence)
-        stepped = [self._step(self._decoder(group[0].configured_method), group) for group in groups.values()]
+        groups: dict[type, list[Sequence]] = {}  # by kind of decoder
+        for sequence in [s for s in self.running if s.is_open and s.take_turn()]:
+            if self._guard(sequence, lambda s=sequence: apply_changes(s, self._decoder)):
+                groups.setdefault(sequence.configured_method.decoder_kind, []).append(sequence)
+        stepped = [self._step(self._decoders[kind], group) for kind, group in groups.items()]
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
@@ -216,11 +212,6 @@ class Engine:
             self._decoders[kind] = configured.decoder(self._context)
         return self._decoders[kind]
 
-    def _change(self, sequence: Sequence) -> None:
-        """Apply pending changes between two rounds of a sequence."""
-        sequence.report.signals, sequence.report.notes, sequence.report.changes = {}, [], []
-        apply_changes(sequence, self._decoder)
-
     def _guard(self, sequence: Sequence, act: Callable[[], object]) -> bool:
         """Run a function for one sequence; an error ends only that sequence."""
         try:
@@ -230,21 +221,7 @@ class Engine:
             self._fail(sequence, to_workbench_error(error), error)
         return sequence.status not in ENDED
 
-    def _append_round(self, sequence: Sequence, record: Round) -> None:
-        """Append a finished round to the trace, and pass it to the request's callback (`Run.record`)."""
-        assert sequence.trace is not None
-        sequence.trace.rounds.append(record)
-        sequence.report.revoked, sequence.report.other_work = [], []
-        sequence.pace.end_round(len(record.emitted))
-        for warning in warnings_for(sequence, sequence.models):
-            if warning not in sequence.trace.footer.warnings:
-                sequence.trace.footer.warnings.append(warning)
-                record.notes.append(warning)
-        if sequence.request.on_round is not None:
-            sequence.request.on_round(record)
-
     def _fail(self, sequence: Sequence, error: WorkbenchError, cause: BaseException) -> None:
-        assert sequence.trace is not None
         sequence.trace.footer.error = str(error)
         sequence.error = cause
         self._end(sequence, ERROR, "error")
@@ -271,13 +248,12 @@ class Engine:
     def _prefill(self, sequence: Sequence) -> None:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which prepares the drafter."""
         assert sequence.slot is not None
-        assert sequence.trace is not None
         decoder = self._decoder(sequence.configured_method)
         if not decoder.prefill(sequence):
             return
         decoder.open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
-        sequence.is_open = True  # from here on `_end` must release its resources
+        sequence.status = RUNNING  # from here on `_end` must release its resources
         sequence.trace.header.prefill_s = time.perf_counter() - sequence.times.prefill_start
         sequence.times.origin = self.clock.mark()
         sequence.times.origin_s = time.perf_counter()
@@ -297,7 +273,7 @@ class Engine:
         if sequence.slot is not None:
             self.models.target.close(sequence.slot)
             sequence.slot = None
-        footer = sequence.trace.footer if sequence.trace is not None else Footer()
+        footer = sequence.trace.footer
         footer.reason = reason
         if sequence.output.detokeniser is not None:
             try:
@@ -309,4 +285,3 @@ class Engine:
         if sequence.times.origin_s is not None:
             footer.seconds = t_end - sequence.times.origin_s - sequence.pace.paused_s
         sequence.status = status
-        sequence.ended.set()

@@ -53,17 +53,29 @@ class SettingsChange:
     image_change: ImageChange | None
 
 
-@dataclass(slots=True)
-class Settings:
-    """Method, sampling parameters and models of a sequence, with the changes that led to them and refused changes."""
+@dataclass(frozen=True, slots=True)
+class ActiveSettings:
+    """Method with its parameters, sampling parameters and models with which a sequence runs; they change together."""
 
     configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
     models: Models
-    changes: list[Change]
-    image_changes: list[ImageChange] = field(
-        default_factory=list
-    )  # at most one for both models, then one for the drafter only
+
+
+@dataclass(slots=True)
+class Settings:
+    """Settings of a sequence after requested changes.
+
+    Attributes:
+        active: method, sampling parameters and models after the changes.
+        changes: changes that led to them, for the trace.
+        image_changes: changes of images: at most one for both models, then one for the drafter only.
+        refusals: errors of the changes that were left out.
+    """
+
+    active: ActiveSettings
+    changes: list[Change] = field(default_factory=list)
+    image_changes: list[ImageChange] = field(default_factory=list)
     refusals: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, change: SettingsChange) -> Settings:
@@ -81,39 +93,39 @@ class Settings:
         params: dict[str, Any],
         sampling: SamplingParams | None,
         models: Models | None,
-        swap: ImageChange | None,
+        image_change: ImageChange | None,
     ) -> None:
         """Apply a change in place. A new method keeps values of parameters with the same meaning, if it allows them."""
-        if swap is not None:
-            change = Change("pictures", "as they were", f"changed for {_FOR[swap.receiver]}")
+        if image_change is not None:
+            change = Change("pictures", "as they were", f"changed for {_FOR[image_change.receiver]}")
             if change not in self.changes:  # several image changes before one round are recorded once
                 self.changes.append(change)
             self.image_changes = [
-                *(old for old in self.image_changes if swap.receiver != BOTH and old.receiver == BOTH),
-                swap,
+                *(old for old in self.image_changes if image_change.receiver != BOTH and old.receiver == BOTH),
+                image_change,
             ]
-        if models is not None and models is not self.models:
-            if models.draft_model is not self.models.draft_model:
-                self.changes.append(Change("drafter", self.models.draft_model_name, models.draft_model_name))
-            self.changes += [Change("head", old, new) for old, new in changed_heads(self.models, models, method)]
-            self.models = models
-        if method is not None and method.name != self.configured_method.name:
-            self.changes.append(Change("method", self.configured_method.name, method.name))
-            self.configured_method = method.with_params(**_carried_over_params(method, self.configured_method))
+        configured, old_sampling, old_models = self.active.configured_method, self.active.sampling, self.active.models
+        if models is not None and models is not old_models:
+            if models.draft_model is not old_models.draft_model:
+                self.changes.append(Change("drafter", old_models.draft_model_name, models.draft_model_name))
+            self.changes += [Change("head", old, new) for old, new in changed_heads(old_models, models, method)]
+        if method is not None and method.name != configured.name:
+            self.changes.append(Change("method", configured.name, method.name))
+            configured = method.with_params(**_carried_over_params(method, configured))
         if params:
-            old_values = self.configured_method.values
-            self.configured_method = self.configured_method.with_changes(**params)
-            new_values = self.configured_method.values
+            old_values, configured = configured.values, configured.with_changes(**params)
+            new_values = configured.values
             self.changes += [
                 Change(n, old_values.get(n), new_values[n]) for n in params if old_values.get(n) != new_values[n]
             ]
         if sampling is not None:
             for name in SAMPLING_NAMES:
-                old, new = getattr(self.sampling, name), getattr(sampling, name)
+                old, new = getattr(old_sampling, name), getattr(sampling, name)
                 if old != new:
                     self.changes.append(Change(name, old, new))
             # A change of sampling without processors keeps the request's processors.
-            self.sampling = replace(sampling, processors=sampling.processors or self.sampling.processors)
+            sampling = replace(sampling, processors=sampling.processors or old_sampling.processors)
+        self.active = ActiveSettings(configured, sampling or old_sampling, models or old_models)
 
 
 def changed_heads(before: Models, after: Models, method: MethodProtocol | None) -> Iterator[tuple[str | None, str]]:

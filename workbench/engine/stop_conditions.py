@@ -34,7 +34,7 @@ def apply_stop_conditions(
     output, request, spans = sequence.output, sequence.request, list[tuple[str, int, int]]()
     assert output.detokeniser is not None
     base = len(sequence.committed) if base is None else base
-    n_before = base - sequence.prompt_length
+    n_before, max_new_tokens = base - sequence.prompt_length, sequence.max_new_tokens
     for i, token in enumerate(tokens):
         spans.append(output.detokeniser.add(token))
         if reason := _reason(sequence, tokens, i, models, base):
@@ -47,7 +47,7 @@ def apply_stop_conditions(
             output.cut_at = min((at for at in starts if at >= 0), default=None)
             if output.cut_at is not None:
                 return i + 1, "stop-string", spans
-        if n_before + i + 1 >= sequence.max_new_tokens:
+        if n_before + i + 1 >= max_new_tokens:
             return i + 1, "length", spans
     return len(tokens), "", spans
 

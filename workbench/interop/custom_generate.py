@@ -278,7 +278,6 @@ def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
 
 
 def _finished(row: Sequence) -> Trace:
-    assert row.trace is not None
     if row.status == ERROR:
         cause = row.error
         raise cause if cause is not None else WorkbenchError(row.trace.footer.error)

@@ -27,7 +27,7 @@ STEP = 32
 """Number of inputs that a bfloat16 product reads at once; the product's width must be a multiple of this number."""
 HEAD_SIZES = (32, 64, 96, 128)
 """Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
-MOST = 128
+FUSED_TOKENS = 128
 """Maximum number of tokens per sequence in a compiled forward pass, enough for the largest tree; prompts use torch."""
 MOST_BESIDE_TILES = 16
 """Maximum number of tokens, over all sequences, of a compiled forward pass if torch uses AMX tiles and the compiled
@@ -122,7 +122,7 @@ class FusedDecoder:
     def supports(self, shape: Sequence[int]) -> bool:
         """Return whether the compiled layers should run a forward pass; `shape` is (sequences, tokens per sequence)."""
         n_rows, n = shape
-        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
+        return n <= FUSED_TOKENS and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
     def __call__(
         self,

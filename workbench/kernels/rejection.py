@@ -8,7 +8,6 @@ modules' torch implementations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core import rejection, relaxed
-from workbench.core.rejection import AcceptanceDecision, greedy_match
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.relaxed import Lift, RelaxedResult
 from workbench.core.sampling import WIDE
 from workbench.core.sibling_groups import SelectedRows, SiblingGroups
@@ -24,19 +23,9 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import load_kernels, run_in_parallel
 
-if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.parts import Verification
-
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Sampling methods that draw all siblings from one distribution."""
 NO_LIFT = Lift()
-
-
-def verify_lossless(v: Verification) -> AcceptanceDecision:
-    """Verify any draft exactly: by greedy match at temperature 0, else by recursive rejection."""
-    if v.u_bonus is None:
-        return greedy_match(v.tree, v.likeliest())
-    return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
 
 
 def recursive_rejection(

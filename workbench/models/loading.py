@@ -62,7 +62,8 @@ class Models:
         target: runner of the target.
         tokenizer: tokenizer of the target.
         target_name: bundled name, folder or Hub id.
-        drafter: runner of a separate draft model, or None.
+        drafter: runner of a separate draft model with the target's vocabulary, or None; not a `Drafter`, which is a
+            part of a method.
         drafter_name: name of the draft model.
         drafter_problem: why there is no draft model, or why it does not fit.
         drafter_error: exception for `drafter_problem`, if one was raised.

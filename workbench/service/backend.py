@@ -16,7 +16,6 @@ from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
 from workbench.engine.image_inputs import process_prompt
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
-from workbench.engine.request_options import RequestOptions
 from workbench.methods import registry
 from workbench.models.bundle import DEFAULT_TARGET, bundled
 from workbench.models.checkpoints import user_heads
@@ -25,7 +24,7 @@ from workbench.models.local_models import trained_for
 from workbench.models.pretrained import encode, resolve_device, resolve_dtype
 from workbench.service import choices
 from workbench.service.background import BackgroundLoader
-from workbench.service.base import BaseBackend, GenerationRequest
+from workbench.service.base import BaseBackend
 from workbench.service.chat import chat_ids
 from workbench.service.engine_thread import EngineThread
 from workbench.service.image_decoding import image_bytes
@@ -34,7 +33,7 @@ from workbench.service.loading import ModelLoader
 from workbench.service.logs import alias
 from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
-from workbench.service.run import LOADING, Run
+from workbench.service.run import LOADING, PlannedSettings, Run
 from workbench.service.run_control import RunController
 from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
@@ -210,13 +209,14 @@ class Backend(BaseBackend):
             self._pool.find_heads()
             raise
         drafting = [method.name for method in registry.methods() if head.kind in method.needs]
-        return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
+        runs = [run for run in self._runs.active() if run.planned is not None and run.planned.pair[0] == target]
+        return sum(self._switch_heads(run, drafting) for run in runs)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
         """Make a running generation draft with newly preferred heads; return whether its heads change."""
-        if run.is_timed or run.background or run.sequence is None:
+        if run.is_timed or run.background or run.sequence is None or run.planned is None:
             return False
-        method = run.planned[0].method.name
+        method = run.planned.configured_method.name
         self._run_controller.change(run, method if method in drafting else drafting[0], None, None)
         return True
 
@@ -225,31 +225,17 @@ class Backend(BaseBackend):
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    def _start(self, generation: GenerationRequest) -> Run:
-        extras, pair = generation.extras or RequestOptions(), generation.pair
-        run = Run(self, generation.user, generation.configured.method.name, generation.lease_s)
-        run.planned = (generation.configured, generation.sampling, pair)
-        run.is_timed, run.pace = generation.is_timed, generation.pace
+    def _start(
+        self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
+    ) -> Run:
+        configured = request.configured_method()
+        run = Run(self, user, configured.name, lease_s)
+        run.planned = PlannedSettings(configured, request.sampling, pair)
+        run.is_timed, run.pace = is_timed, request.pace
         run.model_pairs.add(pair)
-        request = Request(
-            generation.prompt,
-            generation.configured,
-            generation.sampling,
-            generation.max_new_tokens,
-            generation.seed,
-            generation.stop,
-            paused=generation.paused,
-            pace=run.pace,
-            on_round=run.record,
-            pil_images=generation.images,
-            options=extras,
-            stop_at_eos=not extras.ignore_eos,
-            drafter_state=generation.memory,
-            keep_drafter_state=generation.keeps,
-        )
-        run.request = request
-        run.trace_bytes += image_bytes(generation.images)
-        self._runs.add(run, generation.max_new_tokens)
+        run.request, request.on_round = request, run.record
+        run.trace_bytes += image_bytes(request.pil_images)
+        self._runs.add(run, request.max_new_tokens)
         models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
             self._loading.queue_once_loaded(run, request, pair)
@@ -306,7 +292,7 @@ class Backend(BaseBackend):
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "an active run keeps its models loaded"
         loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
-        self._engine_thread.put(run, request, models)
+        self._engine_thread.put(run, request, models, loaded)
 
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 

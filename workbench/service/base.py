@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import PromptError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.method import ConfiguredMethod
+from workbench.engine.request import Request
 from workbench.engine.request_options import RequestOptions
 from workbench.methods import method_info, registry
 from workbench.service import choices
@@ -31,36 +30,6 @@ from workbench.trace.metrics import DEFINITIONS
 if TYPE_CHECKING:
     from workbench.bench.compare import Comparison
     from workbench.bench.steps import Step
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """Checked request for a generation. Fields not listed here are arguments of `workbench.client.Client.start`.
-
-    Attributes:
-        configured: the method with its parameters.
-        images: decoded images.
-        pair: names of the target and the draft model.
-        params: parameters of the method and of sampling, as the client gave them.
-    """
-
-    prompt: str | list[int]
-    configured: ConfiguredMethod
-    sampling: SamplingParams
-    images: tuple[Any, ...]
-    pair: Pair
-    max_new_tokens: int
-    seed: int
-    stop: tuple[str, ...]
-    paused: bool
-    pace: float
-    user: str
-    lease_s: float | None
-    is_timed: bool
-    extras: RequestOptions | None
-    memory: bytes | None
-    keeps: bool
-    params: dict[str, Any]
 
 
 class BaseBackend(ABC):
@@ -89,8 +58,13 @@ class BaseBackend(ABC):
         """Return the state of the backend, without names of users or models."""
 
     @abstractmethod
-    def _start(self, generation: GenerationRequest) -> Run:
-        """Start a generation. The request was checked as far as possible without models."""
+    def _start(
+        self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
+    ) -> Run:
+        """Start a generation. The request was checked as far as possible without models.
+
+        `params` has the parameters of the method and of sampling as the client gave them.
+        """
 
     @abstractmethod
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -199,12 +173,12 @@ class BaseBackend(ABC):
             pictures = decode_all(images)
             if pictures and self._accepts_images(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
-            checked_pace = check_pace(0.0 if is_timed else pace)
-            generation = GenerationRequest(
-                prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop), paused, checked_pace,
-                user, lease_s, is_timed, extras, memory, keeps, params or {},
+            request = Request(
+                prompt, configured, sampling, max_new_tokens, seed, tuple(stop), paused=paused,
+                pace=check_pace(0.0 if is_timed else pace), pil_images=pictures, options=extras or RequestOptions(),
+                stop_at_eos=extras is None or not extras.ignore_eos, drafter_state=memory, keep_drafter_state=keeps,
             )  # fmt: skip
-            return self._start(generation)
+            return self._start(request, pair, user, lease_s, is_timed, params or {})
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
         """Run a generation to its end and return its trace."""

@@ -82,16 +82,15 @@ class EngineThread:
         """Wake the thread."""
         self._wake.set()
 
-    def put(self, run: Run, request: Request, models: Models) -> None:
+    def put(self, run: Run, request: Request, models: Models, loaded: LoadedTarget) -> None:
         """Queue a run for its target's batch.
 
         Args:
             run: run to queue.
             request: request of the engine for this run.
             models: loaded models of the run.
+            loaded: the target of `models`, with its engine and queue.
         """
-        loaded = self._pool.target(models.target_name)
-        assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
         run.set_queued()
         loaded.queue.put(run.user, QueuedRun(run, request, models))
@@ -258,10 +257,9 @@ class EngineThread:
             self.failures += 1
             for sequence in [*loaded.engine.running, *loaded.engine.waiting]:
                 sequence.status, sequence.error = ERROR, error
-                if sequence.trace is not None:
-                    sequence.trace.footer.text = sequence.trace.text
-                    sequence.trace.footer.reason = "error"
-                    sequence.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
+                footer = sequence.trace.footer
+                footer.text, footer.reason = sequence.trace.text, "error"
+                footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
             loaded.engine = Engine(loaded.engine.models, loaded.engine.max_sequences)
             for _, runner in loaded.runners():
                 for slot in list(runner.slots):
@@ -277,7 +275,7 @@ class EngineThread:
             loaded.runs.remove(run)
             if run is self._alone:
                 self._let_go()
-            if sequence is not None and sequence.trace is not None:
+            if sequence is not None:
                 footer = sequence.trace.footer
                 footer.reason = run.stop_reason if sequence.status == CANCELLED else footer.reason
                 problem = sequence.error if isinstance(sequence.error, WorkbenchError) else None

@@ -8,12 +8,16 @@ import threading
 import time
 from collections import abc
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.inspectable_state import FinishedState
-from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Sequence
+from workbench.decoders.draft_verify.state import final_state
+from workbench.engine.method_protocols import ConfiguredMethodProtocol
+from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Request, Sequence
 from workbench.engine.settings import BOTH
+from workbench.service.names import Pair
 from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
@@ -76,6 +80,14 @@ class Host(Protocol):
         ...
 
 
+class PlannedSettings(NamedTuple):
+    """Method with its parameters, sampling parameters, and names of the models of a run after requested changes."""
+
+    configured_method: ConfiguredMethodProtocol
+    sampling: SamplingParams
+    pair: Pair
+
+
 class Run:
     """Generation in the backend. Thread-safe; only `wait` and iteration wait for the engine.
 
@@ -88,8 +100,7 @@ class Run:
             None: never.
         ended_at: `time.monotonic()` of the run's end, or None.
         method: name of the method at the start.
-        planned: method with its parameters, sampling parameters and models after all requested changes; the engine may
-            still refuse one, see `active_settings`.
+        planned: settings after all requested changes; the engine may still refuse one, see `active_settings`.
         request: request of the engine, with its images.
         is_timed: whether the run is timed and has the device to itself.
         explain_progress: finished share of a running explanation, 0 to 1; None: none is running.
@@ -108,8 +119,8 @@ class Run:
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.model_pairs: set[tuple[str, str | None]] = set()
-        self.planned: Any = None
-        self.request: Any = None
+        self.planned: PlannedSettings | None = None
+        self.request: Request | None = None
         self.trace_bytes = self.charged_tokens = 0
         self.is_timed, self.held_s = False, 0.0
         self.explain_progress: float | None = None
@@ -377,7 +388,7 @@ class Run:
         return self._sequence
 
     @property
-    def active_settings(self) -> tuple[Any, tuple[str, str | None]]:
+    def active_settings(self) -> tuple[ConfiguredMethodProtocol, Pair]:
         """Return the method with its parameters, and the models, of the last round.
 
         They differ from `planned` if the engine has refused a change.
@@ -385,8 +396,8 @@ class Run:
         sequence = self._sequence
         if sequence is not None:
             return sequence.configured_method, (sequence.models.target_name, sequence.models.draft_model_name)
-        configured, _, pair = self.planned
-        return configured, pair
+        assert self.planned is not None, "a run with changes was started by a backend"
+        return self.planned.configured_method, self.planned.pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
         """End the run, and release its sequence and its models.
@@ -403,12 +414,12 @@ class Run:
             if self.ended:
                 return False
             self._paused_s = self.paused_s
-            if self._sequence is not None and (state_of_drafter := self._sequence.final_drafter_state) is not None:
+            if self._sequence is not None and (state_of_drafter := final_state(self._sequence)) is not None:
                 self.final_drafter_state = state_of_drafter
                 self.trace_bytes += len(state_of_drafter.data or b"")
             if self._sequence is not None and self.planned is not None:
                 configured, pair = self.active_settings
-                self.planned = configured, self.planned[1], pair  # pending changes are void
+                self.planned = PlannedSettings(configured, self.planned.sampling, pair)  # pending changes are void
             self._state, self._problem, self._sequence = state, problem, None
             self.ended_at = time.monotonic()
             self._pending.clear()

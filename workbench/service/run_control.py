@@ -25,7 +25,7 @@ from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.params import split_params
 from workbench.service.request_context import make_disconnect_check
-from workbench.service.run import Run
+from workbench.service.run import PlannedSettings, Run
 from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
@@ -68,12 +68,14 @@ class RunController:
         sees: str = BOTH,
     ) -> None:
         """Check a change against the run's planned settings, load the draft model if it is new, inform the engine."""
-        pictures = decode_all(images)
-        if pictures and (run.ended or not run.request.pil_images):
+        pictures, request, planned = decode_all(images), run.request, run.planned
+        assert request is not None
+        assert planned is not None
+        if pictures and (run.ended or not request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
         run.trace_bytes += image_bytes(pictures)
         chosen = registry.get(method) if method else None
-        pair: Pair = run.planned[2]
+        pair = planned.pair
         other: Models | None = None
         if drafter:
             pair = self._names.resolve_pair(pair[0], drafter)
@@ -95,22 +97,26 @@ class RunController:
             reason = models.unsupported_reason if models is not None else choices.static_reasons(*pair)
             if problem := reason(changed.needs):
                 raise MethodUnavailableError(f"{new_method.title} cannot run: {problem}")
-            swap = create_image_change(models, run.request, pictures, sees) if pictures and models is not None else None
-            run.trace_bytes += image_bytes((), None if swap is None else swap.image_inputs)
-            run.planned = changed, sampling, pair
+            image_change = (
+                create_image_change(models, request, pictures, sees) if pictures and models is not None else None
+            )
+            run.trace_bytes += image_bytes((), None if image_change is None else image_change.image_inputs)
+            run.planned = PlannedSettings(changed, sampling, pair)
             return {
                 "method": chosen,
                 "params": method_params,
                 "sampling": sampling,
                 "models": models,
-                "image_change": swap,
+                "image_change": image_change,
             }
 
         def apply_change(sequence: Sequence) -> None:
-            settings = sequence.requested_settings()
+            settings = sequence.requested_settings().active
             sequence.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
-        (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
+        planned = run.planned  # another change may have been planned meanwhile
+        assert planned is not None
+        (configured, sampling, _), models = planned, other or self._pool.get(pair)
         if run.sequence is None:
             checked(configured, sampling, models)
         if models is not None and (
@@ -168,7 +174,8 @@ class RunController:
             CapacityError: the run is too long, or the user's address exceeds its limits.
             DisconnectedError: the caller disconnected.
         """
-        if run.trace is None or run.request.image_inputs is None:
+        request, trace = run.request, run.trace
+        if trace is None or request is None or request.image_inputs is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
         configured, pair = run.active_settings
         models = self._pool.get(pair) or self._load(pair)
@@ -183,10 +190,10 @@ class RunController:
         report(0.0)
         try:
             with self._explain_lock.hold(run.user, check_connected), self._timing.exclude_timed_runs():
-                run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
+                trace.attribution = explain(models, request, trace, configured.drafter, report)
         finally:
             run.explain_progress = None
-        return run.trace.attribution
+        return trace.attribution
 
 
 def _kept_state(run: Run, action: str) -> dict[str, Any]:

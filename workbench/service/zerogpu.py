@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, WorkbenchError
-from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
+from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING, Request
+from workbench.engine.request_options import RequestOptions
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.local_models import short_name
 from workbench.models.names import is_drafter, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.service import choices
-from workbench.service.base import BaseBackend, GenerationRequest
+from workbench.service.base import BaseBackend
 from workbench.service.chat import chat_ids
 from workbench.service.costs import Costs
 from workbench.service.limits import Limits
@@ -148,52 +149,55 @@ class ZeroGpuBackend(BaseBackend):
     def _accepts_images(self, target: str) -> bool:
         return self._models.processors[target] is not None
 
-    def _start(self, generation: GenerationRequest) -> ZeroRun:
+    def _start(
+        self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
+    ) -> ZeroRun:
         """Start a generation in a thread that follows its GPU process.
 
-        Every generation has a GPU of its own, so `generation.is_timed` affects only the rate limit.
+        Every generation has a GPU of its own, so `is_timed` affects only the rate limit.
         """
-        if generation.paused:
+        if request.paused:
             raise MethodUnavailableError("The run cannot start paused.", REASON)
-        if generation.pace:
+        if request.pace:
             raise MethodUnavailableError("The run cannot be slowed down for display.", REASON)
-        if generation.memory is not None or generation.keeps:
+        if request.drafter_state is not None or request.keep_drafter_state:
             raise MethodUnavailableError("The drafter's state can be neither loaded nor saved here.", REASON)
-        if generation.extras is not None:
+        if request.options != RequestOptions():
             raise MethodUnavailableError(
                 "Penalties, further stop conditions and log-probabilities are not available here.", REASON
             )
-        job = self._job(generation)
-        run = ZeroRun(self, generation.user, job["method"], generation.lease_s)
-        run.is_timed = generation.is_timed
-        self._runs.add(run, generation.max_new_tokens)
-        if not generation.images:  # the length of a prompt with images is known from the run's header
+        job = self._job(request, pair, params)
+        run = ZeroRun(self, user, job["method"], lease_s)
+        run.is_timed = is_timed
+        self._runs.add(run, request.max_new_tokens)
+        if not request.pil_images:  # the length of a prompt with images is known from the run's header
             self._runs.charge(run, len(job["prompt"]))
         run.set_queued_for_gpu("waiting for a GPU")
         context = contextvars.copy_context()  # contains the visitor's request, whose GPU quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
         return run
 
-    def _job(self, generation: GenerationRequest) -> dict[str, Any]:
+    def _job(self, request: Request, pair: Pair, params: dict[str, Any]) -> dict[str, Any]:
         """Return the request as plain data for the GPU process.
 
         Raises:
             WorkbenchError: the method cannot run, or the run needs more GPU time than allowed.
         """
-        chosen, (target, drafter), prompt = generation.configured.method, generation.pair, generation.prompt
-        reason = self._reason(generation.pair)(generation.configured.needs)
+        configured, (target, drafter), prompt = request.configured_method(), pair, request.prompt
+        chosen = configured.method
+        reason = self._reason(pair)(configured.needs)
         if reason:
             raise MethodUnavailableError(
                 f"{chosen.title} cannot run: {reason}", "Choose an available method from the list."
             )
-        if isinstance(prompt, str) and not generation.images:
+        if isinstance(prompt, str) and not request.pil_images:
             prompt = self._models.loaded[target][1].encode(prompt)
         self.limits.check_prompt_tokens(len(prompt))
-        self.costs.check(target, chosen.name, generation.max_new_tokens)
-        return {"prompt": prompt, "method": chosen.name, "params": generation.params, "target": target,
+        self.costs.check(target, chosen.name, request.max_new_tokens)
+        return {"prompt": prompt, "method": chosen.name, "params": params, "target": target,
                 "drafter": drafter,
-                "max_new_tokens": generation.max_new_tokens, "seed": generation.seed, "stop": generation.stop,
-                "pictures": generation.images}  # fmt: skip
+                "max_new_tokens": request.max_new_tokens, "seed": request.seed, "stop": request.stop,
+                "pictures": request.pil_images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
         """Add the messages of a run's GPU process to the run, until the run ends. Called in the run's own thread."""

@@ -144,7 +144,6 @@ class ZeroGpuModels:
             yield {"error": (error.message, error.remedy)}
             return
         trace = row.trace
-        assert trace is not None
         try:
             yield {"header": trace.header.to_wire()}
             n_sent, last_s, rules = 0, time.perf_counter(), 0

@@ -231,8 +231,9 @@ class Header:
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the header as JSON data."""
-        return dataclasses.asdict(self)
+        """Return the header as JSON data. The prompt's lists are shared, not copied: viewers poll it many times."""
+        pictures, rules = [_fields(p) for p in self.pictures], {n: _fields(r) for n, r in [*self.rules.items()]}
+        return _fields(self) | {"params": {**self.params}, "pictures": pictures, "rules": rules}
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:

@@ -11,7 +11,6 @@ import traitlets
 
 from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
-from workbench.client.requests import Generation
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.core.panics import convert_panics
 from workbench.ui.session import Session
@@ -123,8 +122,7 @@ class WidgetSession(Session):
 
     def begin(self, request: dict[str, Any]) -> RunHandle:
         """Start another run with the settings of the view's panel."""
-        generation = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        run = self.client.start(**Generation.options(self.client, generation) | self._keeping())
+        run = self.client.start(**self._options(request) | self._keeping())
         self.runs[run.id] = run
         return run
 

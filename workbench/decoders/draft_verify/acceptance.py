@@ -21,18 +21,18 @@ from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.decoders.draft_verify.drafter_vision import changed_vision
-from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of
+from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of, verify_lossless
 from workbench.engine.request import Sequence
-from workbench.engine.round_timing import Timing, common_round_fields
+from workbench.engine.round_record import common_round_fields
+from workbench.engine.round_timing import Timing
 from workbench.kernels.distributions import TOP, summarise_logits
-from workbench.kernels.rejection import verify_lossless
 from workbench.trace.events import Round
 from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens, TreeExplanationRecord
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.tentative_tokens import TentativeResults
+    from workbench.decoders.draft_verify.tentative_tokens import SettledTokens
     from workbench.engine.decoder import EngineContext
     from workbench.engine.detokenise import TokenText
 
@@ -139,10 +139,10 @@ def accept(
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
     """
-    n = len(tree)
+    n, sampling, verifier = len(tree), sequence.sampling, sequence.verifier
     if (
         n
-        and not sequence.sampling.greedy
+        and not sampling.greedy
         and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.tree_builder)
     ):
         raise WorkbenchError(
@@ -151,24 +151,24 @@ def accept(
             "Declare it in `siblings` of the drafter or tree builder: it determines which rules are exact.",
         )
     raw, histories = logits, list[Tensor]()
-    if sequence.sampling.needs_history:
+    if sampling.needs_history:
         histories = _histories(sequence, tree, logits.device)
-        logits = apply_logits_processors(logits, sequence.sampling, histories)
-    greedy, target = sequence.sampling.greedy, summarise_logits(logits, sequence.sampling)
+        logits = apply_logits_processors(logits, sampling, histories)
+    greedy, target = sampling.greedy, summarise_logits(logits, sampling)
     position = len(sequence.committed)
-    needs_uniform = sequence.verifier.needs_uniform(sequence.sampling) and n > 0
+    needs_uniform = verifier.needs_uniform(sampling) and n > 0
     uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
-    u_stop = None
+    u_bonus = None
     if not greedy:
-        u_stop = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
+        u_bonus = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
             logits.device, non_blocking=True
         )
     v = Verification(
         tree,
         target.logits,
         target.probs,
-        sequence.sampling,
-        u_stop,
+        sampling,
+        u_bonus,
         hidden,
         layer_states,
         sequence.committed,
@@ -180,45 +180,44 @@ def accept(
         lazy=on_host(logits.device),
         best=target.best,
     )
-    decision = sequence.verifier.rule(v)
-    reason, stop = decision.reason, decision.bonus
-    if isinstance(stop, LazySequence):
-        p_stop = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(stop.take(at.tolist())), at))
+    decision = verifier.rule(v)
+    reason, bonus = decision.reason, decision.bonus
+    if isinstance(bonus, LazySequence):
+        p_bonus = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(bonus.take(at.tolist())), at))
     else:
-        p_stop = target.token_probs(stop)
-    like = target.p_top
-    empty = like.new_zeros(0)
+        p_bonus = target.token_probs(bonus)
+    empty = target.p_top.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
-    exact_for = sequence.verifier.exact_for
+    exact_for = verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then always the target's
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = empty
     if record and tree.q is not None and tree.child_q_rows is not None:
         top_q_probs, top_ids = largest(tree.q, TOP)
-        top_q, q_of = _stacked([top_ids, top_q_probs], like), tree.child_q_rows
+        top_q, q_of = _stacked([top_ids, top_q_probs], empty), tree.child_q_rows
     ranking = tree.ranking() if record and tree.q is None and tree.ranking is not None else None
     columns = tree.explanation.columns if record and tree.explanation is not None else []
     return Acceptance(
         tokens=tree.tokens,
         parents=tree.parents,
-        bonus=stop,
-        p_bonus=p_stop,
+        bonus=bonus,
+        p_bonus=p_bonus,
         entropy=target.entropy,
         p_node=target.token_probs(tree.tokens, at) if n else empty,
         accept=decision.accept,
-        q=_draft_probs(tree, reason, like),
+        q=_draft_probs(tree, reason, empty),
         top_tokens=target.top,
         top_probs=target.p_top,
         top_q=top_q,
-        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], like),
+        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], empty),
         score=empty if decision.score is None else decision.score,
-        inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
+        inputs=_stacked(reason.inputs.values(), empty) if reason is not None else empty,
         rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
         child_q_rows=q_of,
         ranking_rows=empty if ranking is None else ranking.rows,
         distribution_error=empty if decision.distribution_error is None else decision.distribution_error,
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
-        columns=_stacked(columns, like),
+        columns=_stacked(columns, empty),
         exact=verify_lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
@@ -227,19 +226,19 @@ def accept(
     )
 
 
-def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor:
+def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:
     """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
     if reason is not None and "q" in reason.inputs:
         return reason.inputs["q"]
     if tree.score is not None:
-        return tree.score.to(like.dtype)
-    return like.new_zeros(0) if tree.q is None else tree.logq.to(like.dtype).exp()
+        return tree.score.to(empty.dtype)
+    return empty if tree.q is None else tree.logq.to(empty.dtype).exp()
 
 
-def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Stack tensors into one with the dtype of `like`; return an empty tensor if there are none."""
-    tensors = [tensor.to(like.dtype) for tensor in rows]
-    return torch.stack(tensors) if tensors else like.new_zeros(0)
+def _stacked(rows: Iterable[Tensor], empty: Tensor) -> Tensor:
+    """Stack tensors into one with the dtype of `empty`; return `empty` if there are none."""
+    tensors = [tensor.to(empty.dtype) for tensor in rows]
+    return torch.stack(tensors) if tensors else empty
 
 
 def _histories(sequence: Sequence, tree: DraftTree, device: torch.device) -> list[Tensor]:
@@ -319,7 +318,7 @@ def record_round(
     sequence: Sequence,
     verified_tree: VerifiedTree,
     new: list[EmittedToken],
-    results: TentativeResults,
+    results: SettledTokens,
     timing: Timing,
     context: EngineContext,
 ) -> Round:
@@ -333,7 +332,6 @@ def record_round(
         timing: timing of the round.
         context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
-    assert sequence.trace is not None
     token_text, full = context.token_text, context.record
     result, acceptance = verified_tree.result, verified_tree.acceptance
     n, n_new = len(acceptance.tokens), len(new)

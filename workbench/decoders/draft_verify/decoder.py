@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import abc
 from functools import partial
 
+from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
+from workbench.decoders.draft_verify.part_changes import switch
 from workbench.decoders.draft_verify.round_state import (
     RoundState,
     copy_to_host,
@@ -18,19 +21,25 @@ from workbench.decoders.draft_verify.round_state import (
     propose_again,
     run_target,
 )
-from workbench.decoders.draft_verify.sequence_lifetime import SequenceLifetime
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.tentative_tokens import revoke_tokens
+from workbench.engine.decoder import RoundDecoder
 from workbench.engine.request import Sequence
 from workbench.engine.round_timing import RoundTimer, time_drafting
+from workbench.engine.settings import Settings
 
 
-class DraftVerify(SequenceLifetime):
+class DraftVerify(RoundDecoder[RoundState]):
     """Draft-and-verify decoder. Each phase returns the rounds of the sequences without an error in that phase."""
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences. Return whether at least one sequence had a round."""
         rounds = self.plan([RoundState(sequence) for sequence in sequences])
         timer = RoundTimer(self.clock, rounds)
-        accepted = timer.run((self.draft, self.verify, self.accept), rounds)
+        drafted = timer.end_phase(self.draft(rounds))
+        verified = timer.end_phase(self.verify(drafted))
+        accepted = timer.end_phase(self.accept(verified))
+        timer.end_forwards(accepted)
         self.record(self.commit(accepted), timer)
         return bool(rounds)
 
@@ -62,3 +71,38 @@ class DraftVerify(SequenceLifetime):
     def commit(self, rounds: list[RoundState]) -> list[RoundState]:
         """Commit the accepted path and the token after it, drop rejected nodes, and pass feedback to the parts."""
         return self.each(rounds, lambda r: r.commit(self.context))
+
+    # -- between rounds ------------------------------------------------------------------------------------------
+
+    def open(self, sequence: Sequence) -> None:
+        """Create the states of drafter, tree builder, verifier and policy from the sequence's committed tokens."""
+        state, method, models = DraftState(), sequence.configured_method, sequence.models
+        sequence.state = state
+        state.drafter = init_drafter_state(sequence, sequence.drafter, models)
+        try:
+            state.policy, state.verifier = sequence.policy.init_state(), sequence.verifier.init_state(sequence, models)
+            builder = method.tree_builder
+            state.tree_builder = None if builder is None else builder.init_state(sequence.drafter, models)
+            state.captured_layers = method.captured_layers(models)
+            if sequence.request.drafter_state is not None and not sequence.is_open:
+                state_actions.load(sequence, sequence.request.drafter_state)
+        except BaseException:  # any error: nothing else would release the drafter's resources
+            release_drafter(sequence)
+            raise
+
+    def change(self, sequence: Sequence, settings: Settings) -> None:
+        """Change the sequence's parts, sampling, draft model or images: see `switch`."""
+        switch(sequence, self.models.target, settings)
+
+    def revoke(self, sequence: Sequence) -> None:
+        """Take back the sequence's tentative tokens."""
+        revoke_tokens(sequence, len(sequence.state.tentative))
+
+    def finish(self, sequence: Sequence) -> None:
+        """Save the drafter's state if the request asks for it (`keep_drafter_state`)."""
+        state_actions.save_final_state(sequence, self.context.token_text)
+
+    def close(self, sequence: Sequence) -> None:
+        """Release the resources of the drafter and of inactive drafters."""
+        release_drafter(sequence)
+        release_inactive(sequence)

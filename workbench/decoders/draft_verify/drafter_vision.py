@@ -23,23 +23,23 @@ def changed_vision(sequence: Sequence) -> dict[str, Any]:
     target, pictured = sequence.models.target, sequence.cache_slot.image_prefill
     if pictured is None:
         return {}
-    n_vision, swaps = pictured.n_vision, sequence.report.image_changes
+    n_vision, changes = pictured.n_vision, sequence.state.image_changes
     n_drafter = n_vision if sequence.drafter.reads_target else 0
     fields = {
         "drafter": _drafter_name(sequence), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
         "target_bytes": n_vision * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
     } | sequence.state.vision  # fmt: skip
-    if fields == sequence.state.vision_recorded and not swaps:
+    if fields == sequence.state.vision_recorded and not changes:
         return {}
-    sequence.state.vision_recorded, sequence.report.image_changes = fields, []
-    if not swaps:
+    sequence.state.vision_recorded, sequence.state.image_changes = fields, []
+    if not changes:
         return dict(fields)
     *targets, last = (
-        [dataclasses.asdict(p) for p in record_images(sequence.models, s.image_inputs, s.pil_images)] for s in swaps
+        [dataclasses.asdict(p) for p in record_images(sequence.models, s.image_inputs, s.pil_images)] for s in changes
     )
     return (
-        fields | {"pictures": last, "sees": swaps[-1].receiver} | ({"target_pictures": targets[0]} if targets else {})
+        fields | {"pictures": last, "sees": changes[-1].receiver} | ({"target_pictures": targets[0]} if targets else {})
     )
 
 

@@ -92,7 +92,7 @@ def explain_draft_model(
         return None
     prompt = translate_placeholders(models.processor, processor, request.prompt)
     first = process(processor, prompt, request.pil_images)
-    changes = [(n, process(processor, prompt, swap.pil_images)) for n, swap in request.image_changes]
+    changes = [(n, process(processor, prompt, change.pil_images)) for n, change in request.image_changes]
     return _maps(models.drafter.model, _stretches(first, changes, len(tokens)), tokens, on_progress)
 
 
@@ -115,7 +115,7 @@ def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple
         drafter: whether to use the drafter's images, which may differ from the target's.
     """
     assert request.image_inputs is not None
-    changed = [(at, swap.image_inputs) for at, swap in request.image_changes if drafter or swap.receiver == BOTH]
+    changed = [(at, change.image_inputs) for at, change in request.image_changes if drafter or change.receiver == BOTH]
     return _stretches(request.image_inputs, changed, n)
 
 

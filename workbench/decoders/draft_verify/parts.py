@@ -15,10 +15,11 @@ from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.probes import ProbeOutput, Probes
-from workbench.core.rejection import AcceptanceDecision, VerificationResult, walk
+from workbench.core.rejection import AcceptanceDecision, VerificationResult, greedy_match, walk
 from workbench.core.sampling import SamplingParams, apply_logits_processors, entropy_of, largest, likeliest, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.tree_building import PartialTree, Step
+from workbench.kernels.rejection import recursive_rejection
 from workbench.kernels.segment import CaptureSelection
 
 if TYPE_CHECKING:
@@ -120,6 +121,13 @@ class Verification:
         return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
+def verify_lossless(v: Verification) -> AcceptanceDecision:
+    """Verify any draft exactly: by greedy match at temperature 0, else by recursive rejection."""
+    if v.u_bonus is None:
+        return greedy_match(v.tree, v.likeliest())
+    return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
+
+
 @dataclass(frozen=True, slots=True)
 class RoundFeedback:
     """Feedback after a round, for drafters, tree builders, verifiers and policies.
@@ -134,7 +142,7 @@ class RoundFeedback:
         plan: draft budget of the round.
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
         layer_states: layer index → hidden states after this layer at the same positions, for the layers that the method
-            requested (`KernelModule.captured_layers`).
+            requested (`Part.captured_layers`).
         probe_output: results at the drafter's own probe positions (`Part.probes`); None without any.
         top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """

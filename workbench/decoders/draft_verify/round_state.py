@@ -24,13 +24,19 @@ from workbench.decoders.draft_verify.drafter_lifetime import (
 )
 from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
 from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback
-from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, cut, settle
+from workbench.decoders.draft_verify.tentative_tokens import (
+    SettledTokens,
+    find_tentative_end,
+    has_tentative,
+    settle_tentative,
+)
 from workbench.decoders.draft_verify.two_part_pass import WholeSegment, forward_entering
 from workbench.engine.decoder import EngineContext
 from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
-from workbench.kernels.fused import MOST
+from workbench.engine.stop_conditions import apply_stop_conditions
+from workbench.kernels.fused import FUSED_TOKENS
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH, Runner
@@ -38,9 +44,11 @@ from workbench.trace.events import Round
 from workbench.trace.tokens import EmittedToken
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RoundState:
     """One sequence in one round, with the result of each phase.
+
+    `target_input`, `hidden`, `acceptance` and `verified_tree` exist from the end of their phase on.
 
     Attributes:
         sequence: sequence of the round.
@@ -64,16 +72,16 @@ class RoundState:
     sequence: Sequence
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    target_input: VerificationInput | None = None
+    target_input: VerificationInput = field(init=False)
     logits: Tensor | None = None
-    hidden: Tensor | None = None
+    hidden: Tensor = field(init=False)
     layer_states: dict[int, Tensor] = field(default_factory=dict)
     probe_outputs: dict[str, ProbeOutput] = field(default_factory=dict)
     has_invalid_token: Tensor | None = None
-    acceptance: Acceptance | None = None
-    verified_tree: VerifiedTree | None = None
+    acceptance: Acceptance = field(init=False)
+    verified_tree: VerifiedTree = field(init=False)
     new_tokens: list[EmittedToken] = field(default_factory=list)
-    results: TentativeResults | None = None
+    results: SettledTokens | None = None
 
     # -- plan and draft ------------------------------------------------------------------------------------------
 
@@ -122,13 +130,11 @@ class RoundState:
     @property
     def first_layers(self) -> tuple[int, int]:
         """Return (number of layers that drafting has already run, layer after which probes enter); 0: none."""
-        assert self.target_input is not None
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
     def take_output(self, out: Output, b: int) -> None:
         """Take the sequence's results, at batch index `b`, from the output of the target's forward pass."""
-        assert self.target_input is not None
         n = 1 + len(self.target_input.tree)
         self.hidden, self.logits = out.hidden[b, :n], out.logits[b, :n]
         if self.has_invalid_token is not None:
@@ -146,8 +152,6 @@ class RoundState:
         """Apply the sequence's acceptance rule on the device."""
         assert self.tree is not None
         assert self.logits is not None
-        assert self.hidden is not None
-        assert self.target_input is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
         self.acceptance = accept(
             self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
@@ -156,8 +160,6 @@ class RoundState:
     def walk(self) -> None:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
-        assert self.acceptance is not None
-        assert self.target_input is not None
         sources = [probes.source for probes in self.target_input.probes_by_part.values() for _ in range(len(probes))]
         self.verified_tree = VerifiedTree.of(self.tree, self.acceptance, self.sequence.verifier, sources)
 
@@ -166,12 +168,12 @@ class RoundState:
     def commit(self, context: EngineContext) -> None:
         """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
         sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
-        assert verified is not None
-        assert hidden is not None
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
         all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
-        n, reason, spans = cut(sequence, all_tokens, context.models)
+        may_be_tentative = has_tentative(sequence)
+        find_end = find_tentative_end if may_be_tentative else apply_stop_conditions
+        n, reason, spans = find_end(sequence, all_tokens, context.models)
         tokens = all_tokens[:n]
         path = positions[: n + 1]  # root and accepted nodes; the last token has no entry in the KV cache yet
         target.commit(sequence.cache_slot, path)
@@ -184,8 +186,12 @@ class RoundState:
         if not reason:
             self._observe(root, tokens)
         self.new_tokens = verified.emitted_tokens(n_before, spans)
+        if not may_be_tentative:
+            sequence.request.logprobs.extend(logprobs)
+            self.results = SettledTokens(self.new_tokens, [], reason)
+            return
         states_before = chain((hidden_before,), (hidden[position] for position in positions))
-        self.results = settle(sequence, self.new_tokens, states_before, logprobs, reason, context)
+        self.results = settle_tentative(sequence, self.new_tokens, states_before, logprobs, bool(reason), context)
 
     def _refuse_nan(self, verified: VerifiedTree, target: Runner) -> None:
         if not verified.is_nan:
@@ -203,7 +209,6 @@ class RoundState:
     def _observe(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         sequence, verified = self.sequence, self.verified_tree
-        assert verified is not None
         acceptance, state, builder = verified.acceptance, sequence.state, sequence.configured_method.tree_builder
         feedback = RoundFeedback(
             acceptance.tokens,
@@ -237,7 +242,6 @@ class RoundState:
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
         """Return the record of the round for the trace."""
-        assert self.verified_tree is not None
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
@@ -275,7 +279,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
     ordered = sorted(group, key=lambda r: r.sequence.cache_slot.index)
     captured = {layer for r in ordered for layer in r.sequence.state.captured_layers}
     begin, entry_layer = ordered[0].first_layers
-    inputs = [(r.sequence, r.target_input) for r in ordered if r.target_input is not None]
+    inputs = [(r.sequence, r.target_input) for r in ordered]
     if entry_layer:
         parts = [block.entering(sequence, models) for sequence, block in inputs]
         out = forward_entering(models, parts, entry_layer, captured)
@@ -291,7 +295,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
 
 def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
     """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
-    on_device = [r.acceptance for r in rounds if r.acceptance is not None]
+    on_device = [r.acceptance for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance
 
@@ -300,7 +304,7 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
 
 PROBING_PARTS = ("drafter", "verifier")
 """Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
-ROOM = min(SCRATCH, MOST) - 1
+ROOM = min(SCRATCH, FUSED_TOKENS) - 1
 """Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
 pass, and rounding would change."""
 

@@ -10,8 +10,10 @@ from workbench.decoders.draft_verify.parts import Plan
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.drafter_lifetime import ObservingDrafter
+    from workbench.decoders.draft_verify.inspectable_state import FinishedState
     from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
     from workbench.engine.request import Sequence
+    from workbench.engine.settings import ImageChange
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class DraftState:
         vision_recorded: the part of `vision` that is already in the trace.
         tentative: tokens that may still be taken back, the last ones of `Sequence.committed`, oldest first.
         n_final: number of the oldest tentative tokens that become final in the next round.
+        image_changes: images that changed since the last round.
+        final: drafter state saved at the end of the sequence.
         retractions: number of times that tokens were taken back since the last token became final.
     """
 
@@ -47,8 +51,15 @@ class DraftState:
     tentative: list[TentativeToken] = field(default_factory=list)
     n_final: int = 0
     retractions: int = 0
+    image_changes: list[ImageChange] = field(default_factory=list)
+    final: FinishedState | None = None
 
 
 def drafter_state(sequence: Sequence) -> Any:
     """Return the state of a sequence's drafter; None before its prefill ends, or if its decoder has no drafter."""
     return sequence.state.drafter if isinstance(sequence.state, DraftState) else None
+
+
+def final_state(sequence: Sequence) -> FinishedState | None:
+    """Return the drafter state saved at the end of a sequence; None if none was saved."""
+    return sequence.state.final if isinstance(sequence.state, DraftState) else None

@@ -49,7 +49,7 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
         "saves" (whether the state can be saved), "counted" (meaning of the counts), "top" (list of {"before", "after",
         "count"}) and "made" (entry used for the latest draft, {"round", "before", "after"}, or None).
     """
-    state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
+    state = inspectable_state_of(drafter_state(sequence))
     if state is None:
         return {"kind": "", "why": f"{sequence.configured_method.method.title} has no state to show."}
     summary, memory = state.summarise(SHOWN), sequence.drafter.state_key()
@@ -75,7 +75,7 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
             {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
             for top in summary.top
         ],
-        "made": None if trace is None else latest_entry(trace, text, state),
+        "made": latest_entry(sequence.trace, text, state),
     }
 
 
@@ -146,8 +146,8 @@ def save_final_state(sequence: Sequence, token_text: TokenText) -> None:
         with convert_panics():
             summary = inspect_state(sequence, token_text)
             try:
-                sequence.final_drafter_state = FinishedState(summary, save(sequence))
+                sequence.state.final = FinishedState(summary, save(sequence))
             except WorkbenchError as error:
-                sequence.final_drafter_state = FinishedState(summary, None, str(error))
+                sequence.state.final = FinishedState(summary, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")

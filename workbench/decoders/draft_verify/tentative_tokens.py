@@ -46,8 +46,8 @@ class TentativeToken:
 
 
 @dataclass(frozen=True, slots=True)
-class TentativeResults:
-    """Results of a round for tentative tokens.
+class SettledTokens:
+    """Tokens that a round makes final, and its tokens that stay tentative.
 
     Attributes:
         emitted: tokens that became final.
@@ -60,50 +60,46 @@ class TentativeResults:
     reason: str
 
 
-def _has_tentative(sequence: Sequence) -> bool:
+def has_tentative(sequence: Sequence) -> bool:
+    """Return whether some tokens of the sequence are tentative, or new tokens may be."""
     return bool(sequence.state.tentative) or sequence.verifier.max_tentative() > 0
 
 
-def cut(sequence: Sequence, tokens: abc.Sequence[int], models: Models) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens belong to the text, why the text ends (or ""), and the span of each token.
+def find_tentative_end(
+    sequence: Sequence, tokens: abc.Sequence[int], models: Models
+) -> tuple[int, str, list[tuple[str, int, int]]]:
+    """Return how many new tokens belong to the text, why the text would end (or ""), and an empty span of each token.
 
-    A tentative token has no text, and so an empty span, until it is final.
+    Nothing is detokenised: a tentative token has no text until it is final.
     """
-    if not _has_tentative(sequence):
-        return apply_stop_conditions(sequence, tokens, models)
     n, reason = find_end(sequence, tokens, models, len(sequence.committed))
     return n, reason, [("", 0, 0)] * n
 
 
-def settle(
+def settle_tentative(
     sequence: Sequence,
     new: list[EmittedToken],
     states_before: abc.Iterable[Tensor | None],
     logprobs: abc.Sequence[TokenLogprob],
-    reason: str,
+    ends: bool,
     context: EngineContext,
-) -> TentativeResults:
-    """Emit the new tokens of a round; with a verifier that may take tokens back, only those that are final.
+) -> SettledTokens:
+    """Add the new tokens of a round to the tentative tokens, and emit those that are final.
 
     Args:
         sequence: sequence; its new tokens are committed.
         new: new tokens.
         states_before: for each new token, the LM head input from which the token before it was drawn.
         logprobs: log-probabilities of the new tokens, if requested.
-        reason: why the text ends with the last new token, from `cut`.
+        ends: whether the text ends with the last new token, if it stays.
         context: the engine's models and texts of tokens.
     """
-    if not _has_tentative(sequence):
-        sequence.request.logprobs.extend(logprobs)
-        return TentativeResults(new, [], reason)
     texts = [context.token_text(token.token) for token in new]
     values = zip(new, states_before, texts, logprobs or [None] * len(new), strict=False)
-    return decide(sequence, [TentativeToken(*value) for value in values], bool(reason), context.models)
+    return decide(sequence, [TentativeToken(*value) for value in values], ends, context.models)
 
 
-def decide(
-    sequence: Sequence, new_tokens: abc.Sequence[TentativeToken], ends: bool, models: Models
-) -> TentativeResults:
+def decide(sequence: Sequence, new_tokens: abc.Sequence[TentativeToken], ends: bool, models: Models) -> SettledTokens:
     """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
 
     Args:
@@ -135,7 +131,7 @@ def decide(
     unplaced = [t for t in tokens if not t.is_in_trace]
     for t in unplaced:
         t.is_in_trace = True
-    return TentativeResults(
+    return SettledTokens(
         emitted, [TentativeTokenRecord(t.token.token, t.text, t.token.position, t.token.p) for t in unplaced], reason
     )
 

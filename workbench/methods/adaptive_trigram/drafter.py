@@ -89,7 +89,6 @@ class AdaptiveTrigram(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Search for token sequences after the newest two tokens, and return them as a draft tree."""
-        assert sequence.models is not None
         table: Trigrams = sequence.state.drafter
         pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
         successors = table.successors(pair)

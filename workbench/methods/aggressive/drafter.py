@@ -104,7 +104,6 @@ class Aggressive(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Propose the tokens of the source that follow the alignment; none while the output is not aligned."""
-        assert sequence.models is not None
         state: Alignment = sequence.state.drafter
         sequence.report.signals["position in the input"] = state.at
         sequence.report.signals["aligned"] = float(not state.is_lost)

@@ -22,5 +22,4 @@ class EmptyDrafter(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return the empty tree."""
-        assert sequence.models is not None
         return DraftTree.empty(device=sequence.models.target.device)

@@ -10,7 +10,7 @@ from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.request import Sequence
 from workbench.methods.common.draft_model_cache import keep_accepted_chain, uncached_tokens
-from workbench.methods.draft_tree.drafter import DraftModelState, TreeFromModel
+from workbench.methods.common.draft_model_tree import DraftModelState, TreeFromModel
 from workbench.methods.tree_builders.chain import Chain, draft_chain
 
 
@@ -38,7 +38,6 @@ class DraftModel(TreeFromModel):
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
-            assert models is not None
             assert models.drafter is not None
             slots = [row.state.drafter.slot for row in chains]
             feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]

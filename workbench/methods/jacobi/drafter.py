@@ -84,7 +84,6 @@ class Jacobi(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the guesses, filled up to the plan's length with random tokens of the text."""
-        assert sequence.models is not None
         state: Iterate = sequence.state.drafter
         state.drafted = plan.limit_nodes(plan.depth)
         new = sample_from_text(sequence, max(0, state.drafted - len(state.tokens)))

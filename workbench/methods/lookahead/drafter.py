@@ -214,7 +214,6 @@ class Lookahead(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the tails of n-grams that begin with the newest token. Tails with a common prefix share a branch."""
-        assert sequence.models is not None
         state: LookaheadState = sequence.state.drafter
         tails = state.pool.tails_after(sequence.committed[-1])
         sequence.report.signals |= {

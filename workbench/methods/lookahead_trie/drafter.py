@@ -285,7 +285,6 @@ class LookaheadTrie(Drafter):
         Suffixes are tried from long to short, until a subtree has as many nodes as the draft may have levels. If none
         has, the largest subtree is drafted.
         """
-        assert sequence.models is not None
         state: TrieState = sequence.state.drafter
         best: tuple[list[int], list[int]] = ([], [])
         matched = 0

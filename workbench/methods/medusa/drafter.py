@@ -243,7 +243,6 @@ class Medusa(DistributionDrafter):
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run the heads once for all sequences, then build a tree for each sequence."""
-        assert sequences[0].models is not None
         target, meter = sequences[0].models.target, sequences[0].models.meter
         hidden = {id(row): row.cache_slot.last_hidden for row in sequences}
         ready = [row for row in sequences if hidden[id(row)] is not None]

@@ -49,7 +49,7 @@ class RoundStatsReader:
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
         """Return statistics of the sequence's last round when the next one is planned; None if there is no new one."""
         stats, self._run = self._run, None
-        rounds = [] if sequence.trace is None else sequence.trace.rounds
+        rounds = sequence.trace.rounds
         if stats is None or not rounds:
             return None
         last = rounds[-1]

@@ -136,7 +136,6 @@ class NGram(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the tokens after an earlier occurrence of the longest suffix of the text that has one."""
-        assert sequence.models is not None
         index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):
             continuation = index.continuation(n, plan.depth, self.occurrence == "latest")

@@ -17,7 +17,7 @@ from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
 from workbench.engine.datastore import Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.request import Sequence
-from workbench.methods.draft_tree.drafter import DraftModelState, TreeFromModel
+from workbench.methods.common.draft_model_tree import DraftModelState, TreeFromModel
 from workbench.methods.rest.drafter import (
     RETRIEVED,
     DatastoreState,

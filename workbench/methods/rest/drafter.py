@@ -210,7 +210,6 @@ class Rest(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the most frequent continuations of the longest match."""
-        assert sequence.models is not None
         store, target, device = sequence.state.drafter.store, sequence.models.target, sequence.models.target.device
         context, nodes = sequence.committed[-self.longest :], plan.limit_nodes(self.nodes)
         retrieved = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)

@@ -42,8 +42,8 @@ from workbench.engine.request import Sequence
 from workbench.kernels.distributions import summarise_softmax
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.common.attention_net import DraftKVCache
+from workbench.methods.common.draft_model_tree import distributions_of
 from workbench.methods.common.trained_net import load_fitting
-from workbench.methods.draft_tree.drafter import distributions_of
 from workbench.methods.s2d.net import S2DLayer, S2DNet
 from workbench.methods.tree_builders.chain import Chain, to_float32
 from workbench.models.loading import Models

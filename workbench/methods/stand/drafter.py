@@ -173,7 +173,6 @@ class TableGrowth(PartialTree):
     """Tree built from a table. A node's distribution is the entry of the longest known context ending at the node."""
 
     def __init__(self, row: Sequence, table: Table) -> None:
-        assert row.models is not None
         target = row.models.target
         super().__init__(row, "stand", target.device)
         self.table, self.size = table, target.vocab_size

@@ -245,7 +245,6 @@ class Suffix(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft from the request's own text, or from the store if that has more expected tokens."""
-        assert sequence.models is not None
         state: SuffixState = sequence.state.drafter
         guess, device = self.draft(state.text, sequence.committed, plan), sequence.models.target.device
         if state.store is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ class Swift(LayerSkippingDrafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run a search step for each sequence, then draft chains."""
         for row in sequences:
-            row.drafter.step(row)
+            cast(Swift, row.drafter).step(row)
         return super().propose(sequences)
 
     def step(self, sequence: Sequence) -> None:

@@ -146,7 +146,6 @@ class TokenRecycling(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the tree that follows from the plan's template: each node's rank selects a successor from the table."""
-        assert sequence.models is not None
         table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []

@@ -170,31 +170,26 @@ def draft_chain(
         order = sorted(active, key=lambda i: slots[i].index) if len(active) > 1 else active
         out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
         for b, i in enumerate(order):
-            row = sequences[i]
-            logits = fit_vocabulary(out.logits[b, feed[i].shape[0] - 1 : feed[i].shape[0]], size)
+            row, n_read, u = sequences[i], feed[i].shape[0], uniforms[i]
+            logits = fit_vocabulary(out.logits[b, n_read - 1 : n_read], size)
             if row.sampling.needs_history:
                 past = to_device(row.committed, logits.device)
                 logits = replace_all_masked_rows(
                     apply_logits_processors(logits, row.sampling, [torch.cat([past, *tokens[i]])])
                 )
-            u, q = uniforms[i], to_float32(logits) if sampled[i] or needs_q[i] else logits
+            q = to_float32(logits) if sampled[i] or needs_q[i] else logits
             q = (draft_probs or warped_probs)(row, q) if sampled[i] else q
-            hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
             if step:
+                hidden = out.hidden[b, n_read - 1 : n_read]
                 states.add(i, hidden)
-            if step and not should_continue(
-                row, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
-            ):
-                active.remove(i)
-                continue
-            # if only the likeliest token and a short ranking for the trace are needed
-            top = summarise_softmax(logits, TOP) if u is None and not needs_q[i] else None
-            if top is not None:
-                token, q = top.top[0, :1], top.p_top[:, :1]
-                rankings[i].append((top.top, top.p_top))
-            else:
-                q = to_float32(q)
-                token = likeliest(q) if u is None else pick(q, u[step : step + 1])
+                if not should_continue(
+                    row, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
+                ):
+                    active.remove(i)
+                    continue
+            token, q, ranking = _next_token(q, None if u is None else u[step : step + 1], needs_q[i])
+            if ranking is not None:
+                rankings[i].append(ranking)
             tokens[i].append(token)
             distributions[i].append(q)
             feed[i] = token
@@ -215,6 +210,26 @@ def draft_chain(
         for i, t in enumerate(tokens)
     ]
     return [states.attach(i, tree) for i, tree in enumerate(trees)]
+
+
+def _next_token(
+    q: Float[Tensor, "1 V"], u: Float[Tensor, " 1"] | None, needs_q: bool
+) -> tuple[Int[Tensor, " 1"], Float[Tensor, "1 V_or_1"], tuple[Tensor, Tensor] | None]:
+    """Choose the next token of a chain.
+
+    Args:
+        q: the drafter's distribution, or its logits if the choice is greedy.
+        u: uniform random number; None: choose the likeliest token.
+        needs_q: whether a verifier reads the whole distribution.
+
+    Returns:
+        The token; `q` in float32, or only the token's probability; most likely tokens and their probabilities for the
+        trace, if the distribution is not kept.
+    """
+    if u is None and not needs_q and (top := summarise_softmax(q, TOP)) is not None:
+        return top.top[0, :1], top.p_top[:, :1], (top.top, top.p_top)
+    q = to_float32(q)
+    return likeliest(q) if u is None else pick(q, u), q, None
 
 
 class _States:

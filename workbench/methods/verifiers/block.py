@@ -67,11 +67,11 @@ class Block(Exact):
         make_ready(models.target.device)
 
     def decide(
-        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
         """Test all prefixes of a chain at once, with sums in float64. A tree is verified by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
-            return recursive_rejection(tree, p, u_stop, late)
+            return recursive_rejection(tree, p, u_bonus, lazy)
         assert tree.q is not None
         assert tree.child_q_rows is not None
         tiny = torch.finfo(torch.float64).tiny
@@ -89,7 +89,7 @@ class Block(Exact):
             # A position without residual is never the end, but `pick` does not accept weights of sum 0.
             return [more], where_rows((fans.has_child & (more > 0)).squeeze(1), rest, fans.p)
 
-        (more,), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=supports_distributions(p, tree.q))
+        (more,), bonus = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece=supports_distributions(p, tree.q))
         more = more[1:].double()  # [N-1]
         h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
         prefix_probs = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i
@@ -97,4 +97,4 @@ class Block(Exact):
         accept = (prefix_probs / previous_probs.clamp_min(tiny)).clamp(max=1)
         inputs = {"kept": prefix_probs, "kept_before": previous_probs, "q": tree.logq.exp()}
         reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
-        return AcceptanceDecision(accept.to(p.dtype), stop, reason=reason)
+        return AcceptanceDecision(accept.to(p.dtype), bonus, reason=reason)

@@ -30,10 +30,10 @@ class Deterministic(Exact):
     useful_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling) - {Sampling.DETERMINISTIC}
 
     def decide(
-        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
         """Verify all drafts with the rule for deterministic drafts."""
         deterministic = replace(
             tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
         )
-        return recursive_rejection(deterministic, p, u_stop, late)
+        return recursive_rejection(deterministic, p, u_bonus, lazy)

@@ -52,15 +52,15 @@ class Exact(Verifier):
         return self.decide(v.tree, v.p, v.u_bonus, v.lazy)
 
     def decide(
-        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
         """Return the acceptance of each sampled draft, and the token to emit after each position, by this rule.
 
         Args:
             tree: draft tree of N ≥ 1 nodes, with the distributions `tree.q` from which they were drawn.
             p: the target's distributions after the root and after each node.
-            u_stop: uniform numbers in [0, 1) for the token that is emitted after the accepted path, one per position.
-            late: whether this token may be sampled later, only at the position where the path ends.
+            u_bonus: uniform numbers in [0, 1) for the token that is emitted after the accepted path, one per position.
+            lazy: whether this token may be sampled later, only at the position where the path ends.
         """
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class EmissionVerifier(Exact):
         return None
 
     def decide(
-        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
         """Compute the distribution of the emitted token, draw a token from it, and accept the draft that equals it."""
         assert tree.q is not None
@@ -115,9 +115,9 @@ class EmissionVerifier(Exact):
             )
             return [accept, unclaimed], left_probs
 
-        (accept, unclaimed), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=is_compiled)
+        (accept, unclaimed), bonus = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
-        return AcceptanceDecision(accept, stop, reason=Reason((self.explanation,), inputs))
+        return AcceptanceDecision(accept, bonus, reason=Reason((self.explanation,), inputs))
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:

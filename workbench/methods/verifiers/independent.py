@@ -30,7 +30,7 @@ class Independent(Exact):
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
 
     def decide(
-        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
         """Apply recursive rejection, with siblings treated as independent draws from q."""
-        return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)
+        return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_bonus, lazy)

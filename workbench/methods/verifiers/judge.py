@@ -14,9 +14,8 @@ from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sibling_groups import ranks
 from workbench.decoders.declarations import Claim, Head
-from workbench.decoders.draft_verify.parts import Verification, Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier, verify_lossless
 from workbench.engine.request import Sequence
-from workbench.kernels.rejection import verify_lossless
 from workbench.methods.common.trained_net import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import has_target_token_sibling

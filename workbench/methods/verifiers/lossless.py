@@ -8,8 +8,7 @@ from typing import ClassVar
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.parts import Verification, Verifier
-from workbench.kernels.rejection import verify_lossless
+from workbench.decoders.draft_verify.parts import Verification, Verifier, verify_lossless
 from workbench.methods.verifiers.independent import Independent
 
 

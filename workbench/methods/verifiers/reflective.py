@@ -19,9 +19,9 @@ from workbench.core.sibling_groups import ranks
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.declarations import Claim
-from workbench.decoders.draft_verify.parts import Verification, Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier, verify_lossless
 from workbench.engine.request import Sequence
-from workbench.kernels.rejection import relaxed_rejection, verify_lossless
+from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 

@@ -94,9 +94,9 @@ class TypicalAcceptance(Verifier):
             if is_chain
             else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
-        stop, reason = sample_bonus_tokens(p, v.u_bonus, v.lazy), Reason((TYPICAL,), inputs)
+        bonus, reason = sample_bonus_tokens(p, v.u_bonus, v.lazy), Reason((TYPICAL,), inputs)
         return AcceptanceDecision(
-            accept, stop, p_x, reason, deviation, is_upper_bound=not is_chain and tree.q is not None
+            accept, bonus, p_x, reason, deviation, is_upper_bound=not is_chain and tree.q is not None
         )
 
     def walk(

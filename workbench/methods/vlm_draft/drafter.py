@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from workbench.decoders.draft_verify.image_attribution import explain_draft_model
 from workbench.engine.request import Request, Sequence
 from workbench.methods.common.draft_model_cache import open_prefilled_slot
+from workbench.methods.common.draft_model_tree import DraftModelState
 from workbench.methods.draft_model.drafter import DraftModel
-from workbench.methods.draft_tree.drafter import DraftModelState
 from workbench.models.loading import Models
 
 

@@ -95,4 +95,4 @@ def decode_greedily(models: Models, ids: list[int], method: ConfiguredMethod, to
     sequence = engine.submit(Request(ids, method, max_new_tokens=tokens))
     while sequence.status not in ENDED:
         engine.step()
-    return list(sequence.trace.rounds) if sequence.trace is not None else []
+    return list(sequence.trace.rounds)

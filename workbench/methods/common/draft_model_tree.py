@@ -1,0 +1,159 @@
+"""Trees drafted by a draft model: one forward pass per level, and a KV cache that retains entries of accepted nodes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
+from workbench.core.transfer import to_device, to_host
+from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback
+from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Segment, Slot
+from workbench.methods.common.draft_model_cache import max_draft_depth, open_prefilled_slot, uncached_tokens
+from workbench.methods.tree_builders.chain import fit_vocabulary
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
+
+
+class DraftModelState:
+    """Drafting state of one sequence: its slot of the draft model's KV cache, and the entries of the last tree.
+
+    Attributes:
+        slot: slot of the draft model's KV cache.
+        scratch_of: for each node of the last tree that the draft model read, the index of its entry in the scratch part
+            of the slot. Nodes that were read as one averaged embedding have no entry.
+        is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.scratch_of: dict[int, int] = {}
+        self.is_tree = False
+
+
+class ModelGrowth(PartialTree):
+    """Draft tree that a draft model builds, with one forward pass per level in one slot of the model's KV cache.
+
+    The first forward pass reads the committed tokens that are not in the KV cache yet.
+    """
+
+    def __init__(self, row: Sequence, source: str) -> None:
+        assert row.models.drafter is not None
+        self.runner: Runner = row.models.drafter
+        self.state: DraftModelState = row.state.drafter
+        super().__init__(row, source, self.runner.device)
+        self.state.is_tree, self._is_superposed = True, False
+        tokens = uncached_tokens(row, row.models, self.state.slot)
+        out = self.runner.forward([Segment(self.state.slot, tokens)])
+        self.runner.commit(self.state.slot, range(tokens.shape[0]))
+        self.root = distributions_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
+
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
+        depth = torch.full_like(tokens, len(self.tokens) - 1)
+        out = self.runner.forward([Segment(self.state.slot, tokens, self.attention_mask, depth)])
+        paths = self.paths() if self.sequence.sampling.needs_history else []
+        return distributions_of(self.sequence, out.logits[0], paths, out.hidden[0])
+
+    def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
+        """Return the distributions after one forward pass that reads the weighted mean of w nodes' embeddings.
+
+        The mean is read at one position, so all nodes share its logits. Its KV cache entry is dropped after the draft.
+
+        Args:
+            tokens: tokens of the w nodes.
+            weights: weight of each node in the mean.
+        """
+        self._is_superposed = True
+        mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
+        out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
+        if not self.sequence.sampling.needs_history:
+            return distributions_of(self.sequence, out.logits[0], [], out.hidden[0])
+        paths = self.paths()
+        return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
+
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
+        """Store the indices of the drafted nodes' KV cache entries in the drafting state.
+
+        Args:
+            nodes: ascending indices of the drafted nodes; None: all nodes are drafted.
+        """
+        if self._is_superposed:
+            self.state.scratch_of = {}
+            return
+        index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if nodes is None else [nodes])]
+        indices = to_host(index_tensors)
+        place = {node: i for i, node in enumerate(indices[0])} if self.expanded else {}
+        final = range(self.n) if nodes is None else indices[-1]
+        self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
+
+
+def distributions_of(
+    sequence: Sequence,
+    logits: Float[Tensor, "w V"],
+    paths: abc.Sequence[abc.Sequence[int]],
+    hidden: Float[Tensor, "w D"] | None = None,
+) -> FullDistributions:
+    """Convert a draft model's logits to distributions, with the sequence's penalties, temperature and filters.
+
+    Args:
+        sequence: the sequence.
+        logits: logits after w nodes.
+        paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
+        hidden: input of the model's LM head after the w nodes.
+    """
+    logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
+    if sampling.needs_history:
+        histories = [to_device([*sequence.committed, *path], logits.device) for path in paths]
+        logits = replace_all_masked_rows(apply_logits_processors(logits, sampling, histories))
+    return FullDistributions.of(logits, sampling, hidden)
+
+
+@dataclass(frozen=True)
+class TreeFromModel(DistributionDrafter):
+    """Draft a tree with a separate draft model, one forward pass per level.
+
+    The draft model's KV cache retains the entries of accepted nodes. The first forward pass of the next round reads the
+    committed tokens that have no entries.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
+    superposes: ClassVar[bool] = True
+    source: ClassVar[str]
+
+    def init_state(self, sequence: Sequence, models: Models) -> DraftModelState:
+        """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
+        return DraftModelState(open_prefilled_slot(sequence, models))
+
+    def max_levels(self, sequence: Sequence) -> int:
+        """Return the number of draft levels that fit the draft model's context."""
+        return max_draft_depth(sequence, sequence.state.drafter.slot)
+
+    def begin(self, sequence: Sequence) -> ModelGrowth:
+        """Read the committed tokens that are not cached yet, and start a tree."""
+        return ModelGrowth(sequence, self.source)
+
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
+        """Retain the KV cache entries of accepted nodes, up to the first accepted node that has no entry."""
+        assert sequence.models.drafter is not None
+        state: DraftModelState = sequence.state.drafter
+        accepted: list[int] = []
+        for node in feedback.result.path[: len(feedback.emitted)]:
+            if node not in state.scratch_of:
+                break
+            accepted.append(state.scratch_of[node])
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
+            sequence.models.drafter.commit(state.slot, accepted)
+        state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
+
+    def release(self, sequence: Sequence, models: Models) -> None:
+        """Free the slot of the draft model's KV cache."""
+        if models.drafter is not None and sequence.state.drafter is not None:
+            models.drafter.close(sequence.state.drafter.slot)
