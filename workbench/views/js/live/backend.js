@@ -5,6 +5,7 @@ import * as prompthistory from "../shared/prompthistory.js";
 import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
 import * as pace from "./pace.js";
+import * as reload from "./reload.js";
 import * as store from "../shared/store.js";
 
 const SILENCE_MS = 2000;
@@ -65,7 +66,7 @@ export function onMessage(page, message) {
   const known = run.id !== null, missing = store.apply(run, message);
   if (!known && run.id !== null) {
     (run.after ?? []).splice(0).forEach((action) => action());
-    if (run === page.run) page.host.remember?.setItem("wb-run", run.id);
+    if (run === page.run) reload.note(page.host, run);
   }
   if (missing !== null) fill(page, run, missing);
   if (run.id !== null) run.before = null; // the run has started
@@ -165,6 +166,7 @@ export function start(page, paused) {
   page.run.before = run?.rounds.length ? { run, recorded } : null;
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
   page.run.settingsQuery = page.settings?.();
+  page.run.asked = choice.prompt_tokens ? null : choice.prompt;
   if (!choice.prompt_tokens && !choice.preset) prompthistory.remember(choice.prompt);
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
   page.touched = true; // from now on the address describes this run

@@ -32,7 +32,7 @@ test("a question typed while its target loads is sent to that target once it is 
   assert.match(page.note, /still loading/);
   await loadCatalogue(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own catalogue was fetched");
-  assert.match(page.note, /decoded by big/);
+  assert.match(page.note, /goes to big/);
 });
 
 test("the heads of the methods are refreshed, and nothing else of the catalogue changes", async () => {

@@ -78,7 +78,11 @@ export function targetForTyped(choice, catalogue) {
   const lent = choice.lent || Boolean(chatTarget?.ready && now?.kind === "bundled");
   if (!asks || !chatTarget || (!lent && !(chatTarget.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
   if (!lent) return { target, lent, note: `${chatTarget.name} is still loading; until then ${target} is used.` };
-  return { target: chatTarget.name, lent, note: `Your own prompt is decoded by ${chatTarget.name}; choose any target above.` };
+  return {
+    target: chatTarget.name,
+    lent,
+    note: `Your own prompt goes to ${chatTarget.name}, which answers questions; you can choose any target above.`,
+  };
 }
 
 /** Return all parameters in one flat object: parameters of `method` and of sampling, clamped to their ranges. */

@@ -55,8 +55,8 @@ test("a typed question selects the chat model once it is ready, unless a target 
   const question = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
   const choice = targetForTyped(question, listed({ ready: true }));
   assert.deepEqual([choice.target, choice.lent], ["big", true]);
-  assert.match(choice.note, /decoded by big/);
-  assert.match(targetForTyped({ ...question, ...choice }, listed({ ready: true })).note, /decoded by big/, "while the prompt is typed");
+  assert.match(choice.note, /goes to big/);
+  assert.match(targetForTyped({ ...question, ...choice }, listed({ ready: true })).note, /goes to big/, "while the prompt is typed");
   assert.equal(targetForTyped(question, listed({ loading: true })).target, "t");
   assert.match(targetForTyped(question, listed({ loading: true })).note, /big is still loading/);
   const stays = (more, there = { ready: true }) => targetForTyped({ ...question, ...more }, listed(there));

@@ -176,6 +176,7 @@ export function follow(page, id, wanted = null, answer = null) {
 async function restoreRun(page, answer, pin) {
   const header = reload.currentHeader(answer);
   if (header) await adoptSettings(page, header);
+  page.choice.prompt = reload.typedPrompt(page.host, answer.run) ?? page.choice.prompt;
   page.run = Object.assign(backend.resume(page, answer), settingsKeys(page));
   if (store.isActive(page.run)) page.pendingPin = pin; // its round may not have arrived yet
   else page.selection.pin = pin;

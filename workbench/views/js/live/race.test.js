@@ -117,8 +117,8 @@ test("after pairs of runs the clock shows the pair closest to the estimate, not 
   const speed = figure({ mine: 1, plain: 2, none: "", measured: { value: 2, low: 1.9, high: 2.1, n: 3, prompts: 1 } });
   const view = (over) => ({
     run: { from: "live", header: { method: "draft-model", params: {} }, footer: {} },
-    rounds: chain, plainRounds: plain, active: false, arriving: null, figures: { ...figures.summary(chain), delayed_rounds: 2 },
-    speed, methodTitle: (name) => name, typical, ...over,
+    rounds: chain, plainRounds: plain, active: false, arriving: null,
+    figures: { ...figures.summary(chain), delayed_rounds: 2 }, speed, methodTitle: (name) => name, typical, ...over,
   });
   const shown = race.of(view({}), "");
   assert.equal(shown.mine.seconds, 0.01 * chain.length);

@@ -55,3 +55,19 @@ export async function last({ call, remember }) {
   remember.removeItem("wb-run");
   return null;
 }
+
+/** Remember the run that this tab shows, and its prompt as it was typed: a target's chat template changes it. */
+export function note({ remember }, run) {
+  remember?.setItem("wb-run", run.id);
+  remember?.setItem("wb-run-prompt", JSON.stringify([run.id, run.asked ?? null]));
+}
+
+/** Return the prompt of a run as it was typed in this tab; null if it is not known. */
+export function typedPrompt({ remember }, id) {
+  try {
+    const [run, prompt] = JSON.parse(remember?.getItem("wb-run-prompt") ?? "[]");
+    return run === id && typeof prompt === "string" ? prompt : null;
+  } catch {
+    return null;
+  }
+}

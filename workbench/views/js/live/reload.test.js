@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fits, currentHeader, namesRun, last, others, reloaded } from "./reload.js";
+import { fits, currentHeader, namesRun, last, note, others, reloaded, typedPrompt } from "./reload.js";
 
 const header = {
   target: "t",
@@ -100,4 +100,18 @@ test("after a reload a run in progress is found even while its models load; an e
     }),
     [false, 0],
   );
+});
+
+test("the prompt of the tab's run is kept as it was typed", () => {
+  const stored = new Map();
+  const remember = { setItem: (name, value) => stored.set(name, value), getItem: (name) => stored.get(name) ?? null };
+  note({ remember }, { id: "r", asked: "<|user|>Hi<|assistant|>" });
+  assert.equal(stored.get("wb-run"), "r");
+  assert.equal(typedPrompt({ remember }, "r"), "<|user|>Hi<|assistant|>");
+  assert.equal(typedPrompt({ remember }, "other"), null);
+  note({ remember }, { id: "s", asked: null });
+  assert.equal(typedPrompt({ remember }, "s"), null, "a prompt of token ids has no typed text");
+  stored.set("wb-run-prompt", "{");
+  assert.equal(typedPrompt({ remember }, "s"), null);
+  assert.equal(typedPrompt({ remember: undefined }, "s"), null);
 });

@@ -1,4 +1,4 @@
-/** The "Why this fast?" dialog: every round of a run on one axis in milliseconds, under plain decoding's passes. */
+/** The dialog "Where the time goes", which "Why this fast?" opens: every round of a run on one axis in milliseconds, under plain decoding's passes. */
 
 import * as axis from "../shared/axis.js";
 import * as figures from "../shared/figures.js";
@@ -164,7 +164,7 @@ function build(page) {
   state.dialog = h(
     "dialog",
     { className: "wb-keys wb-falldialog" },
-    h("h3", {}, "Why this fast?"),
+    h("h3", {}, "Where the time goes"),
     state.words,
     h(
       "div",
@@ -176,7 +176,7 @@ function build(page) {
     state.note,
     h("div", { className: "wb-buttons" }, more, close),
   );
-  state.dialog.setAttribute("aria-label", "Why this fast?");
+  state.dialog.setAttribute("aria-label", "Where the time goes");
   page.el.append(state.dialog);
   close.addEventListener("click", () => state.dialog.close());
   more.addEventListener("click", () => {
