@@ -1,5 +1,5 @@
-/** The dialog "Where the time goes", which "Why this fast?" opens: every round of a run on one axis in milliseconds, under
- *  plain decoding's passes. */
+/** The dialog "Where the time goes", which "Why this fast?" opens: every round of a run on one axis in milliseconds,
+ *  under plain decoding's passes. */
 
 import * as axis from "../shared/axis.js";
 import * as figures from "../shared/figures.js";
