@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from workbench.bench import gpu_kernel_blocks, gpu_kernels_suite, gpu_pass_blocks
 from workbench.bench.damped_targets import SHAPES
 from workbench.bench.gpu_kernels_suite import NOT_BUILT, TOY, blocks, page, run_suite
-from workbench.bench.timed_blocks import Block, BlockRun, quartiles, run_blocks, time_calls
+from workbench.bench.timed_blocks import Block, BlockRun, TimeUpError, quartiles, run_blocks, time_calls
 
 CPU = torch.device("cpu")
 
@@ -113,7 +113,7 @@ def test_a_block_that_fails_or_is_too_slow_leaves_the_others_intact(tmp_path: Pa
     report = run_blocks(listed, BlockRun(CPU), 100, path)
     assert statuses(report) == {"slow": "cut", "failing": "failed", "last": "done"}
     assert 1 < len(report["numbers"]) < 400
-    assert report["others"] == [{"i": 0}]
+    assert report["others"] == [{"block": "failing", "i": 0}]
     assert report["end"] == 1
     assert reasons(report)["failing"] == "ZeroDivisionError: in a kernel"
     assert statuses(seen[0]) == {"slow": "cut", "failing": "failed"}, "the file is written after each block"
@@ -121,6 +121,44 @@ def test_a_block_that_fails_or_is_too_slow_leaves_the_others_intact(tmp_path: Pa
     over = run_blocks([Block("late", 30, late)], BlockRun(CPU), 0.0)
     assert statuses(over) == {"late": "skipped"}
     assert "time limit" in reasons(over)["late"]
+
+
+@pytest.mark.processes
+def test_kernels_are_compiled_in_processes_until_the_time_box_ends() -> None:
+    jobs, run = gpu_kernel_blocks.compilation_jobs([TOY], CPU)[:2], BlockRun(CPU)
+    seconds = list[float]()
+    gpu_kernel_blocks.compile_in_processes(jobs, 1, torch.float32, run, seconds)
+    assert len(seconds) == 2
+    run.ends_at = 0.0
+    with pytest.raises(TimeUpError):
+        gpu_kernel_blocks.compile_in_processes(jobs, 1, torch.float32, run, seconds)
+    assert len(seconds) == 2
+
+
+def test_a_second_run_repeats_only_what_did_not_reach_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[str]()
+
+    def good(run: BlockRun) -> None:
+        calls.append("good")
+        run.add("numbers", {"i": 0})
+        run.skip("good: replayed", "no GPU")
+
+    def bad(run: BlockRun) -> None:
+        calls.append("bad")
+        run.add("numbers", {"i": len(calls)})
+        if len(calls) == 2:
+            raise RuntimeError("once")
+
+    monkeypatch.setattr(gpu_kernels_suite, "blocks", lambda toy: [Block("good", 9, good), Block("bad", 9, bad)])
+    first = run_suite(CPU, toy=True, path=tmp_path / "gpu.json")
+    assert statuses(first) == {"good": "done", "bad": "failed"}
+    second = run_suite(CPU, toy=True, earlier=json.loads((tmp_path / "gpu.json").read_text()))
+    assert calls == ["good", "bad", "bad"]
+    assert statuses(second) == {"good": "done", "bad": "done"}
+    assert second["numbers"] == [{"block": "good", "i": 0}, {"block": "bad", "i": 3}]
+    assert set(reasons(second)) == {*NOT_BUILT, "good: replayed"}
+    run_suite(CPU, toy=True, earlier=second | {"settings": {}})
+    assert calls[3:] == ["good", "bad"], "another device or version: everything is measured again"
 
 
 def test_a_stopped_run_keeps_its_entries(tmp_path: Path) -> None:
@@ -132,7 +170,7 @@ def test_a_stopped_run_keeps_its_entries(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_blocks([Block("stopped", 30, stop)], BlockRun(CPU), 100, path)
     report = json.loads(path.read_text())
-    assert (report["numbers"], report["complete"]) == ([{"i": 0}], False)
+    assert (report["numbers"], report["complete"]) == ([{"block": "stopped", "i": 0}], False)
 
 
 def test_outputs_that_nobody_writes_and_bits_that_depend_on_other_tokens_are_noticed() -> None:

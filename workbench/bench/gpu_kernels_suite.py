@@ -3,12 +3,13 @@
 The report is one JSON object; after each block its file is written again. All times are medians with quartiles
 (`_q25`, `_q75`) over `n` values; inputs and weights are random, never zeros. Keys, units in their names:
 
-- `complete`: whether the run reached its end. `settings`: `toy`, `dtype`, `time_limit_s`, `shapes`.
-- `blocks[]`: `block`, `status` (done, cut, failed, skipped), `s`, `box_s`. `skipped[]`: `block`, `why`; also failed
-  blocks, with their error, and what is not built yet.
+- `block` of an entry: the block that measured it. `complete`: whether the run reached its end. `settings`: `toy`,
+  `dtype`, `shapes`, device.
+- `blocks[]`: `block`, `status` (done, cut, failed, skipped), `s`, `box_s`, `date`. `skipped[]`: `block`, `why`; also
+  failed blocks, with their error, and what is not built yet.
 - `machine`: facts of `machine_facts`, versions, clocks; `interpreted`: the kernels ran in Triton's interpreter, whose
-  times say nothing about speed. `rates`: `copy_bytes_per_s` (reads and writes of a large copy), `read_bytes_per_s`
-  (a sum), `matmul_flops_per_s` and its `matmul_dtype`. All shares `share_copy` are of the copy rate.
+  times say nothing about speed. `rates`: `copy_bytes_per_s` (reads and writes of a large copy), `read_bytes_per_s` (a
+  sum), `matmul_flops_per_s` and its `matmul_dtype`. All shares `share_copy` are of the copy rate.
 - `compile`: `kernels`, `processes`, `compiled`, `wall_s`, `slowest_s`.
 - `exact[]`: `kernel`, `dtype`, `tokens`, `rel_err` (largest error against float64, as a share of the largest value;
   null: not finite), `has_nan` (an output that nobody wrote), `bits_equal` (token 0 as in a pass of its own),
@@ -17,16 +18,16 @@ The report is one JSON object; after each block its file is written again. All t
   for the whole graph; `launches` in each measurement.
 - `gemv[]`: one weight kernel: `model`, `kernel`, `shape` [rows, inputs], `tokens`, `tile`, `is_default`, `copies` of
   the weights in turn (beyond the L2 cache), `us` per launch in a CUDA graph, gaps included, `share_copy`.
-- `passes[]`: one forward pass of the target, LM head included: `model`, `layers` (own or Triton), `batch`, `tokens` per
-  sequence, `context`, `replayed` (as a CUDA graph), `ms` on the device, `host_ms`, `bytes` (weights and KV cache),
-  `share_copy`, `predicted_ms` (see `gpu_pass_blocks.GRAPH_KERNEL_S`), `logits_error` and `logits_difference` (largest
-  difference from the model's own layers, as a share of the largest logit and as it is).
+- `passes[]`: one forward pass of the target, LM head included: `model`, `layers` (own or Triton), `batch`, `tokens`
+  per sequence, `context`, `replayed` (as a CUDA graph), `ms` on the device, `host_ms`, `bytes` (weights and KV
+  cache), `share_copy`, `predicted_ms` (see `gpu_pass_blocks.GRAPH_KERNEL_S`), `logits_error` and `logits_difference`
+  (largest difference from the model's own layers, as a share of the largest logit and as it is).
 - `rounds[]`: steps of the engine, trace on: `model`, `method`, `temperature`, `batch`, `context` (tokens of the
-  prompt), `loop` (host: the host waits for each round), `layers`, `ms` per step by wall time, `host_ms` (outside all forward
-  passes), `tau`, `tokens_per_s` (mean tokens of a step over its median time, all sequences), `share_copy` (plain
-  decoding: weights alone), `of_batch_1` (tokens/s over batch × those of one sequence); for methods also `drafter`,
-  `agreement`, `draft_length`, `c` (bytes of a draft step over bytes of a target pass), `speedup` over plain decoding at
-  the same temperature, `s_over_tau`, `closed_form` 1 / (1 + draft_length · c), `of_closed_form`.
+  prompt), `loop` (host: the host waits for each round), `layers`, `ms` per step by wall time, `host_ms` (outside all
+  forward passes), `tau`, `tokens_per_s` (mean tokens of a step over its median time, all sequences), `share_copy`
+  (plain decoding: weights alone), `of_batch_1` (tokens/s over batch × those of one sequence); for methods also
+  `drafter`, `agreement`, `draft_length`, `c` (bytes of a draft step over bytes of a target pass), `speedup` over
+  plain decoding at the same temperature, `s_over_tau`, `closed_form` 1 / (1 + draft_length · c), `of_closed_form`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ import torch
 from workbench.bench import gpu_kernel_blocks, gpu_pass_blocks
 from workbench.bench.damped_targets import SHAPES, Shape
 from workbench.bench.markdown import markdown_table
-from workbench.bench.timed_blocks import Block, BlockRun, run_blocks
+from workbench.bench.timed_blocks import Block, BlockRun, keep_finished, run_blocks
+from workbench.models.machine import machine_facts
 
 SUITE = "gpu-kernels"
 TIME_LIMIT_S = 480.0
@@ -97,6 +99,7 @@ def run_suite(
     time_limit_s: float = TIME_LIMIT_S,
     path: Path | None = None,
     progress: Callable[[str], None] = lambda words: None,
+    earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all blocks and return the report, which is described at the top of this module.
 
@@ -106,16 +109,22 @@ def run_suite(
         time_limit_s: time limit of the whole run in seconds.
         path: file of the report, written again after each block.
         progress: function that is called with a line of text before each block.
+        earlier: report of an earlier run; with the same settings, device and versions, its finished blocks are kept.
     """
     run = BlockRun(device)
     listed = blocks(toy)
-    run.report["settings"] = {
+    facts = machine_facts()
+    settings = {
         "suite": SUITE,
         "toy": toy,
-        "time_limit_s": time_limit_s,
         "dtype": "float32" if toy else "bfloat16",
         "shapes": [TOY.name] if toy else [shape.name for shape in SHAPES],
+        "device": str(device),
+        **{name: facts.get(name) for name in ("gpu", "torch", "transformers")},
     }
+    if earlier is not None and earlier.get("settings") == settings:
+        run.report = keep_finished(earlier)
+    run.report["settings"] = settings
     for what, why in NOT_BUILT.items():
         run.skip(what, why)
     return run_blocks(listed, run, time_limit_s, path, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import statistics
@@ -51,7 +52,7 @@ class BlockRun:
 
     def add(self, key: str, entry: dict[str, Any]) -> None:
         """Append an entry to a list of the report, and end the block if its time is up."""
-        self.report.setdefault(key, []).append(entry)
+        self.report.setdefault(key, []).append({"block": self.block, **entry})
         self.check()
 
     def skip(self, what: str, why: str) -> None:
@@ -85,7 +86,8 @@ def run_blocks(
 ) -> dict[str, Any]:
     """Run blocks one after the other; after each, the report is saved.
 
-    A block that raises an error, or whose time box ends, leaves its entries so far and all other blocks intact.
+    A block that raises an error, or whose time box ends, leaves its entries so far and all other blocks intact. Blocks
+    that the report already has as done are not run again.
 
     Args:
         blocks: blocks in order.
@@ -98,9 +100,10 @@ def run_blocks(
         The report.
     """
     ends_at = time.monotonic() + total_s
+    finished = finished_blocks(run.report)
     run.report["complete"] = False
     try:
-        for block in blocks:
+        for block in [block for block in blocks if block.name not in finished]:
             save_report(run.report, path)
             _run_block(block, run, ends_at, progress)
         run.report["complete"] = True
@@ -126,10 +129,32 @@ def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callabl
     except (Exception, SystemExit) as error:  # a kernel's compiler raises many types
         status, why = FAILED, _describe(error)
     run.report["blocks"].append(
-        {"block": block.name, "status": status, "s": round(time.monotonic() - start, 3), "box_s": block.seconds}
+        {
+            "block": block.name,
+            "status": status,
+            "s": round(time.monotonic() - start, 3),
+            "box_s": block.seconds,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        }
     )
     if why:
         run.skip(block.name, why)
+
+
+def finished_blocks(report: dict[str, Any]) -> set[str]:
+    """Return the names of the blocks that reached their end."""
+    return {entry["block"] for entry in report["blocks"] if entry["status"] == DONE}
+
+
+def keep_finished(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an earlier run's report without the entries of blocks that did not reach their end."""
+    names = finished_blocks(report)
+    return {
+        key: [entry for entry in value if entry["block"].partition(":")[0] in names]
+        if isinstance(value, list)
+        else value
+        for key, value in report.items()
+    }
 
 
 def save_report(report: dict[str, Any], path: Path | None) -> None:

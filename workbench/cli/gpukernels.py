@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -20,6 +21,8 @@ def measure(
     device: str, toy: bool, time_limit_s: float | None, refused: Sequence[str], out: Sequence[Path], as_json: bool
 ) -> None:
     """Run the suite `gpu-kernels`. A JSON file among `out` is written again after each block.
+
+    If it exists, only the blocks that did not reach their end are run.
 
     Args:
         device: value of `--device`.
@@ -53,8 +56,13 @@ def measure(
         with set_error_option("device"):  # again: "auto" may be the CPU if there is a driver without a card
             check_gpu(str(resolved_device), f"The suite {SUITE} without --toy")
     limit_s = gpu_kernels_suite.TIME_LIMIT_S if time_limit_s is None else time_limit_s
+    earlier: object = None
+    if json_file is not None and json_file.is_file():
+        with suppress(OSError, ValueError):
+            earlier = json.loads(json_file.read_text(encoding="utf-8"))
+    earlier = earlier if isinstance(earlier, dict) else None
     report = gpu_kernels_suite.run_suite(
-        resolved_device, toy, limit_s, json_file, lambda words: typer.echo(words, err=True)
+        resolved_device, toy, limit_s, json_file, lambda words: typer.echo(words, err=True), earlier
     )
     page = gpu_kernels_suite.page(report)
     for path in out:
