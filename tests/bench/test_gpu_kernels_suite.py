@@ -14,7 +14,15 @@ pytest.importorskip("triton")
 from workbench.bench import gpu_kernel_blocks, gpu_kernels_suite, gpu_pass_blocks
 from workbench.bench.damped_targets import SHAPES
 from workbench.bench.gpu_kernels_suite import NOT_BUILT, TOY, blocks, page, run_suite
-from workbench.bench.timed_blocks import Block, BlockRun, TimeUpError, quartiles, run_blocks, time_calls
+from workbench.bench.timed_blocks import (
+    Block,
+    BlockRun,
+    SkippedBlockError,
+    TimeUpError,
+    quartiles,
+    run_blocks,
+    time_calls,
+)
 
 CPU = torch.device("cpu")
 
@@ -159,6 +167,26 @@ def test_a_second_run_repeats_only_what_did_not_reach_its_end(tmp_path: Path, mo
     assert set(reasons(second)) == {*NOT_BUILT, "good: replayed"}
     run_suite(CPU, toy=True, earlier=second | {"settings": {}})
     assert calls[3:] == ["good", "bad"], "another device or version: everything is measured again"
+
+
+def test_a_part_that_fails_leaves_the_other_parts_and_marks_the_block_as_failed() -> None:
+    def measure(run: BlockRun) -> None:
+        for i in range(3):
+            with run.part(f"part {i}"):
+                run.add("numbers", {"i": 1 / (i - 1)})
+
+    def skip(run: BlockRun) -> None:
+        with run.part("first"):
+            raise SkippedBlockError("needs a GPU")
+
+    def good(run: BlockRun) -> None:
+        with run.part("all"):
+            run.report["end"] = 1
+
+    report = run_blocks([Block("a", 9, measure), Block("b", 9, skip), Block("c", 9, good)], BlockRun(CPU), 100)
+    assert [entry["i"] for entry in report["numbers"]] == [-1.0, 1.0]
+    assert statuses(report) == {"a": "failed", "b": "skipped", "c": "done"}
+    assert reasons(report) == {"a: part 1": "ZeroDivisionError: division by zero", "b": "needs a GPU"}
 
 
 def test_a_stopped_run_keeps_its_entries(tmp_path: Path) -> None:

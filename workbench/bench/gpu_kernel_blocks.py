@@ -290,7 +290,8 @@ def check_exactness(shape: Shape, dtype: torch.dtype, run: BlockRun) -> None:
     """Compare each kernel with float64, outputs poisoned with NaN, and the first token's bits with those alone."""
     require_kernels(run.device)
     attention = AttentionCase(shape, run.device, dtype)
-    _compare(run, "rope, cache write, attention", dtype, attention.compute, attention.in_float64)
+    with run.part("attention"):
+        _compare(run, "rope, cache write, attention", dtype, attention.compute, attention.in_float64)
     for kernel in weight_kernels(shape):
         splits = kernel.splits(run.device, TILES[0])
         product = kernel.create(run.device, dtype, TILES[0], splits)
@@ -300,7 +301,8 @@ def check_exactness(shape: Shape, dtype: torch.dtype, run: BlockRun) -> None:
         def compute(n: int, product: Product = product, x: Tensor = x, add: Tensor | None = add) -> Tensor:
             return product(x[:n], None if add is None else add[:n])
 
-        _compare(run, f"{kernel.name}, {splits} splits", dtype, compute, lambda n, wanted=wanted: wanted[:n])
+        with run.part(kernel.name):
+            _compare(run, f"{kernel.name}, {splits} splits", dtype, compute, lambda n, wanted=wanted: wanted[:n])
 
 
 def _compare(
@@ -462,7 +464,8 @@ def measure_weight_kernels(shapes: Sequence[Shape], dtype: torch.dtype, run: Blo
                     continue  # one split cannot be halved
                 copies = [kernel.create(run.device, dtype, tile, splits, seed) for seed in range(n_copies)]
                 for n in SWEPT_TOKENS:
-                    _measure_weight_kernel(run, shape, kernel, tile, copies, n, dtype)
+                    with run.part(f"{shape.name}, {kernel.name}, {n} tokens, {tile}"):
+                        _measure_weight_kernel(run, shape, kernel, tile, copies, n, dtype)
                 del copies
 
 

@@ -84,7 +84,8 @@ def measure_passes(shape: Shape, dtype: torch.dtype, sizes: Sequence[tuple[int, 
             reference = works[OWN]().logits.clone()
             for name, work in works.items():
                 entry = {"model": shape.name, "layers": name, "batch": n_sequences, "tokens": n, "context": context}
-                _measure_pass(run, shape, model, entry, work, reference)
+                with run.part(f"{name}, {n_sequences} × {n} tokens after {context}"):
+                    _measure_pass(run, shape, model, entry, work, reference)
         del cache, ids, mask, positions, reference, works, work
         _tidy()
 
@@ -177,22 +178,23 @@ def measure_rounds(shape: Shape, dtype: torch.dtype, level: float, context: int,
         plain[temperature] = _measure_method(models, method, prompts, temperature, tokens, run)
         _add_round(run, shape, context, plain[temperature])
     for name, temperature in METHODS:
-        params = {"depth": DRAFT} if "depth" in registry.get(name).params else {}
-        method = registry.get(name).with_params(**params)
-        entry = _measure_method(models, method, prompts, temperature, tokens, run)
-        speedup = entry["tokens_per_s"] / plain[temperature]["tokens_per_s"]
-        s_over_tau, closed_form = speedup / entry["tau"], 1 / (1 + DRAFT * c)
-        entry |= {
-            "drafter": f"first {shape.draft_layers} of {shape.layers} layers",
-            "agreement": round(reached, 3),
-            "draft_length": DRAFT,
-            "c": round(c, 4),
-            "speedup": round(speedup, 4),
-            "s_over_tau": round(s_over_tau, 4),
-            "closed_form": round(closed_form, 4),
-            "of_closed_form": round(s_over_tau / closed_form, 4),
-        }
-        _add_round(run, shape, context, entry)
+        with run.part(f"{name}, temperature {temperature:g}"):
+            params = {"depth": DRAFT} if "depth" in registry.get(name).params else {}
+            method = registry.get(name).with_params(**params)
+            entry = _measure_method(models, method, prompts, temperature, tokens, run)
+            speedup = entry["tokens_per_s"] / plain[temperature]["tokens_per_s"]
+            s_over_tau, closed_form = speedup / entry["tau"], 1 / (1 + DRAFT * c)
+            entry |= {
+                "drafter": f"first {shape.draft_layers} of {shape.layers} layers",
+                "agreement": round(reached, 3),
+                "draft_length": DRAFT,
+                "c": round(c, 4),
+                "speedup": round(speedup, 4),
+                "s_over_tau": round(s_over_tau, 4),
+                "closed_form": round(closed_form, 4),
+                "of_closed_form": round(s_over_tau / closed_form, 4),
+            }
+            _add_round(run, shape, context, entry)
 
 
 def measure_batches(

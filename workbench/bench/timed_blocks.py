@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,25 @@ class BlockRun:
         report: the report, JSON values.
         ends_at: end of the present block's time box, by `time.monotonic`.
         block: name of the present block.
+        n_failed_parts: number of parts of the present block that raised an error.
     """
 
     device: torch.device
     report: dict[str, Any] = field(default_factory=lambda: {"blocks": [], "skipped": []})
     ends_at: float = float("inf")
     block: str = ""
+    n_failed_parts: int = 0
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Run a part of a block: an error ends only this part, and the block counts as failed."""
+        try:
+            yield
+        except (TimeUpError, SkippedBlockError):
+            raise
+        except Exception as error:
+            self.skip(f"{self.block}: {name}", _describe(error))
+            self.n_failed_parts += 1
 
     def check(self) -> None:
         """Raise TimeUpError if the time box of the present block has ended."""
@@ -115,13 +129,14 @@ def run_blocks(
 def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callable[[str], None]) -> None:
     """Run one block and record its status."""
     start = time.monotonic()
-    run.block, run.ends_at = block.name, min(start + block.seconds, all_end_at)
+    run.block, run.ends_at, run.n_failed_parts = block.name, min(start + block.seconds, all_end_at), 0
     progress(f"{block.name} (at most {max(0.0, run.ends_at - start):.0f} s)")
     status, why = DONE, ""
     try:
         if start >= all_end_at:
             raise SkippedBlockError("the time limit of all blocks had passed")
         block.measure(run)
+        status = FAILED if run.n_failed_parts else DONE
     except TimeUpError:
         status, why = CUT, f"cut at the end of its time box of {run.ends_at - start:.3g} s; its entries are kept"
     except SkippedBlockError as reason:
