@@ -129,6 +129,23 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("bench", "--out", "/no/such/report.md"): "cannot be written",
         ("bench", "--suite", "gms8k"): "Did you mean 'gsm8k'",
         ("bench", "--suite", "gpu", "--device", "cpu"): "--device: The suite gpu needs a GPU, but cpu is not one. ",
+        (
+            "bench",
+            "--suite",
+            "gpu-kernels",
+            "--device",
+            "cpu",
+        ): "--device: The suite gpu-kernels without --toy needs a GPU",
+        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "it makes its own targets",
+        (
+            "bench",
+            "--suite",
+            "gpu-kernels",
+            "--toy",
+            "--out",
+            "/tmp/a.csv",
+        ): "the suite gpu-kernels writes .json or .md",
+        ("bench", "--suite", "gpu", "--toy"): "--toy: only the suite gpu-kernels has this option",
         ("bench", "--suite", "gpu", "--method", "medusa"): "medusa needs more than a target and a draft model: medusa",
         (
             "bench",

@@ -76,6 +76,19 @@ def test_products_equal_float64(n_tokens: int, kind: str, n_splits: int, dtype: 
     assert torch.equal(product(x, add), first), "counters of the first launch are reset"
 
 
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize(
+    "tile", [{"rows": 32}, {"step": 64, "n_splits": 3}, {"rows": 128, "n_warps": 8, "n_stages": 2}]
+)
+def test_products_with_other_tiles_equal_float64(tile: dict[str, int], is_gated: bool) -> None:
+    weight, norm = numbers(2 * 72, 530, seed=1) / 16, numbers(530, seed=2) + 1
+    product = products.Product(weight, None, norm, 1e-5, is_gated, **tile)
+    x = numbers(17, 530, seed=4)
+    assert error(product(x), reference(product, x, None)) < NEAR[torch.float32]
+    default = products.n_splits(3072, 2048, 132)
+    assert products.n_splits(3072, 2048, 132, rows=32) < default == products.n_splits(3072, 2048, 132, step=64)
+
+
 @pytest.mark.parametrize("dtype", NEAR)
 def test_bits_of_a_token_do_not_depend_on_the_other_tokens(dtype: torch.dtype) -> None:
     product = products.Product(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli import answers as answers_command
-from workbench.cli import checks, hostcosts, verifiercosts, whatif_errors
+from workbench.cli import checks, gpukernels, hostcosts, verifiercosts, whatif_errors
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -82,9 +82,11 @@ def bench(
             help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all workloads, or one of them: "
             "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
             "answers are checked; acceptance: drafters with a forced acceptance rate, against Hugging Face; gpu: "
-            "targets of 1B and 8B shape made on the GPU, and smollm2 if installed, against Hugging Face; vision: all "
-            "vision drafters on held-out scenes; verifiers: the cost of each verifier; host: host overhead of the "
-            "drafters by context length; or whatif: every prediction of `workbench whatif`, compared with a real run."
+            "targets of 1B and 8B shape made on the GPU, and smollm2 if installed, against Hugging Face; gpu-kernels: "
+            "kernels, forward passes and rounds on a GPU in eight minutes, saved to the .json file of --out after each "
+            "part; vision: all vision drafters on held-out scenes; verifiers: the cost of each verifier; host: host "
+            "overhead of the drafters by context length; or whatif: every prediction of `workbench whatif`, compared "
+            "with a real run."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of suites that are not bundled.")] = None,
@@ -116,6 +118,13 @@ def bench(
             "--timed/--untimed",
             help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only all others.",
         ),
+    ] = None,
+    toy: Annotated[
+        bool, typer.Option("--toy", help="Suite `gpu-kernels`: run every part on a tiny model, also on a CPU.")
+    ] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Suite `gpu-kernels`: time limit of the whole run; default 480."),
     ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
     out: Annotated[
@@ -164,6 +173,10 @@ def bench(
         raise typer.Exit(_compare(*compare, tolerance, as_json))
     if read_answers is not None:
         return _print_speeds(*read_answers, as_json)
+    if suite != gpukernels.SUITE and (toy or time_limit is not None):
+        raise typer.BadParameter(
+            f"only the suite {gpukernels.SUITE} has this option", param_hint="--toy" if toy else "--time-limit"
+        )
     from workbench.bench.datasets import load_suite
     from workbench.bench.prompts import load_prompts
 
@@ -173,7 +186,7 @@ def bench(
         checks.check_output_file(path, "out")
     checks.check_output_folder(answers, "answers")
     if resume is not None:
-        if suite in (ACCEPTANCE, GPU, HOST, VERIFIERS, VISION):
+        if suite in (ACCEPTANCE, GPU, HOST, VERIFIERS, VISION, gpukernels.SUITE):
             raise typer.BadParameter(f"the suite {suite} stores no runs", param_hint="--resume")
         checks.check_output_file(resume, "resume")
     if suite == VERIFIERS:
@@ -182,6 +195,12 @@ def bench(
         return hostcosts.measure(target, repeats, out or [], as_json)
     if suite == VISION:
         return _vision(limit, out or [], as_json)
+    if suite == gpukernels.SUITE:
+        given = {"--answers": answers, "--set": settings, "--method": method, "--prompts": prompts, "--data": data,
+                 "--against": against, "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,
+                 "--dtype": dtype != "auto", "--drafter-dtype": drafter_dtype != "auto"}  # fmt: skip
+        refused = [name for name, is_set in given.items() if is_set]
+        return gpukernels.measure(device, toy, time_limit, refused, out or [], as_json)
     if suite == GPU:
         ignored = {"--answers": answers, "--set": settings and not method, "--data": data, "--dtype": dtype != "auto",
                    "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,

@@ -44,6 +44,22 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None, faste
     return 2 * n_bytes / (min(seconds) if fastest else statistics.median(seconds))
 
 
+def read_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
+    """Return the bytes per second that a device reads when it adds up random numbers, the median of a few sums.
+
+    Args:
+        device: a CPU or a GPU.
+        n_bytes: size of the block; by default `COPY_BYTES`.
+
+    Raises:
+        RuntimeError: the block does not fit into memory.
+    """
+    device = torch.device(device)
+    n_bytes = n_bytes or COPY_BYTES.get(device.type, COPY_BYTES["cpu"])
+    numbers = torch.empty(n_bytes // 4, device=device).normal_(generator=torch.Generator(device).manual_seed(0))
+    return n_bytes / statistics.median([seconds_of(numbers.sum, device) for _ in range(COPIES + 1)][1:])
+
+
 @torch.inference_mode()
 def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
     """Return the floating-point operations per second of a product of two square matrices, with the threads of torch.
@@ -60,7 +76,8 @@ def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
     """
     device, side = torch.device(device), LEAST_SIDE
     while True:
-        a, b = torch.ones(2, side, side, dtype=dtype, device=device)
+        generator = torch.Generator(device).manual_seed(0)  # a GPU multiplies equal numbers faster than random ones
+        a, b = torch.empty(2, side, side, device=device).normal_(generator=generator).to(dtype)
         seconds = [seconds_of(lambda a=a, b=b: torch.mm(a, b), device) for _ in range(PRODUCTS + 1)][1:]
         if (best := min(seconds)) >= LEAST_PRODUCT_S or side >= MOST_SIDE:
             return 2 * side**3 / best

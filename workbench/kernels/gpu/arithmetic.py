@@ -14,8 +14,12 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from workbench.kernels.gpu import interpreter
+
 EMULATED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in the interpreter. Kernels get it as their argument `EMULATE`."""
+if EMULATED:
+    interpreter.accept_one_element_arrays()
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -102,6 +102,10 @@ class Product:
         eps: the norm's epsilon.
         is_gated: return silu(gate) · up, [o / 2] values, instead of the product.
         n_splits: number of programs that share a row block.
+        rows: rows of the weights in a tile.
+        step: inputs that a program reads at once.
+        n_warps: warps of a program.
+        n_stages: loads that are in flight at once; None: 4, or 3 for more than 32 tokens.
     """
 
     weight: Float[Tensor, "o i"]
@@ -110,11 +114,15 @@ class Product:
     eps: float = 0.0
     is_gated: bool = False
     n_splits: int = 1
+    rows: int = ROWS
+    step: int = STEP
+    n_warps: int = 4
+    n_stages: int | None = None
     arrived: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.n_rows = self.weight.shape[0] // (2 if self.is_gated else 1)
-        self.n_blocks = -(-self.n_rows // (ROWS // 2 if self.is_gated else ROWS))
+        self.n_blocks = -(-self.n_rows // (self.rows // 2 if self.is_gated else self.rows))
         self.arrived = torch.zeros(self.n_blocks, dtype=torch.int32, device=self.weight.device)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
@@ -125,19 +133,19 @@ class Product:
         partial = squares = x
         if self.n_splits > 1:
             n_parts = self.n_blocks * self.n_splits
-            partial = torch.empty(n_parts * ROWS * tile, dtype=torch.float32, device=x.device)
+            partial = torch.empty(n_parts * self.rows * tile, dtype=torch.float32, device=x.device)
             squares = torch.empty(n_parts * tile, dtype=torch.float32, device=x.device)
         _product[(self.n_blocks, self.n_splits)](
             x, x if self.norm_weight is None else self.norm_weight, self.weight, x if self.bias is None else self.bias,
             x if add is None else add, out, partial, squares, self.arrived, n_tokens, self.n_rows, n_inputs, self.eps,
             NORM=self.norm_weight is not None, BIAS=self.bias is not None, RESIDUAL=add is not None,
-            GATED=self.is_gated, SPLIT=self.n_splits, ROWS=ROWS, TOKENS=tile, STEP=STEP, EMULATE=EMULATED,
-            num_warps=4, num_stages=4 if tile < MOST_TOKENS else 3,
+            GATED=self.is_gated, SPLIT=self.n_splits, ROWS=self.rows, TOKENS=tile, STEP=self.step, EMULATE=EMULATED,
+            num_warps=self.n_warps, num_stages=self.n_stages or (4 if tile < MOST_TOKENS else 3),
         )  # fmt: skip
         return out
 
 
-def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int) -> int:
+def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int, rows: int = ROWS, step: int = STEP) -> int:
     """Return into how many parts the inputs of a product are split, a power of two. A part has at least two steps.
 
     Row blocks alone are often fewer than a GPU has multiprocessors.
@@ -146,8 +154,10 @@ def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int) -> int:
         n_weight_rows: number of rows of the weights.
         n_inputs: number of inputs.
         n_programs: aimed minimum number of programs, such as the number of multiprocessors.
+        rows: rows of the weights in a tile.
+        step: inputs that a program reads at once.
     """
-    n_blocks, n_steps, parts = -(-n_weight_rows // ROWS), -(-n_inputs // STEP), 1
+    n_blocks, n_steps, parts = -(-n_weight_rows // rows), -(-n_inputs // step), 1
     while n_blocks * parts < n_programs and 4 * parts <= n_steps:
         parts *= 2
     return parts
