@@ -15,7 +15,6 @@ import torch
 
 pytest.importorskip("triton")
 
-import triton_interpreter  # noqa: F401  (before the kernels)
 from engine.test_forward_replay import Rerun
 from torch import Tensor
 
