@@ -110,7 +110,8 @@ export function roundWords(round) {
   const sums = {};
   for (const { kind, start, end } of phases(round)) sums[kind] = (sums[kind] ?? 0) + end - start;
   const parts = Object.keys(KINDS).filter((kind) => sums[kind] > 0).map((kind) => `${KINDS[kind]} ${ms(sums[kind])}`);
-  return `Round ${round.index + 1}: +${tokens(round.emitted.length)} in ${ms(round.seconds)} = ${parts.join(" + ")}`;
+  const passes = round.phases?.length ? ` (forward passes alone: draft ${ms(round.draft_s)}, verify ${ms(round.verify_s)})` : "";
+  return `Round ${round.index + 1}: +${tokens(round.emitted.length)} in ${ms(round.seconds)} = ${parts.join(" + ")}${passes}`;
 }
 
 /** Return the data of the dialog: the run in view, else the example whose race is shown. */

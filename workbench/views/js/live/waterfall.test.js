@@ -28,11 +28,11 @@ test("the phases of a round leave no time out", () => {
     const parts = phases(round), covered = parts.reduce((sum, p) => sum + p.end - p.start, 0);
     assert.ok(Math.abs(covered - round.seconds) < 1e-9, `round ${round.index}`);
   }
-  const made = { index: 0, started_s: 1, seconds: 1, emitted: [1], phases: [
+  const made = { index: 0, started_s: 1, seconds: 1, draft_s: 0.15, verify_s: 0.4, emitted: [1], phases: [
     { name: "draft", start_s: 1.1, end_s: 1.3 }, { name: "verify", start_s: 1.3, end_s: 1.8 }, { name: "judge", start_s: 1.8, end_s: 1.9 },
   ] };
   assert.deepEqual(phases(made).map((p) => p.kind), ["overhead", "draft", "verify", "accept", "overhead"]);
-  assert.equal(roundWords(made), "Round 1: +1 token in 1000.0 ms = draft 200.0 ms + verify 500.0 ms + accept and commit 100.0 ms + planning and other overhead 200.0 ms");
+  assert.equal(roundWords(made), "Round 1: +1 token in 1000.0 ms = draft 200.0 ms + verify 500.0 ms + accept and commit 100.0 ms + planning and other overhead 200.0 ms (forward passes alone: draft 150.0 ms, verify 400.0 ms)");
 });
 
 test("zoom keeps the time under the pointer, pan stops at the ends, and reset shows all", () => {
