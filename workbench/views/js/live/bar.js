@@ -43,16 +43,16 @@ export function render(el, data) {
   });
 }
 
-/** Return whether the page must scroll to the tokens: only a narrow page has them below its panel. Where they are
- *  beside the panel, the part above them (the images in Vision) stays visible. Pure. @param {{top: number, bottom:
- *  number}} card  @param {{bottom: number}} side */
-export function outOfSight(card, side, height) {
-  return side.bottom <= card.top + 1 && !(card.top >= 0 && card.top < height / 2 && card.bottom > 0);
+/** Return whether the page must scroll to the tokens: only on a narrow page, where they are in one column with the
+ *  panel. On a wide page they are beside it, and the part above them (the images in Vision) stays visible. Pure.
+ *  @param {{top: number, bottom: number}} card  @param {boolean} narrow  @param {number} height  of the window */
+export function outOfSight(card, narrow, height) {
+  return narrow && !(card.top >= 0 && card.top < height / 2 && card.bottom > 0);
 }
 
 /** Scroll the tokens into view if they are not visible. */
-export function toTokens({ ribbonCard, side }) {
-  if (!outOfSight(ribbonCard.getBoundingClientRect(), side.getBoundingClientRect(), innerHeight)) return;
+export function toTokens({ ribbonCard }) {
+  if (!outOfSight(ribbonCard.getBoundingClientRect(), kit.isNarrow(), innerHeight)) return;
   ribbonCard.scrollIntoView({
     block: "start",
     behavior: kit.prefersStill() ? "auto" : "smooth",

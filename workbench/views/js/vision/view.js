@@ -309,7 +309,7 @@ function patchText(page, { trace, seen }, maps, patch, model) {
     return seen.since >= 0 && !seen.n_drafter
       ? `A drafter without vision tokens has no attribution to patches: ${seen.compressor ? "this one gets the image only through the target's hidden states" : "it drafts from the text alone"}.`
       : "This drafter's attribution was not recorded with this run; the target's is available.";
-  if (patch === null) return "Hover over a word to see its patches, or over a patch to see its words. ▶ plays the run word by word.";
+  if (patch === null) return "Point at or tap a word to see its patches, or a patch to see its words. ▶ plays the run word by word.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols,
     there = d.place(vision.patch, cols).replace(/^r/, "R"),
     all = maps[model] ?? maps.target;
