@@ -59,6 +59,9 @@ export function ofRuns(mine, plain) {
   return speedup(rates(mine), rates(plain));
 }
 
+/** Short forms of reasons for no speed-up, by the start of the reason. */
+const SHORT = [["baseline invalid", "baseline invalid"], ["two runs", "run one drafter alone"]];
+
 /** Return the key figure "speed-up" of a run on a page. Pure: a single pair gives no verdict, however far from 1× it
  *  is.
  *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: string}} known  `mine`,
@@ -78,7 +81,7 @@ export function figure({ mine, plain, none, measured = null, stalled = "" }) {
     return {
       value: "—",
       unit: "",
-      label: none.startsWith("baseline invalid") ? "speed-up: baseline invalid" : "speed-up: no baseline",
+      label: `speed-up: ${SHORT.find(([start]) => none.startsWith(start))?.[1] ?? "no baseline"}`,
       worked: none,
     };
   return {

@@ -59,6 +59,7 @@ test("the key figure is labelled “one run”, with the number of stalled round
   assert.equal(figure({ ...known, stalled: "3 rounds stalled" }).label, "one run, 3 rounds stalled");
   assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");
   assert.equal(figure({ ...known, plain: null, none: "baseline invalid: x" }).label, "speed-up: baseline invalid");
+  assert.match(figure({ ...known, plain: null, none: "two runs share" }).label, /run one drafter alone/);
 });
 
 test("pairs of runs replace the single run; there is a verdict once the interval excludes 1×", () => {

@@ -102,6 +102,6 @@ test("two runs that share the engine have no speed-up; a run alone or next to a 
     of = (run) => speed({ beside: { run } }, { speed: measured });
   assert.equal(of(null), measured);
   assert.equal(of({ from: "recorded" }), measured, "a recorded run does not share the engine");
-  assert.deepEqual([of({ from: "live" }).value, of({ from: "live" }).label], ["—", "speed-up: no baseline"]);
+  assert.deepEqual([of({ from: "live" }).value, of({ from: "live" }).label], ["—", "speed-up: run one drafter alone"]);
   assert.match(of({ from: "live" }).worked, /run one drafter alone/);
 });
