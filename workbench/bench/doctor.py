@@ -81,7 +81,10 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Return the logit of plain decoding's token minus the logit of the run's token, computed token by token."""
+        """Return the logit of plain decoding's token minus that of the run's token, where both texts first differ.
+
+        Both logits come from forward passes over one token at a time.
+        """
         return self.readings[0].gap
 
     def describe(self) -> str:

@@ -80,15 +80,15 @@ class RelaxedResult:
 
     Attributes:
         accept: [N], acceptance probability min(1, lifted r(x) / q(x)).
-        bonus: int64 [N+1], token emitted where the walk ends.
+        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i + 1).
         residual: [N], r(x), probability of x in the residual distribution after its earlier siblings.
         q: [N], draft probability of x; 1 for a deterministic proposal.
         q_left: [N], draft probability of x after removing its earlier siblings, if it was drawn without replacement.
         lifted: [N], raised probability against which x was tested.
         total_variation: [N], total variation distance between the target's distribution and the distribution of the
             token emitted at a position, averaged over the random drafts there. It is stored at the position's first
-            child; other children have 0. Exact if `lift` does not depend on x; for drafts without replacement, given
-            the earlier siblings. None if not requested.
+            child; other children have 0. The value is exact if the function that raises probabilities does not depend
+            on x. For drafts without replacement it is the distance given the earlier siblings. None if not requested.
     """
 
     accept: Float[Tensor, " N"]

@@ -118,7 +118,7 @@ class Claim:
         setting: the paper's models, data and sampling.
         low: the paper's figure; with `high` a range. None: the paper only states a direction.
         high: upper end of the paper's range; equal to `low` for one figure.
-        source: paper, section or table, address; "recalled" if the figure was not checked in the paper.
+        source: paper, section or table, address; "from memory" if the figure was not checked in the paper.
         measure: function that measures the quantity with the functions of `workbench.bench.text_lab.TextLab`, or of
             `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
         key: distinguishes the claims of one method; "main": the paper's main claim.

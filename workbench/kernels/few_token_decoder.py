@@ -78,7 +78,7 @@ class FewTokenDecoder(ABC):
         skipped_halves: Collection[int] = (),
         everywhere: bool = False,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
-        """Run a forward pass over a KV cache whose window is set.
+        """Run a forward pass over the window of a KV cache, which the caller has set.
 
         Args:
             ids: token ids.
@@ -91,7 +91,7 @@ class FewTokenDecoder(ABC):
             head: compute logits. Without them the first result is empty, and the second is the residual stream after
                 the last of `layers` instead of the LM head's input; the compiled forward pass returns it in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
-            skipped_halves: halves that are left out (see `workbench.kernels.layers`).
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
             everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
 
         Returns:

@@ -128,9 +128,10 @@ def definitions() -> list[dict[str, str]]:
 
 
 def compatibility(client: Client) -> dict[str, Any]:
-    """Return which methods run with which models: a column per target and draft model, a row of reasons per method.
+    """Return which methods run with which models: a column for each pair of models, a row for each method.
 
-    `columns` are the pairs of models; an entry of `rows` has a reason for each column; empty: the method can run.
+    `columns` are the pairs of a target and a draft model. An entry of `rows` has for each column the reason why the
+    method cannot run with this pair; an empty reason means that it can.
 
     A target that may not be used here has no columns, for example one that a public app would have to download.
     """

@@ -73,7 +73,7 @@ METHOD = Method(
             "Vicuna-7B and others",
             None,
             None,
-            "Liu et al. 2024, arXiv:2407.12021 (direction: exploration raises acceptance; recalled)",
+            "Liu et al. 2024, arXiv:2407.12021 (direction: exploration raises acceptance; from memory)",
             lambda lab: lab.tau_over("adaptive-trigram", {}, {"search": "best-first"}, 0.0),
             key="search",
             explanation=("2026-11-24 11:33 UTC", BEST_FIRST),

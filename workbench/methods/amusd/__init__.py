@@ -46,7 +46,7 @@ METHOD = Method(
             "Llama-3.1-8B with Llama-3.2-1B, two GPUs",
             1.29,
             1.29,
-            "McDanel 2024, arXiv:2410.17375, abstract (recalled)",
+            "McDanel 2024, arXiv:2410.17375, abstract (from memory)",
             lambda lab: lab.speed_over({"depth": 3}, [{"depth": 3}], other="draft-model"),
             timed=True,
             lacks="a device for each model",

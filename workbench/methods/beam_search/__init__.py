@@ -42,7 +42,7 @@ METHOD = undrafted(
             "neural translation, German and Chinese to English",
             1.1,
             1.43,
-            "Freitag and Al-Onaizan 2017, arXiv:1702.01806, abstract (recalled)",
+            "Freitag and Al-Onaizan 2017, arXiv:1702.01806, abstract (from memory)",
             None,
             lacks="pruning of candidates, translation models",
             matched=True,

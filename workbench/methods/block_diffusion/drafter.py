@@ -132,7 +132,7 @@ class BlockNet(TrainedNet):
         ValueError: a block has no masked position, or more than `LONGEST` positions; or the taps are not distinct and
             ascending.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), and its released code: hidden states of several
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory) and its code: hidden states of several
     layers pass one linear layer and a norm, and each layer's own weights turn them into keys and values; embedding and
     LM head are the target's. The mask here is a learned vector; the released code embeds a mask token instead.
     """
@@ -363,7 +363,7 @@ class BlockDiffusion(DistributionDrafter):
     Attributes:
         unmaskings: number of passes per block, at most one per masked position.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), with one pass. Several passes, highest confidence
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory): one pass. Several passes, highest confidence
     first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025, Block
     diffusion, arXiv:2503.09573, §3.
     """

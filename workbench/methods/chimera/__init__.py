@@ -62,7 +62,7 @@ METHOD = Method(
         Claim(
             "τ relative to Medusa with a tree of the same size",
             "Vicuna 7B: the second and later heads are more accurate than Medusa's", None,
-            None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; recalled)",
+            None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; from memory)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
         ),
     ),

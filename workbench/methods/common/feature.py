@@ -43,7 +43,7 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted at the newest pair of committed tokens, [1, D]; [k, D] if the drafter predicts k
+        guess: feature predicted from the newest pair whose token is committed, [1, D]; [k, D] if the drafter predicts k
             features at once; None before the first pair.
         features: the target's features at accepted positions that the drafter has not read yet, [m, D] per round.
         tokens: for each feature in `features`, the token at the next position.

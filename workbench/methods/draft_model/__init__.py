@@ -63,7 +63,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,
-            "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
+            "Leviathan et al. 2023, arXiv:2211.17192, abstract (from memory)", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
             "τ relative to E[τ] by equation 1 of Leviathan et al. at the measured acceptance rate",

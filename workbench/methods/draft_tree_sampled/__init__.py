@@ -46,7 +46,7 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
@@ -65,7 +65,7 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
         ),

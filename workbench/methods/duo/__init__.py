@@ -37,7 +37,7 @@ METHOD = Method(
         "keep their big MLP. Trained routers, and the oracle that searches for the best route of each token, are not "
         "built.",
         STILL_READ,
-        "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
+        "Draft passes are not compiled in int8 or with big > 0, so drafting takes longer.",
     ),
     order=75,
     testing=Testing(short={"depth": 2, "share": 0.05}, perfect={"share": 1.0}),

@@ -54,7 +54,7 @@ METHOD = Method(
         ),
         Claim(
             "τ relative to EAGLE's fixed tree of the same size", "Vicuna-13B, MT-Bench, greedy: 4.83 against 3.98",
-            1.21, 1.21, "Li et al. 2024, arXiv:2406.16858, table 1 (recalled)",
+            1.21, 1.21, "Li et al. 2024, arXiv:2406.16858, table 1 (from memory)",
             lambda lab: lab.tau_over("eagle", {}, {}, 0.0), key="tree",
         ),
     ),

@@ -54,7 +54,7 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
-            1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
+            1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (from memory)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             explanation=(
                 "2026-11-27 23:07 UTC",

@@ -56,7 +56,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding",
             "Llama models trained with layer dropout and early-exit loss; summaries 2.16, coding 1.82, parsing 2.0",
-            1.82, 2.16, "Elhoushi et al. 2024, arXiv:2404.16710, abstract (recalled)", lambda lab: lab.speed(),
+            1.82, 2.16, "Elhoushi et al. 2024, arXiv:2404.16710, abstract (from memory)", lambda lab: lab.speed(),
             timed=True, explanation_by_column={"smollm2": ("2026-11-24 17:33 UTC", UNTRAINED)},
         ),
     ),

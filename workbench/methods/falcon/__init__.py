@@ -76,7 +76,7 @@ METHOD = Method(
         Claim(
             "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
-            "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
+            "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure is known from memory)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             explanation=(
                 "2026-11-27 23:07 UTC",

@@ -55,7 +55,7 @@ METHOD = Method(
             "LLaMA-2 7B, speed-up over plain decoding",
             1.05,
             1.05,
-            "Kou et al. 2024, CLLMs, arXiv:2403.00835, §1 (1.05× on average; recalled)",
+            "Kou et al. 2024, CLLMs, arXiv:2403.00835, §1 (1.05× on average; from memory)",
             lambda lab: lab.tau(depth=16),
             key="consistency",
         ),

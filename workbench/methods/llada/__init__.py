@@ -37,7 +37,7 @@ METHOD = undrafted(
             "LLaDA 8B and LLaMA3 8B, 15 benchmarks",
             None,
             None,
-            "Nie et al. 2025, arXiv:2502.09992, table 1 (recalled)",
+            "Nie et al. 2025, arXiv:2502.09992, table 1 (from memory)",
             None,
             lacks="two models of the same size trained on the same data",
             matched=True,

@@ -62,7 +62,7 @@ METHOD = Method(
             "CodeLlama-7B, HumanEval, greedy",
             None,
             None,
-            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
+            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; no figure of step compression)",
             lambda lab: lab.on_groups("code").tau(**PAPER),
             by_construction=AT_LEAST_ONE,
         ),

@@ -42,7 +42,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",
-            2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (recalled)",
+            2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (from memory)",
             lambda lab: lab.on_copied_answers().speed(),
             timed=True, explanation=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
         ),

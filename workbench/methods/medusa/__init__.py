@@ -64,7 +64,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,
-            "Cai et al. 2024, arXiv:2401.10774, abstract (over 2.2; README: 2.2 to 3.6; recalled)",
+            "Cai et al. 2024, arXiv:2401.10774, abstract (over 2.2; README: 2.2 to 3.6; from memory)",
             lambda lab: lab.speed(), timed=True, explanation_by_column={"smollm2": ("2026-11-26 16:56 UTC", WIDE)},
         ),
     ),

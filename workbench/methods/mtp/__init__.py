@@ -58,13 +58,13 @@ METHOD = Method(
         Claim(
             "tokens per second relative to plain decoding, one token drafted",
             "DeepSeek-V3, one module, one token", 1.8,
-            1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (from memory)",
             lambda lab: lab.speed(grower="chain", depth=1), timed=True, explanation=("2026-11-26 17:03 UTC", SMALL),
         ),
         Claim(
             "τ with one token drafted",
             "DeepSeek-V3: the second token is accepted in 85 to 90 % of cases, over many topics", 1.85,
-            1.9, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            1.9, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (from memory)",
             lambda lab: lab.tau(grower="chain", depth=1), key="second-token",
         ),
     ),

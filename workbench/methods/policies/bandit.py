@@ -77,7 +77,7 @@ class Bandit(Policy):
         Claim(
             "tokens per second relative to the best fixed length",
             "Qwen2.5 7B and 32B while training, one strategy each",
-            1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
+            1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (from memory)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
             tolerance=0.05, method="draft-model", explanation=("2026-11-24 17:42 UTC", BY_HINDSIGHT),
             explanation_by_column={"smollm2": ("2026-11-26 16:47 UTC", BY_HINDSIGHT)},

@@ -32,10 +32,10 @@ METHOD = Method(
     differences=(
         "By default the newest earlier occurrence is continued, where the original takes the first one "
         "(occurrence=first), because it usually continues better; drafts and τ differ.",
-        "A continuation that ends with the text is proposed although it is shorter than K tokens. With "
-        "occurrence=transformers and ngram=2 drafts are Hugging Face's, token for token; otherwise they are not cut "
-        "at an end-of-text token, and in no case at a token that a logits processor forbids: some draft positions are "
-        "wasted.",
+        "A continuation that reaches the end of the text is proposed even if it is shorter than K tokens.",
+        "With occurrence=transformers and ngram=2, drafts are Hugging Face's, token for token, unless a logits "
+        "processor forbids a token. With other values, drafts continue after an end-of-text token. Positions after such tokens "
+        "are wasted.",
     ),
     order=40,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
@@ -45,7 +45,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding on texts grounded in their input",
             "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
-            "Saxena 2023, README of prompt-lookup-decoding (recalled)",
+            "Saxena 2023, README of prompt-lookup-decoding (from memory)",
             lambda lab: lab.on_copied_answers().speed(), timed=True,
             explanation=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
         ),

@@ -56,19 +56,19 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding",
             "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, datastores of code and of chat, 0.5 GB and "
-            "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
+            "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (from memory)",
             lambda lab: lab.speed(), timed=True,
             lacks="a datastore as large as the paper's; measured with the bundled datastore",
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
-            "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
+            "He et al. 2024, arXiv:2311.08252, §5 (direction; no figure)",
             lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(
             "speed-up over plain decoding, code from a datastore of code",
             "HumanEval, CodeLlama of 7B and 13B, a datastore of code, 0.9 GB",
-            1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled; over code and chat)",
+            1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (from memory; over code and chat)",
             lambda lab: lab.on_groups("code").with_code().speed(), key="code-speed", timed=True,
             explanation=("2026-11-30 14:34 UTC", SMALL_DATASTORE.format("90,000", "1.45")),
             explanation_by_column={"smollm2": ("2026-11-30 14:37 UTC", SMALL_DATASTORE.format("80,000", "1.30"))},

@@ -57,7 +57,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",
-            1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (recalled)", lambda lab: lab.speed(),
+            1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (from memory)", lambda lab: lab.speed(),
             timed=True,
             explanation=(
                 "2026-11-27 09:29 UTC",

@@ -42,7 +42,7 @@ METHOD = undrafted(
             "Llama-2-7B, texts up to 4M tokens",
             22.2,
             22.2,
-            "Xiao et al. 2023, arXiv:2309.17453, abstract (recalled)",
+            "Xiao et al. 2023, arXiv:2309.17453, abstract (from memory)",
             None,
             timed=True,
             lacks="a sliding window with re-computation",

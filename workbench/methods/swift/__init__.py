@@ -77,7 +77,7 @@ METHOD = Method(
         Claim(
             "τ with the set found by the search relative to τ with as many layers skipped evenly",
             "LLaMA-2-13B, r = 0.45",
-            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction, recalled)",
+            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction; from memory)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",
         ),

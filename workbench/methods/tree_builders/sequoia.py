@@ -137,7 +137,7 @@ class Sequoia(TreeBuilder):
             "LLaMA-2 7B and 13B, Vicuna 33B",
             None,
             None,
-            "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than trees of constant width; recalled)",
+            "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than trees of constant width; from memory)",
             lambda lab: lab.tau_over(
                 "draft-tree-sampled",
                 {"grower": "sequoia", "nodes": 21, "depth": 4, "counts_time": False},
@@ -153,7 +153,7 @@ class Sequoia(TreeBuilder):
                 "LLaMA-2 7B and 13B, Vicuna 33B",
                 None,
                 None,
-                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than k independent chains; recalled)",
+                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than k independent chains; from memory)",
                 lambda lab, width=width, depth=depth: lab.tau_over(
                     "draft-tree-sampled",
                     {"grower": "sequoia", "nodes": width * depth, "depth": depth, "counts_time": False},

@@ -43,7 +43,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding",
             "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: output of the thinned model",
-            1.3, 1.7, "Liu et al. 2024, arXiv:2404.06954, abstract (recalled)", lambda lab: lab.speed(), timed=True,
+            1.3, 1.7, "Liu et al. 2024, arXiv:2404.06954, abstract (from memory)", lambda lab: lab.speed(), timed=True,
             lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
         ),
         Claim(

@@ -53,8 +53,8 @@ METHOD = Method(
     formula="drafter q( · | text alone ) against target p( · | image, text ); the draft is the same for every image",
     differences=(
         "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
-        "answers, where the paper compares three of 115 million parameters; its variant with a small image adapter is "
-        "not built. τ says nothing about models of that size.",
+        "answers. The paper compares three drafters of 115 million parameters, and has a variant with a small image "
+        "adapter, which is missing here. τ says nothing about drafters of that size.",
     ),
     order=120,
     testing=Testing(no_perfect_reason="The drafter does not read the image."),
@@ -64,7 +64,7 @@ METHOD = Method(
         Claim(
             "acceptance rate on other words minus that on words that state facts about the image",
             "LLaVA-7B with a text-only drafter of 115M", None, None,
-            "Gagrani et al. 2024, arXiv:2404.08856, §4 (recalled)", facts_gap, neutral=0.0, home=VISION_TARGET,
+            "Gagrani et al. 2024, arXiv:2404.08856, §4 (from memory)", facts_gap, neutral=0.0, home=VISION_TARGET,
         ),
     ),
     suites={

@@ -80,8 +80,8 @@ def _about_the_formula(found: TimeBreakdown) -> list[str]:
     if not steps or found.speedup is None:
         return []
     prediction = (
-        f"The formula predicts {steps[0][1]:.2f} times the speed of plain decoding, from the share of tested depths that "
-        f"were accepted ({found.rate:.0%}) and the drafting time"
+        f"The formula predicts {steps[0][1]:.2f} times the speed of plain decoding, from the share of tested depths "
+        f"that were accepted ({found.rate:.0%}) and the drafting time"
     )
     if abs(steps[0][1] / found.speedup - 1) < TELLING:
         return [f"{prediction}, close to the measurement."]

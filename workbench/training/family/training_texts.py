@@ -71,8 +71,8 @@ class OwnTexts:
     Attributes:
         drafter: the drafter being trained.
         models: models with the target.
-        readings: readings with the prompts.
-        rows: indices of the readings whose prompts may be used.
+        readings: outputs of the target on the training texts, from which the prompts are taken.
+        rows: indices of the entries of `readings` whose prompts may be used.
         draft_vocabulary: tokens that the drafter can propose, int64 [K].
         end_tokens: tokens that end a text.
         seed: seed of the choice of prompts, and of sampling.

@@ -99,6 +99,6 @@ def make_code(rng: random.Random) -> Instance:
 
 
 def check_code(instance: Instance, output: str) -> bool:
-    """Return whether an output has the right definition; the example after it is not compared, as arguments vary."""
+    """Return whether an output defines the requested function correctly. The example call after it is not checked."""
     marker = "# Example:"
     return output.split(marker)[0].strip() == instance.answer.split(marker)[0].strip()

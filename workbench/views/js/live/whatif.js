@@ -205,7 +205,7 @@ function draw(state) {
         (c) =>
           `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens that both runs emitted. The better of both at every position, or both in one tree, gives ${two(c.tau)}: ${c.first} has the longer accepted path in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
       )
-      .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "τ of the better of both"]) : ""),
+      .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "τ with the better of the two drafts in each round"]) : ""),
   );
   kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance probability"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
