@@ -34,8 +34,8 @@ METHOD = Method(
         "(occurrence=first), because it usually continues better; drafts and τ differ.",
         "A continuation that reaches the end of the text is proposed even if it is shorter than K tokens.",
         "With occurrence=transformers and ngram=2, drafts are Hugging Face's, token for token, unless a logits "
-        "processor forbids a token. With other values, drafts continue after an end-of-text token. Positions after such tokens "
-        "are wasted.",
+        "processor forbids a token. With other values, drafts continue after an end-of-text token. Positions "
+        "after such tokens are wasted.",
     ),
     order=40,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),
