@@ -1,4 +1,4 @@
-"""Stream the new rounds of a run to a viewer, at the display rate, until the run ends."""
+"""Stream the new rounds of a run to a viewer until the run ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ KEEP_ALIVE_S = 0.5
 async def follow(run: RunHandle, *, n_rounds_seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
     """Yield updates of a run while it runs, for the token strip of a page and other viewers.
 
-    This polls `Run.since` for the recorded rounds, at the viewer's rate. The engine never waits for it.
+    This polls `Run.since` for the recorded rounds, 10 to 15 times per second. The engine never waits for a viewer; a
+    display rate of the run delays its rounds in the engine, with or without viewers.
 
     Args:
         run: run to follow.

@@ -351,7 +351,10 @@ class Run:
                 self._state, self._progress = QUEUED, None
 
     def attach_sequence(self, sequence: Sequence) -> None:
-        """Set the engine's sequence and apply pending actions to it; cancel it if the run has been cancelled."""
+        """Set the engine's sequence and apply pending actions to it; cancel it if the run has been cancelled.
+
+        The run's trace is the sequence's trace from now on, so that `since` returns the rounds that the engine appends.
+        """
         with self._news:
             if self.ended:
                 sequence.cancel()

@@ -233,7 +233,7 @@ class Session:
         return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Start a run, or continue to follow one, and yield its new rounds at the display rate.
+        """Start a run, or continue to follow one, and yield its new rounds; see `workbench.client.follow`.
 
         A run that was started here ends some seconds after its last follower has disconnected: see `GRACE_S`.
 

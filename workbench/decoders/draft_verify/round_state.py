@@ -175,7 +175,7 @@ class RoundState:
         find_end = find_tentative_end if may_be_tentative else apply_stop_conditions
         n, reason, spans = find_end(sequence, all_tokens, context.models)
         tokens = all_tokens[:n]
-        path = positions[: n + 1]  # root and accepted nodes; the last token has no entry in the KV cache yet
+        path = positions[: n + 1]  # root and accepted nodes; the token after them has no entry in the KV cache yet
         target.commit(sequence.cache_slot, path)
         sequence.cache_slot.last_hidden = hidden[path[-1]]
         sequence.committed.extend(tokens)

@@ -23,7 +23,10 @@ PolicyClass = Callable[..., Policy]
 
 
 class Parts(TypedDict):
-    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults."""
+    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults.
+
+    The default verifier is `Lossless`.
+    """
 
     verifier: Verifier
     other_verifiers: tuple[Verifier, ...]

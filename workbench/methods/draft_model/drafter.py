@@ -1,4 +1,4 @@
-"""Draft with a smaller language model: a chain, or a tree if the plan has a tree builder."""
+"""Draft with a smaller language model: a chain, or a tree if the plan's tree builder is not `Chain`."""
 
 from __future__ import annotations
 
