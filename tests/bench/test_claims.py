@@ -202,30 +202,30 @@ def test_each_target_has_a_column_and_the_board_explains_contradicted_rows() -> 
     def saved(value: float, on: dict[str, Any], date: str = "2026") -> dict[str, Any]:
         return {"measured": dataclasses.asdict(measured(value)), "date": date, "commit": "abc", "machine": on}
 
-    (claim,) = claims.claims_of("prompt-lookup")
+    (claim,) = claims.claims_of("eagle-3")
     looked_into, why = claim.explanation
 
-    kept = {"prompt-lookup/main": saved(0.9, machine, looked_into), "prompt-lookup/main@smollm2": saved(2.5, other)}
+    kept = {"eagle-3/main": saved(0.9, machine, looked_into), "eagle-3/main@smollm2": saved(1.4, other)}
     rows = {row["name"]: row for row in claimsboard.rows(kept)}
-    row = rows["prompt-lookup/main"]
+    row = rows["eagle-3/main"]
     (there,) = row["elsewhere"]
     assert (row["verdict"], there["verdict"]) == (CONTRADICTED, IN_SIZE)
     assert row["why"] == why
     assert there["why"] == ""
     assert rows["draft-model/main"]["elsewhere"][0]["verdict"] in (NOT_MEASURED, NOT_MEASURABLE)
     text = claimsboard.markdown(list(rows.values()))
-    line = next(x for x in text.splitlines() if x.startswith("| `prompt-lookup`"))
+    line = next(x for x in text.splitlines() if x.startswith("| `eagle-3`"))
     *_, here, elsewhere = line.removesuffix(" |").split(" | ")
     assert here == f"**contradicted**<br>0.9 (0.9–0.9, n = 5)<br>*Why:* {why}"
-    assert elsewhere == "**reproduced in size**<br>2.5 (2.5–2.5, n = 5)"
-    of_figures = [x for x in text.splitlines() if x.startswith("| `prompt-lookup/main`")]
+    assert elsewhere == "**reproduced in size**<br>1.4 (1.4–1.4, n = 5)"
+    of_figures = [x for x in text.splitlines() if x.startswith("| `eagle-3/main`")]
     assert [x.split(" | ")[2:5] for x in of_figures] == [
         ["here", f"{looked_into}, abc", "C, 2 cores; torch 2, transformers 5, load 0.5"],
         ["here", "2026, abc", "D, 2 cores; torch 2, transformers 5, load 0.1"],
     ]
-    for since in (saved(2.5, machine, looked_into), saved(0.8, machine)):  # it holds; it was measured since
-        again = claimsboard.rows({"prompt-lookup/main": since})
-        assert next(row for row in again if row["name"] == "prompt-lookup/main")["why"] == ""
+    for since in (saved(1.4, machine, looked_into), saved(0.8, machine)):  # it holds; it was measured since
+        again = claimsboard.rows({"eagle-3/main": since})
+        assert next(row for row in again if row["name"] == "eagle-3/main")["why"] == ""
 
 
 def test_a_figure_on_another_target_has_its_own_reason() -> None:

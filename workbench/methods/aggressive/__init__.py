@@ -7,7 +7,6 @@ from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.aggressive.drafter import Aggressive
 from workbench.methods.common.presets import copying
-from workbench.methods.prompt_lookup import TINY_COPIER
 from workbench.methods.verifiers.lenient import Lenient
 
 METHOD = Method(
@@ -49,7 +48,6 @@ METHOD = Method(
             "speed-up over plain decoding on text that repeats its input",
             "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
             "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on_copied_answers().speed(), timed=True,
-            explanation=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),
         ),
     ),
     recording=Recording(("copy ×3",)),

@@ -7,7 +7,6 @@ from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import copying
 from workbench.methods.lookahead_trie.drafter import LookaheadTrie
-from workbench.methods.prompt_lookup import TINY_COPIER
 
 METHOD = Method(
     "lookahead-trie",
@@ -44,7 +43,7 @@ METHOD = Method(
             "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",
             2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (from memory)",
             lambda lab: lab.on_copied_answers().speed(),
-            timed=True, explanation=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
+            timed=True,
         ),
     ),
     recording=Recording(("copy ×3",)),

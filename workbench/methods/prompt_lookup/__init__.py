@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import copying
 from workbench.methods.policies.bandit import Bandit
@@ -13,10 +13,6 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.prompt_lookup.drafter import NGram
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
-
-TINY_COPIER = (
-    f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there, 1.0 to 1.2 elsewhere)."
-)
 
 METHOD = Method(
     "prompt-lookup",
@@ -47,7 +43,6 @@ METHOD = Method(
             "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
             "Saxena 2023, README of prompt-lookup-decoding (from memory)",
             lambda lab: lab.on_copied_answers().speed(), timed=True,
-            explanation=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
         ),
     ),
     suites={"gpu": (Setting("Prompt lookup"),)},

@@ -6,7 +6,6 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.presets import copying
-from workbench.methods.prompt_lookup import TINY_COPIER
 from workbench.methods.suffix.drafter import Suffix
 from workbench.methods.verifiers.lenient import Lenient
 
@@ -53,7 +52,6 @@ METHOD = Method(
             "Oliaro et al. 2025, arXiv:2411.04975, abstract",
             lambda lab: lab.on_copied_answers().speed(),
             timed=True,
-            explanation=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
             "τ relative to prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
