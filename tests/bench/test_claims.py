@@ -220,9 +220,11 @@ def test_each_target_has_a_column_and_the_board_explains_contradicted_rows() -> 
     assert elsewhere == "**reproduced in size**<br>1.4 (1.4–1.4, n = 5)"
     of_figures = [x for x in text.splitlines() if x.startswith("| `eagle-3/main`")]
     assert [x.split(" | ")[2:5] for x in of_figures] == [
-        ["here", f"{looked_into}, abc", "C, 2 cores; torch 2, transformers 5, load 0.5"],
-        ["here", "2026, abc", "D, 2 cores; torch 2, transformers 5, load 0.1"],
+        ["here", f"{looked_into}, abc", "C, 2 cores; torch 2, transformers 5"],
+        ["here", "2026, abc", "D, 2 cores; torch 2, transformers 5"],
     ]
+    timed = claimsboard.markdown(claimsboard.rows({"prompt-lookup/main": saved(2.5, machine)}))
+    assert "C, 2 cores; torch 2, transformers 5, load 0.5" in timed, "the load counts for a speed"
     for since in (saved(1.4, machine, looked_into), saved(0.8, machine)):  # it holds; it was measured since
         again = claimsboard.rows({"eagle-3/main": since})
         assert next(row for row in again if row["name"] == "eagle-3/main")["why"] == ""
