@@ -95,7 +95,7 @@ export function cards(build) {
     opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
     alerts: build.alerts(),
     figures: part("figures", "div", { className: "wb-figures" }),
-    why: part("why", "button", { type: "button", className: "wb-whyline", hidden: true, title: "Why this fast? Show every round on one time axis" }, part("whyText", "span"), h("b", {}, "Why this fast?")),
+    why: part("why", "button", { type: "button", className: "wb-whyline", hidden: true, title: "Why this fast? Show every round on one time axis" }, part("whyText", "span"), " ", h("b", {}, "Why this fast?")),
     byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
     pairs: part(
       "pairs",
