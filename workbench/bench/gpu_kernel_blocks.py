@@ -43,8 +43,8 @@ CONTEXT = 200
 TOY_BYTES, TOY_CONTEXT = 2**22, 20
 EMPTY_LAUNCHES = 200
 REPLAYS, LEAST_LAUNCHES, BEYOND_CACHE = 15, 24, 4
-"""Of a weight kernel: replays of a CUDA graph, minimum launches in it, and bytes of all copies of the weights as a
-multiple of the L2 cache."""
+"""Measurement of a weight kernel: number of replays of a CUDA graph, minimum number of launches in it, and bytes of all
+copies of the weights as a multiple of the L2 cache."""
 COMPILERS = 12
 """Maximum number of processes that compile kernels."""
 
@@ -81,12 +81,10 @@ class WeightKernel:
     adds: bool = False
 
     def splits(self, device: torch.device, tile: Tile) -> int:
-        """Return the number of programs that share a row block: as in a decoder, times the tile's factor."""
-        from workbench.kernels.gpu.products import n_splits
+        """Return how many programs share a row block: as many as in `GpuDecoder`, times the tile's factor."""
+        from workbench.kernels.gpu.products import n_splits, programs_aimed_at
 
-        cuda = device.type == "cuda"
-        programs = torch.cuda.get_device_properties(device).multi_processor_count if cuda else 8
-        usual = n_splits(self.rows, self.inputs, programs, tile.rows, tile.step)
+        usual = n_splits(self.rows, self.inputs, programs_aimed_at(device), tile.rows, tile.step)
         return min(max(1, int(usual * tile.splits)), -(-self.inputs // tile.step))
 
     def create(self, device: torch.device, dtype: torch.dtype, tile: Tile, splits: int, seed: int = 0) -> Product:
@@ -194,7 +192,7 @@ def share_of_copy(run: BlockRun, n_bytes: float, seconds: float) -> float | None
 # -- compilation ------------------------------------------------------------------------------------------------------
 
 Job = tuple[WeightKernel, Tile, int, int]
-"""Weight kernel, tile, splits and number of tokens."""
+"""Type of a compilation job: weight kernel, tile, number of splits, number of tokens."""
 
 
 def tiles_of(device: torch.device) -> tuple[Tile, ...]:

@@ -241,7 +241,7 @@ def _measure_method(
     sequences = [engine.submit(Request(ids, configured, sampling, tokens, seed)) for seed, ids in enumerate(prompts)]
 
     def rounds() -> list[list[Any]]:
-        return [sequence.trace.rounds if sequence.trace is not None else [] for sequence in sequences]
+        return [sequence.trace.rounds for sequence in sequences]
 
     def step() -> None:
         engine.step()
@@ -270,7 +270,7 @@ def _measure_method(
     measured = [r for begin, own in zip(first, rounds(), strict=True) for r in own[begin : begin + len(seconds)]]
     n_tokens = sum(len(r.emitted) for r in measured)
     if not seconds or not n_tokens:
-        errors = [s.trace.footer.error for s in sequences if s.trace is not None and s.trace.footer.error]
+        errors = [s.trace.footer.error for s in sequences if s.trace.footer.error]
         raise RuntimeError(f"{configured.name} ended before its first measured round: {errors[:1]}")
     middle = statistics.median(seconds)
     return {

@@ -26,6 +26,18 @@ class FewTokenDecoder(ABC):
     last_norm: nn.Module
     layers: Sequence[Any]
 
+    def _watch_weights(self, model: nn.Module) -> None:
+        """Remember the present state of a model's weights, for `_has_changed`."""
+        self._watched = list(model.parameters())
+        self._seen = self._versions()
+
+    def _has_changed(self) -> bool:
+        """Return whether a weight was changed or moved since `_watch_weights`."""
+        return self._versions() != self._seen
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(p._version, p.data_ptr()) for p in self._watched]
+
     @property
     def has_float32_stream(self) -> bool:
         """Return whether the residual stream is kept in float32 between layers, whatever the model's dtype."""

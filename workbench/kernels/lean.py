@@ -167,8 +167,7 @@ class LeanDecoder(FewTokenDecoder):
         self.last_norm = trunk.get_submodule("norm")
         self.layers = [LeanLayer(layer) for layer in trunk.get_submodule("layers").children()]
         self.fused: FusedDecoder | None = None
-        self._watched = list(model.parameters())
-        self._seen = self._versions()
+        self._watch_weights(model)
         self._model, self.capacity = model, capacity
         with torch.inference_mode():
             positions = torch.arange(capacity, device=model.device).unsqueeze(0)
@@ -180,14 +179,11 @@ class LeanDecoder(FewTokenDecoder):
 
     def fresh(self) -> LeanDecoder:
         """Return this decoder, or a new one if the model's weights have changed."""
-        if self._versions() == self._seen:
+        if not self._has_changed():
             return self
         new = LeanDecoder(self._model, self.capacity)
         new.fused = None if self.fused is None else FusedDecoder.from_model(self._model, self.capacity)
         return new
-
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(p._version, p.data_ptr()) for p in self._watched]
 
     @property
     def has_float32_stream(self) -> bool:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from workbench.kernels.few_token_decoder import FewTokenDecoder
 from workbench.kernels.gpu.attention import attend
-from workbench.kernels.gpu.products import MOST_TOKENS, Product, n_splits
+from workbench.kernels.gpu.products import MOST_TOKENS, Product, n_splits, programs_aimed_at
 from workbench.kernels.kv_cache import TreeCache
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
@@ -65,7 +65,7 @@ class GpuDecoder(FewTokenDecoder):
         self.table = model.get_input_embeddings().get_parameter("weight")
         self.last_norm = trunk.get_submodule("norm")
         device = self.table.device
-        n_programs = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
+        n_programs = programs_aimed_at(device)
         self.layers = [GpuLayer(layer, n_programs) for layer in trunk.get_submodule("layers").children()]
         self._head = _product([head], n_programs)
         self._model, self.capacity = model, capacity
@@ -73,15 +73,11 @@ class GpuDecoder(FewTokenDecoder):
             positions = torch.arange(capacity, device=device).unsqueeze(0)
             cos, sin = trunk.get_submodule("rotary_emb")(self.table[:1], positions)
         self._tables = cos[0].contiguous(), sin[0].contiguous()
-        self._watched = list(model.parameters())
-        self._seen = self._versions()
+        self._watch_weights(model)
 
     def fresh(self) -> GpuDecoder:
         """Return this decoder, or a new one if the model's weights have changed."""
-        return self if self._versions() == self._seen else GpuDecoder(self._model, self.capacity)
-
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(p._version, p.data_ptr()) for p in self._watched]
+        return GpuDecoder(self._model, self.capacity) if self._has_changed() else self
 
     def supports(self, shape: Sequence[int]) -> bool:
         """Return whether a forward pass has few enough tokens; `shape` is (sequences, tokens per sequence)."""

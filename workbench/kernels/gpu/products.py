@@ -161,3 +161,8 @@ def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int, rows: int = ROW
     while n_blocks * parts < n_programs and 4 * parts <= n_steps:
         parts *= 2
     return parts
+
+
+def programs_aimed_at(device: torch.device) -> int:
+    """Return the number of programs that keep a device busy: its multiprocessors; in the interpreter, a few."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
