@@ -138,7 +138,7 @@ def test_schedule_that_changes_the_text_is_detected(models: Models, monkeypatch:
 
     def wrong_once(self: RoundState) -> None:
         whole(self)
-        if self.verified_tree is not None and len(self.verified_tree.acceptance.tokens) > 4:
+        if self.verified_tree is not None and len(self.verified_tree.acceptance.walk.tokens) > 4:
             object.__setattr__(self.verified_tree.result, "bonus", self.verified_tree.result.bonus ^ 1)
 
     monkeypatch.setattr(RoundState, "walk", wrong_once)

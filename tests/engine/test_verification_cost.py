@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify import acceptance
 from workbench.decoders.draft_verify.acceptance import accept
 from workbench.engine import Engine
 from workbench.engine.request import Request
@@ -83,7 +85,13 @@ def test_target_with_excluded_tokens_has_an_entropy(temperature: float) -> None:
     )
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
     found = accept(row, DraftTree.empty(), logits, logits, {}, record=True)
-    assert found.entropy.tolist() == pytest.approx([math.log(2)])
+    assert found.figures.entropy.tolist() == pytest.approx([math.log(2)])
+
+
+@pytest.mark.parametrize("group", ["Walk", "Figure", "Explanation"])
+def test_host_copy_has_the_fields_of_the_tensors_in_their_order(group: str) -> None:
+    tensors, lists = (dataclasses.fields(getattr(acceptance, f"{group}{kind}")) for kind in ("Tensors", "Lists"))
+    assert [field.name for field in tensors] == [field.name for field in lists]
 
 
 @pytest.mark.parametrize("vocabulary", [6, 2048])

@@ -83,8 +83,7 @@ def drafts(
 
     def drawn(self: RoundState, record: bool) -> None:
         accept(self, record)
-        assert self.acceptance is not None
-        found[-1] = dataclasses.replace(found[-1], accept=self.acceptance.uniform)
+        found[-1] = dataclasses.replace(found[-1], accept=self.acceptance_tensors.uniform)
 
     engine, method = Engine(models), registry.get(name)
     asked = [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
@@ -38,77 +38,172 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
-
-    The fields up to `exact` are tensors, or lists after `to_host`; a field that a rule or a tree does not provide is
-    empty. On the host, `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed only
-    for positions that the verifier's walk reaches.
+class WalkTensors:
+    """Data on the device from which the verifier's walk finds the accepted path in a tree of N nodes.
 
     Attributes:
         tokens: node tokens, [N].
         parents: node parents, [N].
-        bonus: token to emit at each position if the accepted path ends there, [N+1].
-        p_bonus: target probability of `bonus`, [N+1].
-        entropy: entropy of the target's distribution in nats, [N+1].
-        p_node: target probability of each node, [N].
         accept: acceptance probability of each node, [N].
-        q: draft probability of each node, [N].
-        top_tokens: the target's most likely tokens, [N+1, 8].
-        top_probs: probabilities of `top_tokens`, [N+1, 8].
-        top_q: the most likely tokens of each of M draft distributions, and their probabilities, [2, M, 8].
-        ranking: the same for the drafter's ranking, if the tree has no `q`; see `DraftTree.ranking`, [2, M, 8].
+        bonus: token to emit at each position if the accepted path ends there, [N+1].
         score: the rule's score of each node, [N].
-        inputs: values of the rules' I inputs at each node, [I, N]; `reason` has their names.
-        rule_index: index of each node's rule in `reason`, [N].
-        child_q_rows: index of the draft distribution at each position, [N+1]; −1 if there is none.
-        ranking_rows: index of the ranking at each position, [N+1]; −1 if there is none.
-        distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
-        probes: tokens, parents and positions of the probes, [3, P].
-        columns: rows of numbers that explain the tree's shape (`TreeExplanation.columns`), at most three, [≤ 3, N].
-        exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
-        uniform: uniform random number of each node's test; None if the rule draws none.
-        reason: the verifier's rules, and the names of their inputs.
-        is_upper_bound: whether `distribution_error` is an upper bound.
-        raw_logits: the target's unprocessed logits, [N+1, V], if log-probabilities are requested. They stay on the
-            device.
     """
 
-    tokens: Any
-    parents: Any
-    bonus: Any
-    p_bonus: Any
-    entropy: Any
-    p_node: Any
-    accept: Any
-    q: Any
-    top_tokens: Any
-    top_probs: Any
-    top_q: Any
-    ranking: Any
-    score: Any
-    inputs: Any
-    rule_index: Any
-    child_q_rows: Any
-    ranking_rows: Any
-    distribution_error: Any
-    probes: Any
-    columns: Any
-    exact: Any
+    tokens: Int[Tensor, " N"]
+    parents: Int[Tensor, " N"]
+    accept: Float[Tensor, " N"]
+    bonus: Int[Tensor, " N_plus_1"] | LazySequence[int]
+    score: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTensors:
+    """Figures on the device, for the trace and for the feedback to the parts.
+
+    Attributes:
+        p_node: target probability of each node, [N].
+        q: draft probability of each node, [N].
+        p_bonus: target probability of `WalkTensors.bonus`, [N+1].
+        entropy: entropy of the target's distribution in nats, [N+1].
+        top_tokens: the target's most likely tokens, [N+1, 8].
+        top_probs: probabilities of `top_tokens`, [N+1, 8].
+        distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
+        exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
+    """
+
+    p_node: Float[Tensor, " N"]
+    q: Tensor
+    p_bonus: Float[Tensor, " N_plus_1"] | LazySequence[float]
+    entropy: Float[Tensor, " N_plus_1"]
+    top_tokens: Int[Tensor, "N_plus_1 k"]
+    top_probs: Float[Tensor, "N_plus_1 k"]
+    distribution_error: Tensor | LazySequence[float]
+    exact: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationTensors:
+    """Data on the device that explains the tests and the draft in the trace.
+
+    Attributes:
+        rule_index: index of each node's rule in `AcceptanceTensors.reason`, [N].
+        inputs: values of the rules' I inputs at each node, [I, N]; `AcceptanceTensors.reason` has their names.
+        top_q: the most likely tokens of each of M draft distributions, and their probabilities, [2, M, 8].
+        child_q_rows: index of the draft distribution at each position, [N+1]; −1 if there is none.
+        ranking: the same as `top_q` for the drafter's ranking, if the tree has no `q`; see `DraftTree.ranking`,
+            [2, M, 8].
+        ranking_rows: index of the ranking at each position, [N+1]; −1 if there is none.
+        columns: rows of numbers that explain the tree's shape (`TreeExplanation.columns`), at most three, [≤ 3, N].
+        probes: tokens, parents and positions of the probes, [3, P].
+    """
+
+    rule_index: Tensor
+    inputs: Tensor
+    top_q: Tensor
+    child_q_rows: Tensor
+    ranking: Tensor
+    ranking_rows: Tensor
+    columns: Tensor
+    probes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceTensors:
+    """Results of an acceptance rule for one tree of N nodes, on the device.
+
+    A tensor that a rule or a tree does not provide is empty. Such tensors have no shape in their type.
+
+    Attributes:
+        walk: data from which the accepted path is found.
+        figures: figures for the trace.
+        explanation: explanations for the trace.
+        uniform: uniform random number of each node's test; None if the rule draws none.
+        reason: the verifier's rules, and the names of their inputs.
+        is_upper_bound: whether `FigureTensors.distribution_error` is an upper bound.
+    """
+
+    walk: WalkTensors
+    figures: FigureTensors
+    explanation: ExplanationTensors
     uniform: list[float] | None
     reason: Reason | None
     is_upper_bound: bool
-    raw_logits: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkLists:
+    """Host copy of `WalkTensors`. A lazy sequence is evaluated only at positions that the walk reaches."""
+
+    tokens: list[int]
+    parents: list[int]
+    accept: list[float]
+    bonus: abc.Sequence[int]
+    score: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureLists:
+    """Host copy of `FigureTensors`. A lazy sequence is evaluated only at positions that the walk reaches."""
+
+    p_node: list[float]
+    q: list[float]
+    p_bonus: abc.Sequence[float]
+    entropy: list[float]
+    top_tokens: list[list[int]]
+    top_probs: list[list[float]]
+    distribution_error: abc.Sequence[float]
+    exact: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationLists:
+    """Host copy of `ExplanationTensors`."""
+
+    rule_index: list[int]
+    inputs: list[list[float]]
+    top_q: list[list[list[float]]]
+    child_q_rows: list[int]
+    ranking: list[list[list[float]]]
+    ranking_rows: list[int]
+    columns: list[list[float]]
+    probes: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Host copy of `AcceptanceTensors`."""
+
+    walk: WalkLists
+    figures: FigureLists
+    explanation: ExplanationLists
+    uniform: list[float] | None
+    reason: Reason | None
+    is_upper_bound: bool
 
     @staticmethod
-    def to_host(results: abc.Sequence[Acceptance]) -> list[Acceptance]:
+    def to_host(results: abc.Sequence[AcceptanceTensors]) -> list[Acceptance]:
         """Copy the tensors of several results to lists, with one synchronisation for all."""
-        columns = iter(to_host_lazily([getattr(acceptance, name) for acceptance in results for name in _ON_DEVICE]))
-        return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in results]
+        groups = [group for r in results for group in (r.walk, r.figures, r.explanation)]
+        lists = iter(to_host_lazily([getattr(group, field.name) for group in groups for field in fields(group)]))
+        return [
+            Acceptance(
+                _take(WalkLists, lists),
+                _take(FigureLists, lists),
+                _take(ExplanationLists, lists),
+                r.uniform,
+                r.reason,
+                r.is_upper_bound,
+            )
+            for r in results
+        ]
 
 
-_NOT_COPIED = ("uniform", "reason", "is_upper_bound", "raw_logits")
-_ON_DEVICE = tuple(field.name for field in fields(Acceptance) if field.name not in _NOT_COPIED)
+L = TypeVar("L", WalkLists, FigureLists, ExplanationLists)
+
+
+def _take(group: type[L], lists: Iterator[Any]) -> L:
+    """Return a group with the next lists. Its fields are named and ordered as those of the tensors."""
+    return group(**{field.name: next(lists) for field in fields(group)})
 
 
 def accept(
@@ -120,7 +215,7 @@ def accept(
     record: bool,
     probes: Probes | None = None,
     probe_output: ProbeOutput | None = None,
-) -> Acceptance:
+) -> AcceptanceTensors:
     """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
     Draws the round's uniform random numbers.
@@ -197,33 +292,34 @@ def accept(
         top_q, q_of = _stacked([top_ids, top_q_probs], empty), tree.child_q_rows
     ranking = tree.ranking() if record and tree.q is None and tree.ranking is not None else None
     columns = tree.explanation.columns if record and tree.explanation is not None else []
-    return Acceptance(
+    walk_tensors = WalkTensors(
         tokens=tree.tokens,
         parents=tree.parents,
+        accept=decision.accept,
         bonus=bonus,
+        score=empty if decision.score is None else decision.score,
+    )
+    figures = FigureTensors(
+        p_node=target.token_probs(tree.tokens, at) if n else empty,
+        q=_draft_probs(tree, reason, empty),
         p_bonus=p_bonus,
         entropy=target.entropy,
-        p_node=target.token_probs(tree.tokens, at) if n else empty,
-        accept=decision.accept,
-        q=_draft_probs(tree, reason, empty),
         top_tokens=target.top,
         top_probs=target.p_top,
-        top_q=top_q,
-        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], empty),
-        score=empty if decision.score is None else decision.score,
-        inputs=_stacked(reason.inputs.values(), empty) if reason is not None else empty,
-        rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
-        child_q_rows=q_of,
-        ranking_rows=empty if ranking is None else ranking.rows,
         distribution_error=empty if decision.distribution_error is None else decision.distribution_error,
-        probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
-        columns=_stacked(columns, empty),
         exact=verify_lossless(v).accept if needs_exact else empty,
-        uniform=uniform,
-        reason=reason,
-        is_upper_bound=decision.is_upper_bound,
-        raw_logits=raw if sequence.request.options.logprobs is not None else None,
     )
+    explanation = ExplanationTensors(
+        rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
+        inputs=_stacked(reason.inputs.values(), empty) if reason is not None else empty,
+        top_q=top_q,
+        child_q_rows=q_of,
+        ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], empty),
+        ranking_rows=empty if ranking is None else ranking.rows,
+        columns=_stacked(columns, empty),
+        probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
+    )
+    return AcceptanceTensors(walk_tensors, figures, explanation, uniform, reason, decision.is_upper_bound)
 
 
 def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:
@@ -276,40 +372,42 @@ class VerifiedTree:
     @classmethod
     def of(cls, tree: DraftTree, acceptance: Acceptance, verifier: Verifier, probe_sources: list[str]) -> VerifiedTree:
         """Find the accepted path and the token after it, from results of the rule on the host."""
-        scores = [acceptance.score] if acceptance.score else []
-        parents, accept = acceptance.parents, acceptance.accept
-        result = verifier.walk(parents, accept, acceptance.bonus, acceptance.uniform, *scores)
-        is_shared = bool(acceptance.exact) and type(verifier).walk is Verifier.walk
+        walk = acceptance.walk
+        scores = [walk.score] if walk.score else []
+        parents, accept = walk.parents, walk.accept
+        result = verifier.walk(parents, accept, walk.bonus, acceptance.uniform, *scores)
+        is_shared = bool(acceptance.figures.exact) and type(verifier).walk is Verifier.walk
         n_accepted = expected_accepted(parents, accept) if is_shared else float(len(result.path))
         return cls(tree, acceptance, result, n_accepted, probe_sources)
 
     @property
     def tokens(self) -> list[int]:
         """Return the tokens of the accepted path and the token after it."""
-        return [*(self.acceptance.tokens[node] for node in self.result.path), self.result.bonus]
+        return [*(self.acceptance.walk.tokens[node] for node in self.result.path), self.result.bonus]
 
     @property
     def is_nan(self) -> bool:
         """Return whether the target's probabilities contain NaN."""
-        return any(value != value for value in self.acceptance.entropy)
+        return any(value != value for value in self.acceptance.figures.entropy)
 
     @property
     def sources(self) -> list[str]:
         """Return the source of each drafted node: the name of the drafter or datastore that proposed the node."""
         source = self.tree.source
-        return [source] * len(self.acceptance.tokens) if isinstance(source, str) else list(source)
+        return [source] * len(self.acceptance.walk.tokens) if isinstance(source, str) else list(source)
 
     def emitted_tokens(self, base: int, spans: abc.Sequence[tuple[str, int, int]]) -> list[EmittedToken]:
         """Return the tokens that the round adds to a text of `base` tokens. `spans`: text, start and end of each."""
-        result, acceptance, tokens = self.result, self.acceptance, list[EmittedToken]()
+        result, drafted, figures = self.result, self.acceptance.walk.tokens, self.acceptance.figures
+        tokens = list[EmittedToken]()
         for i, (text, start, end) in enumerate(spans):
             if i < len(result.path):
                 node = result.path[i]
-                token, p = acceptance.tokens[node], acceptance.p_node[node]
+                token, p = drafted[node], figures.p_node[node]
                 tokens.append(EmittedToken(token, text, start, end, ACCEPTED, node, base + i, p))
             else:
-                kind = CORRECTED if result.corrected else BONUS if acceptance.tokens else PLAIN
-                p = acceptance.p_bonus[result.path[-1] + 1 if result.path else 0]
+                kind = CORRECTED if result.corrected else BONUS if drafted else PLAIN
+                p = figures.p_bonus[result.path[-1] + 1 if result.path else 0]
                 tokens.append(EmittedToken(result.bonus, text, start, end, kind, None, base + i, p))
         return tokens
 
@@ -334,7 +432,8 @@ def record_round(
     """
     token_text, full = context.token_text, context.record
     result, acceptance = verified_tree.result, verified_tree.acceptance
-    n, n_new = len(acceptance.tokens), len(new)
+    walk, figures, explanation = acceptance.walk, acceptance.figures, acceptance.explanation
+    n, n_new = len(walk.tokens), len(new)
     path = list(result.path[:n_new])
     bonus_emitted = n_new > len(result.path)
     status = [DISCARDED] * n
@@ -343,29 +442,28 @@ def record_round(
     reached_parents = {-1, *path[:-1]}
     for node, is_accepted in result.tested:
         # If the text ends on the path, tests after its last token do not count.
-        if bonus_emitted or acceptance.parents[node] in reached_parents:
+        if bonus_emitted or walk.parents[node] in reached_parents:
             status[node] = ACCEPTED if is_accepted else REJECTED
-            accept[node] = acceptance.accept[node]
+            accept[node] = walk.accept[node]
             uniform[node] = result.uniform.get(node)
     rule, inputs = _why(acceptance, sequence.trace.header.rules, [a is not None for a in accept])
-    if acceptance.distribution_error:
+    if figures.distribution_error:
         name = DISTRIBUTION_ERROR_BOUND if acceptance.is_upper_bound else DISTRIBUTION_ERROR
         tested_nodes = [node for node, a in enumerate(accept) if a is not None]
-        sequence.report.signals[name] = sum(take(acceptance.distribution_error, tested_nodes))
-    if acceptance.exact:
-        sequence.report.signals[ACCEPTANCE_GAIN] = verified_tree.n_accepted - expected_accepted(
-            acceptance.parents, acceptance.exact
-        )
+        sequence.report.signals[name] = sum(take(figures.distribution_error, tested_nodes))
+    if figures.exact:
+        gain = verified_tree.n_accepted - expected_accepted(walk.parents, figures.exact)
+        sequence.report.signals[ACCEPTANCE_GAIN] = gain
     base = new[0].position
-    depths = depths_of(acceptance.parents)
+    depths = depths_of(walk.parents)
     nodes = Nodes(
-        tokens=acceptance.tokens,
-        parents=acceptance.parents,
+        tokens=walk.tokens,
+        parents=walk.parents,
         depth=depths,
         position=[base - 1 + d for d in depths],
-        text=[token_text(t) for t in acceptance.tokens],
-        p=acceptance.p_node,
-        q=list(acceptance.q) if acceptance.q else [None] * n,
+        text=[token_text(t) for t in walk.tokens],
+        p=figures.p_node,
+        q=list(figures.q) if figures.q else [None] * n,
         accept=accept,
         u=uniform,
         status=status,
@@ -384,21 +482,21 @@ def record_round(
         bonus_kind=bonus_token.kind if bonus_token else None,
         emitted=results.emitted,
         placed=results.placed,
-        entropy=acceptance.entropy if full else [],
+        entropy=figures.entropy if full else [],
         probes=_probes(verified_tree, base, token_text),
     )
     if full:
         record.top_p = [
             TopTokens(ids, [token_text(t) for t in ids], probs)
-            for ids, probs in zip(acceptance.top_tokens, acceptance.top_probs, strict=True)
+            for ids, probs in zip(figures.top_tokens, figures.top_probs, strict=True)
         ]
         if (growth := verified_tree.tree.explanation) is not None and n:
-            grown_rule_of, builder_before, builder_after = growth.to_lists(acceptance.columns, acceptance.parents)
+            grown_rule_of, builder_before, builder_after = growth.to_lists(explanation.columns, walk.parents)
             record.grown = TreeExplanationRecord(
                 [rule.to_wire() for rule in growth.rules], grown_rule_of, builder_before, builder_after
             )
-        record.top_q = _tops(acceptance.top_q, acceptance.child_q_rows, token_text)
-        record.ranking = _tops(acceptance.ranking, acceptance.ranking_rows, token_text)
+        record.top_q = _tops(explanation.top_q, explanation.child_q_rows, token_text)
+        record.ranking = _tops(explanation.ranking, explanation.ranking_rows, token_text)
     return record
 
 
@@ -410,9 +508,10 @@ def _why(
     if reason is None:
         return [None] * n, {}
     rules = reason.rules
-    rule_of = found.rule_index or [0] * n
-    if not found.rule_index and len(rules) > 1:
-        for siblings in children_of(found.parents):
+    rule_index = found.explanation.rule_index
+    rule_of = rule_index or [0] * n
+    if not rule_index and len(rules) > 1:
+        for siblings in children_of(found.walk.parents):
             for rank, node in enumerate(siblings):
                 rule_of[node] = min(rank, len(rules) - 1)
     node_rules = [rules[rule_of[i]] if tested[i] else None for i in range(n)]
@@ -421,7 +520,7 @@ def _why(
     input_names = [frozenset[str]() if rule is None else rule.sources for rule in node_rules]
     inputs = {
         name: [value if name in names else None for names, value in zip(input_names, column, strict=True)]
-        for name, column in zip(reason.inputs, found.inputs, strict=True)
+        for name, column in zip(reason.inputs, found.explanation.inputs, strict=True)
         if name not in ("p", "q") and any(name in names for names in input_names)
     }
     return [None if rule is None else rule.name for rule in node_rules], inputs
@@ -429,12 +528,12 @@ def _why(
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
     """Return the probe positions of a round. `base`: position of the first token that the round emits."""
-    columns = [*(verified_tree.acceptance.probes or ([], [], [])), verified_tree.probe_sources]
+    columns = [*(verified_tree.acceptance.explanation.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _tops(most_likely: Any, rows: Any, token_text: TokenText) -> list[TopTokens | None]:
+def _tops(most_likely: list[list[list[float]]], rows: list[int], token_text: TokenText) -> list[TopTokens | None]:
     """Return the drafter's most likely tokens at each position, [N+1]; [] if none were recorded.
 
     Args:

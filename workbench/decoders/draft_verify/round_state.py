@@ -15,7 +15,7 @@ from workbench.core.errors import CapacityError, NumericalError, WorkbenchError
 from workbench.core.probes import ProbeOutput, Probes, concat_probes
 from workbench.core.transfer import on_host, to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.acceptance import Acceptance, VerifiedTree, accept, record_round
+from workbench.decoders.draft_verify.acceptance import Acceptance, AcceptanceTensors, VerifiedTree, accept, record_round
 from workbench.decoders.draft_verify.drafter_lifetime import (
     init_drafter_state,
     levels_left,
@@ -48,7 +48,7 @@ from workbench.trace.tokens import EmittedToken
 class RoundState:
     """One sequence in one round, with the result of each phase.
 
-    `target_input`, `hidden`, `acceptance` and `verified_tree` exist from the end of their phase on.
+    `target_input`, `hidden`, both forms of `acceptance` and `verified_tree` exist from the end of their phase on.
 
     Attributes:
         sequence: sequence of the round.
@@ -63,7 +63,8 @@ class RoundState:
         has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Its embedding lookup would
             abort the CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to
             NaN.
-        acceptance: results of the acceptance rule, on the device until `copy_to_host`.
+        acceptance_tensors: results of the acceptance rule, on the device.
+        acceptance: host copy of these results, from `copy_to_host`.
         verified_tree: the draft with its accepted path.
         new_tokens: tokens that the round adds to the text.
         results: which of the new tokens, and of earlier tentative tokens, are final.
@@ -78,6 +79,7 @@ class RoundState:
     layer_states: dict[int, Tensor] = field(default_factory=dict)
     probe_outputs: dict[str, ProbeOutput] = field(default_factory=dict)
     has_invalid_token: Tensor | None = None
+    acceptance_tensors: AcceptanceTensors = field(init=False)
     acceptance: Acceptance = field(init=False)
     verified_tree: VerifiedTree = field(init=False)
     new_tokens: list[EmittedToken] = field(default_factory=list)
@@ -153,7 +155,7 @@ class RoundState:
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
-        self.acceptance = accept(
+        self.acceptance_tensors = accept(
             self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
         )
 
@@ -180,9 +182,9 @@ class RoundState:
         sequence.cache_slot.last_hidden = hidden[path[-1]]
         sequence.committed.extend(tokens)
         logprobs = list[TokenLogprob]()
-        if (raw := verified.acceptance.raw_logits) is not None:
-            n_top = sequence.request.options.logprobs or 0
-            logprobs = token_logprobs(raw[positions[:n]], tokens, n_top, context.token_text)
+        if (n_top := sequence.request.options.logprobs) is not None:
+            assert self.logits is not None
+            logprobs = token_logprobs(self.logits[positions[:n]], tokens, n_top, context.token_text)
         if not reason:
             self._observe(root, tokens)
         self.new_tokens = verified.emitted_tokens(n_before, spans)
@@ -209,19 +211,20 @@ class RoundState:
     def _observe(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         sequence, verified = self.sequence, self.verified_tree
-        acceptance, state, builder = verified.acceptance, sequence.state, sequence.configured_method.tree_builder
+        state, builder = sequence.state, sequence.configured_method.tree_builder
+        walk, figures = verified.acceptance.walk, verified.acceptance.figures
         feedback = RoundFeedback(
-            acceptance.tokens,
-            acceptance.parents,
+            walk.tokens,
+            walk.parents,
             verified.result,
             emitted,
             root,
-            acceptance.top_tokens,
+            figures.top_tokens,
             state.plan,
             self.hidden,
             self.layer_states,
             self.probe_outputs.get("drafter"),
-            acceptance.top_probs,
+            figures.top_probs,
         )
         if state.plan.depth > 0 and (inspectable := inspectable_state_of(state.drafter)) is not None:
             inspectable.count(verified.sources, verified.result.path)
@@ -295,7 +298,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
 
 def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
     """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
-    on_device = [r.acceptance for r in rounds]
+    on_device = [r.acceptance_tensors for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance
 
