@@ -27,8 +27,8 @@ from workbench.bench.goodness import joint_distribution
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import tree_attention_mask
 from workbench.decoders import ConfiguredMethod, Method
-from workbench.decoders.draft_verify.round_state import VerificationInput
 from workbench.decoders.draft_verify.state import DraftState, drafter_state
+from workbench.decoders.draft_verify.verification_input import VerificationInput
 from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import sort_suffixes

@@ -10,7 +10,7 @@ import torch
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.round_state import VerificationInput
+from workbench.decoders.draft_verify.verification_input import VerificationInput
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.lexical_unit.drafter import LexicalUnit, Unit

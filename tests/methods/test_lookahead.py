@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.parts import Plan
-from workbench.decoders.draft_verify.round_state import VerificationInput
+from workbench.decoders.draft_verify.verification_input import VerificationInput
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.errors import CapacityError, NumericalError, WorkbenchError
-from workbench.core.probes import ProbeOutput, Probes, concat_probes
-from workbench.core.transfer import on_host, to_device
-from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.acceptance import Acceptance, AcceptanceTensors, VerifiedTree, accept, record_round
+from workbench.core.errors import NumericalError, WorkbenchError
+from workbench.core.probes import ProbeOutput
+from workbench.core.transfer import on_host
+from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.acceptance import Acceptance, AcceptanceTensors, VerifiedTree, accept
 from workbench.decoders.draft_verify.drafter_lifetime import (
     init_drafter_state,
     levels_left,
@@ -23,23 +22,24 @@ from workbench.decoders.draft_verify.drafter_lifetime import (
     send_feedback,
 )
 from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
-from workbench.decoders.draft_verify.parts import EarlyExitStates, RoundFeedback
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.tentative_tokens import (
     SettledTokens,
     find_tentative_end,
     has_tentative,
     settle_tentative,
 )
-from workbench.decoders.draft_verify.two_part_pass import WholeSegment, forward_entering
+from workbench.decoders.draft_verify.tree_record import record_round
+from workbench.decoders.draft_verify.two_part_pass import forward_entering
+from workbench.decoders.draft_verify.verification_input import VerificationInput, build_input
 from workbench.engine.decoder import EngineContext
 from workbench.engine.request import Sequence
 from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
 from workbench.engine.stop_conditions import apply_stop_conditions
-from workbench.kernels.fused import FUSED_TOKENS
-from workbench.kernels.segment import Output, Segment
+from workbench.kernels.segment import Output
 from workbench.models.loading import Models
-from workbench.models.runner import SCRATCH, Runner
+from workbench.models.runner import Runner
 from workbench.trace.events import Round
 from workbench.trace.tokens import EmittedToken
 
@@ -301,152 +301,3 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
     on_device = [r.acceptance_tensors for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance
-
-
-# -- input of the target's forward ------------------------------------------------------------------------------------
-
-PROBING_PARTS = ("drafter", "verifier")
-"""Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
-ROOM = min(SCRATCH, FUSED_TOKENS) - 1
-"""Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
-pass, and rounding would change."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerificationInput:
-    """One sequence's part of a target forward pass.
-
-    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
-    everything that a commit can keep, and are dropped with the rejected nodes.
-
-    Attributes:
-        tree: draft, N nodes.
-        probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
-        exits: the target's hidden states that drafting computed, from which the forward pass continues.
-    """
-
-    tree: DraftTree
-    probes_by_part: Mapping[str, Probes] = field(default_factory=dict)
-    exits: EarlyExitStates | None = None
-
-    @property
-    def probes(self) -> Probes | None:
-        """Return all probe positions, in the order in which the target reads them."""
-        return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
-
-    def segment(self, sequence: Sequence, models: Models) -> Segment:
-        """Return the segment of the forward pass: tokens, positions and mask. A chain without probes needs no mask.
-
-        Raises:
-            CapacityError: the draft alone exceeds the cache's scratch positions.
-        """
-        tree, probes = self.tree, self.probes
-        sequence.cache_slot.scratch = 0
-        root = to_device(sequence.committed[-1:], models.target.device)
-        if len(tree) == 0 and probes is None:
-            return Segment(sequence.cache_slot, root)
-        if len(tree) >= SCRATCH:
-            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
-        tokens = torch.cat([root, tree.tokens])
-        states = None if self.exits is None else self.exits.states
-        if probes is None and tree.fanout <= 1:
-            return Segment(sequence.cache_slot, tokens, states=states)
-        parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
-        sees = tree_attention_mask(parents, tree.depth + 1)
-        positions = sees.sum(1) - 1
-        if probes is None:
-            return Segment(sequence.cache_slot, tokens, sees, positions, states)
-        n, p = len(tree), len(probes)
-        mask = sees.new_zeros(1 + n + p, 1 + n + p)
-        mask[: 1 + n, : 1 + n] = sees
-        mask[1 + n :, 0] = True
-        mask[1 + n :, 1:] = probes.attention_mask
-        positions, embeddings = torch.cat([positions, probes.depths]), self._input_embeddings(tokens, models)
-        return Segment(sequence.cache_slot, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
-
-    @property
-    def probe_entry_layer(self) -> int:
-        """Return the number of layers after which some probes enter; 0 if all probes enter at the first layer."""
-        return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
-
-    def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the segment for layers before `probe_entry_layer`, and a function that builds it for later layers."""
-
-        def whole(stream: Float[Tensor, "n D"]) -> Segment:
-            return replace(self.segment(sequence, models), states=self.entry_states(stream))
-
-        return self.below().segment(sequence, models), whole
-
-    def below(self) -> VerificationInput:
-        """Return this input without the probes that enter at `probe_entry_layer`, for the target's layers before it."""
-        return replace(
-            self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
-        )
-
-    def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of draft and all probes at `probe_entry_layer`. `stream`: those of `below`."""
-        at = 1 + len(self.tree)
-        parts, draft_stream = [stream[:at]], stream[:at]
-        for probes in self.probes_by_part.values():
-            if probes.layer_input is not None:
-                parts.append(probes.layer_input.make_states(draft_stream).to(stream.dtype))
-            else:
-                parts.append(stream[at : at + len(probes)])
-                at += len(probes)
-        return torch.cat(parts)
-
-    def _input_embeddings(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
-        """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
-        all_probes, embed = self.probes_by_part.values(), models.target.embed
-        if all(probes.states is None for probes in all_probes):
-            return None
-        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
-
-    def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the results of the probes by requesting part, from logits and LM head inputs at all positions."""
-        results: dict[str, ProbeOutput] = {}
-        at = 1 + len(self.tree)
-        for part, probes in self.probes_by_part.items():
-            results[part] = ProbeOutput(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
-            at += len(probes)
-        return results
-
-
-def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
-    """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
-
-    With probes, the forward pass starts at the first layer: the states from drafting include no probes.
-
-    Raises:
-        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
-    """
-    accepted: dict[str, Probes] = {}
-    room, farthest = ROOM - len(tree), models.target.context - sequence.cache_slot.length - 1
-    for part in PROBING_PARTS:
-        may_probe = part == "verifier" or not sequence.state.no_draft_reason
-        probes = getattr(sequence, part).probes(sequence, tree) if may_probe else None
-        if probes is None or len(probes) == 0:
-            continue
-        if probes.attention_mask.shape != (len(probes), len(tree) + len(probes)):
-            raise WorkbenchError(
-                f"{probes.source or part} gave a probe mask of shape {list(probes.attention_mask.shape)} for a draft "
-                f"of {len(tree)} nodes and {len(probes)} probes.",
-                "Give a mask over nodes and probes: bool [P, N + P].",
-            )
-        if len(probes) > room or probes.max_depth > farthest:
-            sequence.add_warning(
-                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
-            )
-            continue
-        accepted[part] = probes
-        room -= len(probes)
-    return VerificationInput(tree, accepted, None if accepted else exit_states(sequence, tree))
-
-
-def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-    """Return the exit states from which verification continues; None if they lack states that a part needs."""
-    states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
-    if states is None:
-        return None
-    lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}
-    return states if lower <= set(states.layer_states) else None

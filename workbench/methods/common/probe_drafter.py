@@ -28,7 +28,7 @@ from torch import Tensor
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.draft_verify.parts import DistributionDrafter, Plan, RoundFeedback
-from workbench.decoders.draft_verify.round_state import ROOM
+from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Sequence
 from workbench.methods.common.trained_net import LevelNet
 from workbench.methods.medusa.drafter import RANKS, HeadsGrowth

@@ -28,7 +28,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
     pad_rows,
 )
 from workbench.decoders.draft_verify.parts import Drafter, Plan, RoundFeedback
-from workbench.decoders.draft_verify.round_state import ROOM
+from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Sequence
 from workbench.methods.common.random_tokens import sample_from_text
 from workbench.methods.tree_builders.shapes import MOST_NODES

@@ -3,7 +3,7 @@
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
-/** Signals of rounds under an approximate rule: see `workbench/decoders/draft_verify/acceptance.py`. */
+/** Signals of rounds under an approximate rule: see `workbench/decoders/draft_verify/tree_record.py`. */
 const ACCEPTANCE_GAIN = "acceptance gain (ΔA)",
   DISTRIBUTION_ERROR = "distribution error (TV)",
   ERROR_BOUND = `${DISTRIBUTION_ERROR}, at most`;
