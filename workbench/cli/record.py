@@ -60,12 +60,12 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
     request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
     engine = Engine(models)
-    row = engine.submit(request)
+    sequence = engine.submit(request)
     while not engine.is_idle:
         engine.step()
-        if recording is SWITCH and len(row.trace.rounds) == SWITCH_TO[0]:
-            row.change(registry.get(SWITCH_TO[1]), {})
-    return on_this_machine(row.trace)
+        if recording is SWITCH and len(sequence.trace.rounds) == SWITCH_TO[0]:
+            sequence.change(registry.get(SWITCH_TO[1]), {})
+    return on_this_machine(sequence.trace)
 
 
 def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:

@@ -161,7 +161,7 @@ class Speculative:
             engine = Engine(models, len(sequence_histories), self._record)
             max_new_tokens = generation_config.max_length - input_ids.shape[1]
             stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, max_new_tokens)
-            rows = list[Sequence]()
+            sequences = list[Sequence]()
             for history in sequence_histories:
                 request = Request(
                     history.prompt,
@@ -173,17 +173,17 @@ class Speculative:
                     stop_when=Stop(stopping_criteria, history),
                     on_round=_Feed(streamer) if streamer is not None else None,
                 )
-                rows.append(engine.submit(request))
-            while any(row.status not in ENDED for row in rows):
+                sequences.append(engine.submit(request))
+            while any(sequence.status not in ENDED for sequence in sequences):
                 engine.step()
-                texts = [row.committed[row.prompt_length :] for row in rows]
+                texts = [sequence.committed[sequence.prompt_length :] for sequence in sequences]
                 sequence_histories[0].texts[:] = texts
-                if stop.is_needed and all(row.status != ERROR for row in rows):
+                if stop.is_needed and all(sequence.status != ERROR for sequence in sequences):
                     stop.decide(texts)
-                    for row, end in zip(rows, stop.ends, strict=True):
-                        if end is not None and row.status not in ENDED:
-                            row.cancel()
-        self.traces = [_finished(row) for row in rows]
+                    for sequence, end in zip(sequences, stop.ends, strict=True):
+                        if end is not None and sequence.status not in ENDED:
+                            sequence.cancel()
+        self.traces = [_finished(sequence) for sequence in sequences]
         for trace, end in zip(self.traces, stop.ends, strict=True):
             if end is not None:
                 first_tokens(trace, end)
@@ -277,13 +277,13 @@ def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
                 del registered[key]
 
 
-def _finished(row: Sequence) -> Trace:
-    if row.status == ERROR:
-        cause = row.error
-        raise cause if cause is not None else WorkbenchError(row.trace.footer.error)
-    for warning in row.trace.footer.warnings:
+def _finished(sequence: Sequence) -> Trace:
+    if sequence.status == ERROR:
+        cause = sequence.error
+        raise cause if cause is not None else WorkbenchError(sequence.trace.footer.error)
+    for warning in sequence.trace.footer.warnings:
         warnings.warn(warning, stacklevel=4)
-    return row.trace
+    return sequence.trace
 
 
 def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: GenerationConfig) -> Tensor:

@@ -136,18 +136,18 @@ class ZeroGpuModels:
             prompt, inputs = job["prompt"], None
             if job["pictures"]:
                 prompt, inputs = process_prompt(engine.models, prompt, job["pictures"])
-            row = engine.submit(
+            sequence = engine.submit(
                 Request(prompt, chosen.with_params(**values), sampling, job["max_new_tokens"], job["seed"], job["stop"],
                         image_inputs=inputs, pil_images=job["pictures"])
             )  # fmt: skip
         except WorkbenchError as error:
             yield {"error": (error.message, error.remedy)}
             return
-        trace = row.trace
+        trace = sequence.trace
         try:
             yield {"header": trace.header.to_wire()}
             n_sent, last_s, rules = 0, time.perf_counter(), 0
-            while row.status not in ENDED:
+            while sequence.status not in ENDED:
                 engine.step()
                 if time.perf_counter() - last_s >= PACE_S and len(trace.rounds) > n_sent:
                     header = {} if rules == len(trace.header.rules) else {"header": trace.header.to_wire()}
@@ -160,8 +160,8 @@ class ZeroGpuModels:
                 "busy_s": time.perf_counter() - started,
             }
         finally:
-            if row.status not in ENDED:
-                row.cancel()
+            if sequence.status not in ENDED:
+                sequence.cancel()
                 engine.step()
 
     def engine(self, pair: Pair) -> Engine:

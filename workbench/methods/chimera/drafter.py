@@ -142,17 +142,17 @@ class ChimeraGrowth(PartialTree):
     """Draft tree in which each node's hidden state is approximated from the last three tokens of its path.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         feature: the target's newest hidden state f(t).
     """
 
-    def __init__(self, row: Sequence, feature: Float[Tensor, " D"]) -> None:
-        self.state: ChimeraState = row.state.drafter
+    def __init__(self, sequence: Sequence, feature: Float[Tensor, " D"]) -> None:
+        self.state: ChimeraState = sequence.state.drafter
         assert isinstance(self.state.net, ChimeraHeads)
         self.net, self._feature = self.state.net, feature.unsqueeze(0)
-        super().__init__(row, self.net.kind, feature.device)
+        super().__init__(sequence, self.net.kind, feature.device)
         self.rank_probs = self.net.accuracy
-        newest = row.committed[-TOKENS:]
+        newest = sequence.committed[-TOKENS:]
         projected = self._projected(to_device([newest[0]] * (TOKENS - len(newest)) + newest, feature.device))
         self.root = self._distributions(projected.flatten().unsqueeze(0))
 

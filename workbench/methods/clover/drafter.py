@@ -226,17 +226,17 @@ class CloverGrowth(PartialTree):
     """Draft tree in which each node has a recurrent state: its parent's state, to which its token was added.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         state: the text's speculation state, from `CloverHeads.head_inputs`.
     """
 
-    def __init__(self, row: Sequence, state: Float[Tensor, " D"]) -> None:
-        self.state: CloverState = row.state.drafter
+    def __init__(self, sequence: Sequence, state: Float[Tensor, " D"]) -> None:
+        self.state: CloverState = sequence.state.drafter
         assert isinstance(self.state.net, CloverHeads)
         self.net = self.state.net
-        super().__init__(row, self.net.kind, state.device)
+        super().__init__(sequence, self.net.kind, state.device)
         self.rank_probs = self.net.accuracy
-        start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
+        start, newest = sequence.models.target.clock.mark(), to_device(sequence.committed[-1:], state.device)
         self.root = self._distributions(*self.net.begin(state.unsqueeze(0), self._projected(newest)), start)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:

@@ -45,16 +45,16 @@ class ModelGrowth(PartialTree):
     The first forward pass reads the committed tokens that are not in the KV cache yet.
     """
 
-    def __init__(self, row: Sequence, source: str) -> None:
-        assert row.models.drafter is not None
-        self.runner: Runner = row.models.drafter
-        self.state: DraftModelState = row.state.drafter
-        super().__init__(row, source, self.runner.device)
+    def __init__(self, sequence: Sequence, source: str) -> None:
+        assert sequence.models.drafter is not None
+        self.runner: Runner = sequence.models.drafter
+        self.state: DraftModelState = sequence.state.drafter
+        super().__init__(sequence, source, self.runner.device)
         self.state.is_tree, self._is_superposed = True, False
-        tokens = uncached_tokens(row, row.models, self.state.slot)
+        tokens = uncached_tokens(sequence, sequence.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
-        self.root = distributions_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
+        self.root = distributions_of(sequence, out.logits[0, -1:], [[]], out.hidden[0, -1:])
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         depth = torch.full_like(tokens, len(self.tokens) - 1)

@@ -229,9 +229,9 @@ class FeatureDistributions(NodeDistributions):
 class FeatureGrowth(PartialTree):
     """Draft tree of a feature drafter. A node's input combines its token and the feature predicted at its parent."""
 
-    def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
-        super().__init__(row, source, guess.device)
-        self.state: FeatureState = row.state.drafter
+    def __init__(self, sequence: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
+        super().__init__(sequence, source, guess.device)
+        self.state: FeatureState = sequence.state.drafter
         self._states = guess  # states of the nodes expanded last
         self.root = self._distributions()
 

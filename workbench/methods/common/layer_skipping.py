@@ -63,16 +63,17 @@ class ReducedTargetDrafter(Drafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft a chain for each sequence. Sequences that use the same part of the target form one batch."""
         groups = dict[ReducedTarget, list[Sequence]]()
-        for row in sequences:
-            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
+        for sequence in sequences:
+            reduced = cast(ReducedTargetDrafter, sequence.drafter).reduced_target(sequence)
+            groups.setdefault(reduced, []).append(sequence)
         trees: dict[int, DraftTree] = {}
         for part, group in groups.items():
-            slots = [row.cache_slot for row in group]
+            slots = [sequence.cache_slot for sequence in group]
             for slot in slots:
                 slot.scratch = 0
-            first = [to_device(row.committed[-1:], part.device) for row in group]
+            first = [to_device(sequence.committed[-1:], part.device) for sequence in group]
             trees.update(zip(map(id, group), draft_chain(group, part, slots, first, self.source), strict=True))
-        return [trees[id(row)] for row in sequences]
+        return [trees[id(sequence)] for sequence in sequences]
 
 
 class LayerSkippingDrafter(ReducedTargetDrafter):

@@ -31,19 +31,22 @@ class DraftModel(TreeFromModel):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft for all sequences: chains together in lock-step, trees sequence by sequence."""
         chains = [
-            row
-            for row in sequences
-            if row.state.plan.tree_builder is None or isinstance(row.state.plan.tree_builder, Chain)
+            sequence
+            for sequence in sequences
+            if sequence.state.plan.tree_builder is None or isinstance(sequence.state.plan.tree_builder, Chain)
         ]
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
             assert models.drafter is not None
-            slots = [row.state.drafter.slot for row in chains]
-            feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
+            slots = [sequence.state.drafter.slot for sequence in chains]
+            feed = [uncached_tokens(sequence, models, slot) for sequence, slot in zip(chains, slots, strict=True)]
             chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
-            trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
-        return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in sequences]
+            trees = {id(sequence): tree for sequence, tree in zip(chains, chain_drafts, strict=True)}
+        return [
+            trees[id(sequence)] if id(sequence) in trees else self.propose_one(sequence, sequence.state.plan)
+            for sequence in sequences
+        ]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Retain the draft model's KV cache entries of accepted tokens, whether the draft was a tree or a chain."""

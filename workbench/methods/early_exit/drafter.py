@@ -112,30 +112,30 @@ class EarlyExitDrafter(Drafter):
             capture_layers: indices of the layers whose hidden states are stored.
         """
         return TruncatedTarget(
-            sequences[0].models.target, exit_layer, capture_layers, {row.cache_slot: [] for row in sequences}
+            sequences[0].models.target, exit_layer, capture_layers, {sequence.cache_slot: [] for sequence in sequences}
         )
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft a chain for each sequence. Sequences with the same exit layer form one batch."""
         trees: dict[int, DraftTree] = {}
-        exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in sequences}
+        exits = {id(sequence): cast(EarlyExitDrafter, sequence.drafter).exit_of(sequence) for sequence in sequences}
         for exit_layer in sorted(set(exits.values())):
-            group = [row for row in sequences if exits[id(row)] == exit_layer]
+            group = [sequence for sequence in sequences if exits[id(sequence)] == exit_layer]
             trees.update(zip(map(id, group), self._propose(group, exit_layer), strict=True))
-        return [trees[id(row)] for row in sequences]
+        return [trees[id(sequence)] for sequence in sequences]
 
-    def _propose(self, rows: abc.Sequence[Sequence], exit_layer: int) -> list[DraftTree]:
-        target = rows[0].models.target
-        for row in rows:
-            row.cache_slot.scratch = 0
-        first = [to_device(row.committed[-1:], target.device) for row in rows]
-        slots = [row.cache_slot for row in rows]
+    def _propose(self, sequences: abc.Sequence[Sequence], exit_layer: int) -> list[DraftTree]:
+        target = sequences[0].models.target
+        for sequence in sequences:
+            sequence.cache_slot.scratch = 0
+        first = [to_device(sequence.committed[-1:], target.device) for sequence in sequences]
+        slots = [sequence.cache_slot for sequence in sequences]
         capture_layers = {
             exit_layer - 1,
-            *(layer for row in rows for layer in row.state.captured_layers if layer < exit_layer),
+            *(layer for sequence in sequences for layer in sequence.state.captured_layers if layer < exit_layer),
         }
-        exit_ = self.truncated_target(rows, exit_layer, capture_layers)
-        trees = draft_chain(rows, exit_, slots, first, self.source)
+        exit_ = self.truncated_target(sequences, exit_layer, capture_layers)
+        trees = draft_chain(sequences, exit_, slots, first, self.source)
         unread = [
             Segment(slot, tree.tokens[-1:])  # if a policy stopped the draft, its last token has been read
             for slot, tree in zip(slots, trees, strict=True)
@@ -143,8 +143,8 @@ class EarlyExitDrafter(Drafter):
         ]
         if unread and target.may_begin_at(exit_layer):
             exit_.run_layers(unread, head=False)
-        for row, slot, tree in zip(rows, slots, trees, strict=True):
-            draft, captures = cast(EarlyExitDrafter, row.drafter).exit_record(row), exit_.states[slot]
+        for sequence, slot, tree in zip(sequences, slots, trees, strict=True):
+            draft, captures = cast(EarlyExitDrafter, sequence.drafter).exit_record(sequence), exit_.states[slot]
             draft.tree, draft.layer = tree, exit_layer
             draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees

@@ -229,13 +229,13 @@ class BlockGrowth(FeatureGrowth):
     feature from which it was drawn. The other levels of a block need no forward pass.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         source: name of the drafter in the trace.
         guess: predictions of the newest block, [k, D].
     """
 
-    def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "k D"]) -> None:
-        super().__init__(row, source, guess[:1])
+    def __init__(self, sequence: Sequence, source: str, guess: Float[Tensor, "k D"]) -> None:
+        super().__init__(sequence, source, guess[:1])
         # for each expanded node: predictions of its block, tokens of its path in the block, mask over speculative
         # entries
         self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)

@@ -147,17 +147,17 @@ class HydraGrowth(PartialTree):
     """Tree in which the head of each level reads the path to each node.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         hidden: input of the heads: the target's newest hidden state, or a state computed from it.
     """
 
-    def __init__(self, row: Sequence, hidden: Float[Tensor, " R"]) -> None:
-        self.state: HydraState = row.state.drafter
-        super().__init__(row, self.state.net.kind, hidden.device)
+    def __init__(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> None:
+        self.state: HydraState = sequence.state.drafter
+        super().__init__(sequence, self.state.net.kind, hidden.device)
         self.rank_probs = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
         # projected embeddings of the paths to the nodes that were expanded last
-        self._projected = self._of(to_device(row.committed[-1:], hidden.device))
+        self._projected = self._of(to_device(sequence.committed[-1:], hidden.device))
         self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:

@@ -174,20 +174,20 @@ class Kangaroo(Drafter):
         The first forward pass reads tokens that the adapter has not read yet.
         """
         models = sequences[0].models
-        slots = [row.cache_slot for row in sequences]
-        states = [cast(KangarooState, row.state.drafter) for row in sequences]
+        slots = [sequence.cache_slot for sequence in sequences]
+        states = [cast(KangarooState, sequence.state.drafter) for sequence in sequences]
         for slot, state in zip(slots, states, strict=True):
             models.target.rewind(slot, state.position)
         first = [
-            to_device(row.committed[s.position :], models.target.device)
-            for row, s in zip(sequences, states, strict=True)
+            to_device(sequence.committed[s.position :], models.target.device)
+            for sequence, s in zip(sequences, states, strict=True)
         ]
         early = TruncatedTargetWithAdapter(models.target, models.meter, dict(zip(slots, states, strict=True)))
         try:
             return draft_chain(sequences, early, slots, first, "kangaroo")
         finally:
-            for row, slot in zip(sequences, slots, strict=True):  # the KV cache entries of other layers are unchanged
-                slot.length, slot.scratch = len(row.committed) - 1, 0
+            for sequence, slot in zip(sequences, slots, strict=True):  # KV cache entries of other layers are unchanged
+                slot.length, slot.scratch = len(sequence.committed) - 1, 0
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Drop the adapter's cache entries of rejected nodes."""

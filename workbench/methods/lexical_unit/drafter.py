@@ -43,20 +43,20 @@ class Unit:
 class UnitGrowth(PartialTree):
     """Chain over the distributions of m levels, which do not depend on the tokens drafted on earlier levels."""
 
-    def __init__(self, row: Sequence, logits: Float[Tensor, "m V"]) -> None:
-        super().__init__(row, "lexical-unit", logits.device)
+    def __init__(self, sequence: Sequence, logits: Float[Tensor, "m V"]) -> None:
+        super().__init__(sequence, "lexical-unit", logits.device)
         self.logits = logits
         self.root = self.of_level()
 
     def of_level(self) -> FullDistributions:
         """Return the distribution of the next level. Penalties and processors read the chain so far."""
-        logits, row = self.logits[len(self.tokens)][None], self.sequence
-        if row.sampling.needs_history:
-            past = to_device(row.committed, self.device)
+        logits, sequence = self.logits[len(self.tokens)][None], self.sequence
+        if sequence.sampling.needs_history:
+            past = to_device(sequence.committed, self.device)
             logits = replace_all_masked_rows(
-                apply_logits_processors(logits, row.sampling, [torch.cat([past, *self.tokens])])
+                apply_logits_processors(logits, sequence.sampling, [torch.cat([past, *self.tokens])])
             )
-        return FullDistributions.of(logits, row.sampling)
+        return FullDistributions.of(logits, sequence.sampling)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         """Return the distribution of the next level, see `of_level`."""

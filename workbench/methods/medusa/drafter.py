@@ -164,17 +164,17 @@ class HeadsGrowth(PartialTree):
     """Tree over independent predictions: all nodes of level k have the distribution of head k.
 
     Args:
-        row: the sequence; its drafter state is `IndependentLevels`.
+        sequence: the sequence; its drafter state is `IndependentLevels`.
         hidden: input of the state's `level_logits`.
         logq: log-probabilities of each head's most likely tokens, descending.
         tokens: ids of these tokens.
     """
 
     def __init__(
-        self, row: Sequence, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
+        self, sequence: Sequence, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
     ) -> None:
-        self.state: IndependentLevels = row.state.drafter
-        super().__init__(row, self.state.net.kind, hidden.device)
+        self.state: IndependentLevels = sequence.state.drafter
+        super().__init__(sequence, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
         self.rank_probs = self.state.net.accuracy
         self.root = HeadDistributions(self, 0, 1)
@@ -244,18 +244,18 @@ class Medusa(DistributionDrafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run the heads once for all sequences, then build a tree for each sequence."""
         target, meter = sequences[0].models.target, sequences[0].models.meter
-        hidden = {id(row): row.cache_slot.last_hidden for row in sequences}
-        ready = [row for row in sequences if hidden[id(row)] is not None]
-        trees = {id(row): DraftTree.empty("medusa", target.device) for row in sequences}
+        hidden = {id(sequence): sequence.cache_slot.last_hidden for sequence in sequences}
+        ready = [sequence for sequence in sequences if hidden[id(sequence)] is not None]
+        trees = {id(sequence): DraftTree.empty("medusa", target.device) for sequence in sequences}
         if ready:
             start = target.clock.mark()
             logits = ready[0].state.drafter.head_logits(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
             head = ready[0].state.drafter.head
-            for b, row in enumerate(ready):
-                grower, state = row.state.plan.tree_builder or Template(), hidden[id(row)]
+            for b, sequence in enumerate(ready):
+                grower, state = sequence.state.plan.tree_builder or Template(), hidden[id(sequence)]
                 assert state is not None
-                trees[id(row)] = grower.build(
-                    HeadsGrowth(row, state, *head.top_tokens(logits[b], RANKS)), row.state.plan
+                trees[id(sequence)] = grower.build(
+                    HeadsGrowth(sequence, state, *head.top_tokens(logits[b], RANKS)), sequence.state.plan
                 )
-        return [trees[id(row)] for row in sequences]
+        return [trees[id(sequence)] for sequence in sequences]

@@ -99,7 +99,7 @@ class Online(Drafter):
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, one sequence after the other, because each sequence has its own trained copy of the layers."""
-        return [tree for row in sequences for tree in cast(Online, row.drafter).draft(row)]
+        return [tree for sequence in sequences for tree in cast(Online, sequence.drafter).draft(sequence)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:
         """Draft a chain for one sequence, and return it as the only item of a list."""

@@ -32,11 +32,11 @@ class Oracle(Drafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains from the mixture, in lock-step for all sequences."""
         target = sequences[0].models.target
-        for row in sequences:
-            row.cache_slot.scratch = 0
-        first = [to_device(row.committed[-1:], target.device) for row in sequences]
+        for sequence in sequences:
+            sequence.cache_slot.scratch = 0
+        first = [to_device(sequence.committed[-1:], target.device) for sequence in sequences]
         return draft_chain(
-            sequences, target, [row.cache_slot for row in sequences], first, "oracle", draft_probs=mixture
+            sequences, target, [sequence.cache_slot for sequence in sequences], first, "oracle", draft_probs=mixture
         )
 
 

@@ -105,16 +105,20 @@ class Buckets(Policy):
         """Return a plan with a draft length for the current number of sequences in the batch."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
-        pulls, rows = state[0], max(1, len(batch))
+        pulls, n_sequences = state[0], max(1, len(batch))
         if (stats := pulls.stats_reader.take_last_round(sequence)) is not None:
             history = pulls.rounds.setdefault(pulls.batch_size, deque())
             history.append((stats.planned, stats.tokens, stats.seconds))
             while len(history) > self.remembered:
                 history.popleft()
-        pulls.batch_size = rows
-        nodes = budget(rows)
-        k = self.choose(pulls.rewards(rows), pulls.rng) if nodes else 0
-        sequence.report.signals |= {"planned depth": k, "sequences in the batch": rows, "maximum draft nodes": nodes}
+        pulls.batch_size = n_sequences
+        nodes = budget(n_sequences)
+        k = self.choose(pulls.rewards(n_sequences), pulls.rng) if nodes else 0
+        sequence.report.signals |= {
+            "planned depth": k,
+            "sequences in the batch": n_sequences,
+            "maximum draft nodes": nodes,
+        }
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:

@@ -197,9 +197,9 @@ def top_prob(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
 class S2DGrowth(PartialTree):
     """Tree after the committed text. Each level runs through as many blocks as its least confident node needs."""
 
-    def __init__(self, row: Sequence) -> None:
-        self.state: S2DState = row.state.drafter
-        super().__init__(row, S2DNet.kind, self.state.blocks[0].waiting.device)
+    def __init__(self, sequence: Sequence) -> None:
+        self.state: S2DState = sequence.state.drafter
+        super().__init__(sequence, S2DNet.kind, self.state.blocks[0].waiting.device)
         self.exits: list[Int[Tensor, " w"]] = []
         self.root = self._distributions(1)
 

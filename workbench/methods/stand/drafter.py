@@ -172,12 +172,12 @@ class SparseDistributions(NodeDistributions):
 class TableGrowth(PartialTree):
     """Tree built from a table. A node's distribution is the entry of the longest known context ending at the node."""
 
-    def __init__(self, row: Sequence, table: Table) -> None:
-        target = row.models.target
-        super().__init__(row, "stand", target.device)
+    def __init__(self, sequence: Sequence, table: Table) -> None:
+        target = sequence.models.target
+        super().__init__(sequence, "stand", target.device)
         self.table, self.size = table, target.vocab_size
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
-        self.before = row.committed[-table.longest :]
+        self.before = sequence.committed[-table.longest :]
         self.root = self._distributions([[]])
         self.is_known = True
 

@@ -97,8 +97,8 @@ class Swift(LayerSkippingDrafter):
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run a search step for each sequence, then draft chains."""
-        for row in sequences:
-            cast(Swift, row.drafter).step(row)
+        for sequence in sequences:
+            cast(Swift, sequence.drafter).step(sequence)
         return super().propose(sequences)
 
     def step(self, sequence: Sequence) -> None:

@@ -45,10 +45,11 @@ class Chain(TreeBuilder):
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draft one token for each level of the plan, unless the policy stops drafting."""
-        row, distributions = tree.sequence, tree.root
+        sequence, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
-        sampled = not row.sampling.greedy
-        u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
+        sampled = not sequence.sampling.greedy
+        stream, position = sequence.random_stream, len(sequence.committed)
+        u = from_numpy(stream.uniform(position, Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(tree.device, non_blocking=True)
         probs: list[Tensor] = []
         for level in range(depth):
@@ -65,7 +66,7 @@ class Chain(TreeBuilder):
             sampled,
             tree.source,
             logits=False,
-            keep=row.verifier.reads_draft_probs,
+            keep=sequence.verifier.reads_draft_probs,
         )
 
 
@@ -153,16 +154,16 @@ def draft_chain(
         One tree per sequence. The keys and values of the forward passes stay in the KV cache's scratch positions.
     """
     size = sequences[0].models.target.vocab_size
-    depth = max(row.state.plan.depth for row in sequences)
-    sampled = [draft_probs is not None or not row.sampling.greedy for row in sequences]
+    depth = max(sequence.state.plan.depth for sequence in sequences)
+    sampled = [draft_probs is not None or not sequence.sampling.greedy for sequence in sequences]
     uniforms = [
-        _uniforms(row).to(runner.device, non_blocking=True) if s else None
-        for row, s in zip(sequences, sampled, strict=True)
+        _uniforms(sequence).to(runner.device, non_blocking=True) if s else None
+        for sequence, s in zip(sequences, sampled, strict=True)
     ]
     tokens: list[list[Tensor]] = [[] for _ in sequences]
     distributions: list[list[Tensor]] = [[] for _ in sequences]
     rankings: list[list[tuple[Tensor, Tensor]]] = [[] for _ in sequences]
-    needs_q = [row.verifier.reads_draft_probs for row in sequences]
+    needs_q = [sequence.verifier.reads_draft_probs for sequence in sequences]
     states = _States(sequences)
     active = list(range(len(sequences)))
     feed = list(first)
@@ -170,20 +171,20 @@ def draft_chain(
         order = sorted(active, key=lambda i: slots[i].index) if len(active) > 1 else active
         out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
         for b, i in enumerate(order):
-            row, n_read, u = sequences[i], feed[i].shape[0], uniforms[i]
+            sequence, n_read, u = sequences[i], feed[i].shape[0], uniforms[i]
             logits = fit_vocabulary(out.logits[b, n_read - 1 : n_read], size)
-            if row.sampling.needs_history:
-                past = to_device(row.committed, logits.device)
+            if sequence.sampling.needs_history:
+                past = to_device(sequence.committed, logits.device)
                 logits = replace_all_masked_rows(
-                    apply_logits_processors(logits, row.sampling, [torch.cat([past, *tokens[i]])])
+                    apply_logits_processors(logits, sequence.sampling, [torch.cat([past, *tokens[i]])])
                 )
             q = to_float32(logits) if sampled[i] or needs_q[i] else logits
-            q = (draft_probs or warped_probs)(row, q) if sampled[i] else q
+            q = (draft_probs or warped_probs)(sequence, q) if sampled[i] else q
             if step:
                 hidden = out.hidden[b, n_read - 1 : n_read]
                 states.add(i, hidden)
                 if not should_continue(
-                    row, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
+                    sequence, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
                 ):
                     active.remove(i)
                     continue
@@ -235,8 +236,10 @@ def _next_token(
 class _States:
     """Hidden states of the draft model at the drafted tokens of several sequences, for verifiers that read them."""
 
-    def __init__(self, rows: abc.Sequence[Sequence]) -> None:
-        self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
+    def __init__(self, sequences: abc.Sequence[Sequence]) -> None:
+        self._found = [
+            list[Tensor]() if sequence.verifier.reads_draft_states(sequence.models) else None for sequence in sequences
+        ]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
         """Store a copy of the hidden state at the next draft of sequence i, if it is needed.

@@ -126,18 +126,18 @@ class DynamicSparse(TreeBuilder):
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Fill the planned tree for `plan.depth` levels with the drafter's likeliest tokens, and return it."""
-        row, most = tree.sequence, max(2, plan.limit_nodes(self.places))
-        ranks = row.models.target.vocab_size
+        sequence, most = tree.sequence, max(2, plan.limit_nodes(self.places))
+        ranks = sequence.models.target.vocab_size
         rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
-        levels = max(plan.depth, row.drafter.max_levels(row) or 0)
-        state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
+        levels = max(plan.depth, sequence.drafter.max_levels(sequence) or 0)
+        state = sequence.state.tree_builder if isinstance(sequence.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
         machine = plan_state_trees(rank_probs, levels, most, costs if self.counts_time else None)
         draft = machine.states[plan.depth]
-        row.report.signals["expected tokens"] = machine.tokens
+        sequence.report.signals["expected tokens"] = machine.tokens
         if state is not None:
             if state.now is None:
-                row.report.notes.append(planning_note(machine))
+                sequence.report.notes.append(planning_note(machine))
             state.now = draft
         return fill_paths(tree, draft.paths, TreeExplanation((SPARSE,), before=rank_probs))
 

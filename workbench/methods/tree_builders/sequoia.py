@@ -190,8 +190,8 @@ class Sequoia(TreeBuilder):
             growth: partial tree of the sequence.
             plan: plan of the round, with the maximum depth and number of nodes.
         """
-        row, most = growth.sequence, plan.limit_nodes(self.nodes)
-        state = row.state.tree_builder if isinstance(row.state.tree_builder, SequoiaState) else None
+        sequence, most = growth.sequence, plan.limit_nodes(self.nodes)
+        state = sequence.state.tree_builder if isinstance(sequence.state.tree_builder, SequoiaState) else None
         priors = tuple((growth.rank_probs or ASSUMED_RANK_PROBS)[0])
         sibling_probs = priors if state is None else state.sibling_probs(priors)
         current = state and state.tree
@@ -205,9 +205,9 @@ class Sequoia(TreeBuilder):
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
             counted_costs = costs if self.counts_time else ()
             current = state.tree = best_tree(sibling_probs, most, plan.depth, counted_costs, state.level_s)
-            row.report.notes.append(planning_note(current, costs, state.level_s))
-        row.report.signals["expected tokens"] = current.tokens
-        row.report.signals["expected ms"] = 1e3 * current.seconds
+            sequence.report.notes.append(planning_note(current, costs, state.level_s))
+        sequence.report.signals["expected tokens"] = current.tokens
+        sequence.report.signals["expected ms"] = 1e3 * current.seconds
         return current
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -55,13 +55,13 @@ class StochasticBeam(TreeBuilder):
 
         If the budget allows fewer nodes in the last level, those with the largest perturbed values G are drafted.
         """
-        row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
+        sequence, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # one entry per level
         phi = torch.zeros(1, dtype=torch.float64, device=tree.device)
         value = torch.zeros(1, dtype=torch.float64, device=tree.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):
-            u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            u = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - tree.n, int(torch.isfinite(flat).sum()))

@@ -80,8 +80,8 @@ class TreeSampler:
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """Return `n` uniform numbers in [0, 1) for the draws of a level (counted from 0), float64."""
-        row = self.growth.sequence
-        numbers = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        sequence = self.growth.sequence
+        numbers = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.DRAFT, n, level))
         return numbers.to(self.growth.device, non_blocking=True)
 
     def draw_siblings(
@@ -111,8 +111,8 @@ class TreeSampler:
 
         The tokens in descending order of the result are drawn from p without replacement.
         """
-        row = self.growth.sequence
-        u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        sequence = self.growth.sequence
+        u = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
