@@ -244,7 +244,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "drafts-drawn-from-another-distribution-than-q",
-        "methods.tree_builders.chain:_next_token",
+        "methods.tree_builders.chain:draft_chain",
         Argument(0, "pick", 0, "{}.sqrt()"),
         DRAFTS + "test_drafts_are_sampled_from_the_declared_distribution[draft-model]",
         why="the acceptance test divides by a q that drafts do not follow: sampled text is biased",

@@ -178,21 +178,25 @@ def draft_chain(
                 logits = replace_all_masked_rows(
                     apply_logits_processors(logits, sequence.sampling, [torch.cat([past, *tokens[i]])])
                 )
-            q = to_float32(logits) if sampled[i] or needs_q[i] else logits
-            q = (draft_probs or warped_probs)(sequence, q) if sampled[i] else q
+            if sampled[i] or needs_q[i]:
+                logits = to_float32(logits)
+            q = (draft_probs or warped_probs)(sequence, logits) if sampled[i] else None
             if step:
                 hidden = out.hidden[b, n_read - 1 : n_read]
                 states.add(i, hidden)
                 if not should_continue(
-                    sequence, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
+                    sequence, step, lambda q=q, z=logits: to_float32(z).softmax(1) if q is None else q, hidden
                 ):
                     active.remove(i)
                     continue
-            token, q, ranking = _next_token(q, None if u is None else u[step : step + 1], needs_q[i])
+            if q is None or u is None:
+                token, distribution, ranking = _likeliest_token(logits, needs_q[i])
+            else:
+                token, distribution, ranking = pick(q, u[step : step + 1]), to_float32(q), None
             if ranking is not None:
                 rankings[i].append(ranking)
             tokens[i].append(token)
-            distributions[i].append(q)
+            distributions[i].append(distribution)
             feed[i] = token
         active = [i for i in active if sequences[i].state.plan.depth > step + 1]
         if not active:
@@ -213,24 +217,23 @@ def draft_chain(
     return [states.attach(i, tree) for i, tree in enumerate(trees)]
 
 
-def _next_token(
-    q: Float[Tensor, "1 V"], u: Float[Tensor, " 1"] | None, needs_q: bool
+def _likeliest_token(
+    logits: Float[Tensor, "1 V"], needs_q: bool
 ) -> tuple[Int[Tensor, " 1"], Float[Tensor, "1 V_or_1"], tuple[Tensor, Tensor] | None]:
-    """Choose the next token of a chain.
+    """Choose the next token of a greedy chain.
 
     Args:
-        q: the drafter's distribution, or its logits if the choice is greedy.
-        u: uniform random number; None: choose the likeliest token.
+        logits: the drafter's logits.
         needs_q: whether a verifier reads the whole distribution.
 
     Returns:
-        The token; `q` in float32, or only the token's probability; most likely tokens and their probabilities for the
-        trace, if the distribution is not kept.
+        The token; `logits` in float32, or only the token's probability; most likely tokens and their probabilities for
+        the trace, if the logits are not kept.
     """
-    if u is None and not needs_q and (top := summarise_softmax(q, TOP)) is not None:
+    if not needs_q and (top := summarise_softmax(logits, TOP)) is not None:
         return top.top[0, :1], top.p_top[:, :1], (top.top, top.p_top)
-    q = to_float32(q)
-    return likeliest(q) if u is None else pick(q, u), q, None
+    logits = to_float32(logits)
+    return likeliest(logits), logits, None
 
 
 class _States:
