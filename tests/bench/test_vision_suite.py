@@ -17,6 +17,7 @@ from workbench.engine import Models
 from workbench.methods import registry
 from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import QUESTIONS
+from workbench.views import vision_figure
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_a_row_agrees_with_its_runs(models: Models) -> None:
     assert all(1 <= row["groups"][CAPTION]["tau"]["value"] <= vision_suite.DEPTH + 1 for row in rows.values())
     text = vision_suite.markdown(rows)
     assert text.index("| SpecVLM, all |") < text.index("| SpecVLM, prune 4× |")  # most tokens first
-    shown = vision_suite.figure(rows)
+    shown = vision_figure.figure(rows, CAPTION)
     assert {line.name for line in shown.data} == {"SpecVLM, all", "prune"}
     json.dumps(rows)
 

@@ -344,12 +344,13 @@ def _vision(limit: int, out: list[Path], as_json: bool) -> None:
     """
     from workbench.bench import vision_suite
     from workbench.trace.files import write_atomically
+    from workbench.views import vision_figure
 
     rows: dict[str, Any] = {}
     forms = {
         ".json": lambda: json.dumps(rows, ensure_ascii=False),
         ".md": lambda: vision_suite.markdown(rows),
-        ".html": lambda: vision_suite.figure(rows).to_html(include_plotlyjs="cdn"),
+        ".html": lambda: vision_figure.figure(rows, vision_suite.CAPTION).to_html(include_plotlyjs="cdn"),
     }
     checks.check_suffixes("vision", out, forms)
     with progress_bar() as progress:
