@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-_STREAM = 221117192
+STREAM = 221117192
 """Second key word of the generator. It differs from other programs', so that they draw other numbers from the same
 seed."""
 _BLOCK = 4
@@ -48,7 +48,7 @@ class RandomStream:
         self.attempt = 0
         """Number of times that committed tokens were revoked. It selects other random numbers for their
         replacements."""
-        self._philox = np.random.Philox(key=np.array([seed % 2**64, _STREAM], dtype=np.uint64))
+        self._philox = np.random.Philox(key=np.array([seed % 2**64, STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
 
@@ -77,4 +77,4 @@ def seeded_uniforms(seed: int, n: int) -> np.ndarray:
         seed: integer that determines the numbers.
         n: how many numbers to return.
     """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, STREAM)))).random(n)

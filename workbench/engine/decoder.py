@@ -39,6 +39,7 @@ class EngineContext:
         clock: clock of the engine.
         token_text: function from a token id to its text, for the trace.
         record: whether the trace stores top tokens and entropy at every position.
+        rounds_late: number of rounds that a decoder may queue on the device before it reads the results of the first.
         guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
             whether the sequence continues.
         end: function that ends a sequence: (sequence, status, reason).
@@ -50,6 +51,7 @@ class EngineContext:
     record: bool
     guard: Guard
     end: Callable[[Sequence, str, str], None]
+    rounds_late: int = 0
 
 
 @runtime_checkable
@@ -92,6 +94,12 @@ class Decoder(Protocol):
             Exception: the settings cannot be applied. The sequence is then unchanged.
         """
         ...
+
+    def settle(self, sequence: Sequence) -> None:
+        """Read the results of all queued rounds of a sequence; the text may end with them. By default none are queued.
+
+        The engine calls this before it pauses the sequence, changes its settings or runs other work on it.
+        """
 
     def revoke(self, sequence: Sequence) -> None:
         """Take back all tokens that may still change, before another decoder continues the text.

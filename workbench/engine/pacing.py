@@ -46,6 +46,11 @@ class Pace:
         self._round_end, self._tokens = self._now(), tokens
 
     @property
+    def is_slowed(self) -> bool:
+        """Return whether rounds may be delayed."""
+        return self.rate > 0 and not self.is_waived
+
+    @property
     def remaining_s(self) -> float:
         """Return the seconds until the next round may start; 0: now."""
         rate = self.rate

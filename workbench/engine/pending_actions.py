@@ -35,6 +35,11 @@ class PendingActions:
             self._waiting.append((action, future))
         return future
 
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether an action has been requested and not run."""
+        return bool(self._waiting)
+
     def run(self, sequence: Any) -> None:
         """Run the pending actions on the sequence. An action's error is raised in the thread that requested it."""
         while self._waiting:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from workbench.core.random_stream import RandomStream
+from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams
+from workbench.core.transfer import from_numpy, to_device
 from workbench.engine.detokenise import TextOutput
 from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodProtocol
 from workbench.engine.pacing import Pace
@@ -168,6 +171,16 @@ class SequenceControls:
         return self.status in (RUNNING, PAUSED)
 
     @property
+    def is_interrupted(self) -> bool:
+        """Return whether the next round does not follow directly: a pause, a delay, a change or an action comes first.
+
+        Decoders then read all queued rounds (`Decoder.settle`).
+        """
+        with self._lock:
+            is_free = self._requested_steps is None and not self._changes and not self.is_suspended
+        return not is_free or self.pace.is_slowed or self.pending_actions.is_waiting
+
+    @property
     def is_cancelled(self) -> bool:
         """Return whether cancellation was requested."""
         return self._cancelled
@@ -309,6 +322,20 @@ class Sequence(SequenceControls):
     def remaining(self) -> int:
         """Return the number of tokens that may still be generated."""
         return self.max_new_tokens - self.n_new
+
+    def uniforms(self, purpose: Purpose, n: int, device: torch.device, level: int = 0) -> Float64[Tensor, " n"]:
+        """Return random numbers in [0, 1) for the next round, on a device; see `RandomStream.uniform`."""
+        numbers = from_numpy(self.random_stream.uniform(len(self.committed), purpose, n, level))
+        return numbers.to(device, non_blocking=True)
+
+    def uncached_tokens(self, slot: Slot, device: torch.device) -> Int64[Tensor, " n"]:
+        """Return the committed tokens that a KV cache lacks, at least one, on a device.
+
+        Args:
+            slot: the sequence's slot of the target's or the draft model's KV cache.
+            device: device of the tokens.
+        """
+        return to_device(self.committed[slot.text_length :], device)
 
     def add_warning(self, note: str) -> None:
         """Add a warning to the next round's record, and once to the run's record."""

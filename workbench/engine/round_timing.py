@@ -97,6 +97,21 @@ class SequenceRound(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardShares:
+    """Forward passes of a round, divided among its sequences.
+
+    Attributes:
+        drafted: work of each sequence's drafting, by `id`.
+        verified: work of each sequence's verification, by `id`.
+        seconds: duration of all forward passes.
+    """
+
+    drafted: dict[int, Work]
+    verified: dict[int, Work]
+    seconds: float
+
+
 R = TypeVar("R", bound=SequenceRound)
 
 
@@ -113,6 +128,7 @@ class RoundTimer(Generic[R]):
         self._clock, self._rounds = clock, rounds
         spans_of(r.sequence for r in rounds)  # discard forwards between rounds
         self._marks = [clock.mark()]
+        self._shares: ForwardShares | None = None
 
     def skip_drafting(self) -> None:
         """Record that the round drafts nothing, so that its verification starts at once."""
@@ -124,24 +140,28 @@ class RoundTimer(Generic[R]):
         return rounds
 
     def end_forwards(self, rounds: abc.Sequence[R]) -> None:
-        """Divide the round's forward passes among its sequences; later ones belong to no round."""
-        spans = spans_of(r.sequence for r in rounds)
-        drafted = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
-        self._drafted = {
-            owner: work for d in drafted for owner, work in share_forwards(d.spans, d.sequence_ids).items()
-        }
-        self._verified = share_forwards(spans, [id(r.sequence) for r in rounds])
-        self._forwards_s = sum(w.part_s for w in self._drafted.values()) + sum(span.seconds for span in spans)
+        """Attribute the forward passes so far to the round's sequences; later ones belong to no round."""
+        self._spans = spans_of(r.sequence for r in rounds)
+        self._verified_ids = [id(r.sequence) for r in rounds]
 
     def timing_of(self, r: R) -> Timing:
-        """Return the timing of a sequence that had no error in any phase of the round."""
+        """Return the timing of a sequence that had no error in any phase. Waits until the device has run the round."""
         (start, verify, accept, commit), owner = self._marks, id(r.sequence)
-        drafting = r.drafting or Drafting(start, start, (owner,))
-        drafted, verified = self._drafted.get(owner) or Work(), self._verified[owner]
+        if self._shares is None:
+            self._shares = self._share()
+        shares, drafting = self._shares, r.drafting or Drafting(start, start, (owner,))
         return Timing(
-            self._started_s, start, verify, accept, commit, drafting, drafted, verified, self._forwards_s,
-            len(self._verified),
+            self._started_s, start, verify, accept, commit, drafting, shares.drafted.get(owner) or Work(),
+            shares.verified[owner], shares.seconds, len(shares.verified),
         )  # fmt: skip
+
+    def _share(self) -> ForwardShares:
+        groups = {id(r.drafting): r.drafting for r in self._rounds if r.drafting is not None}.values()
+        drafted = {owner: work for d in groups for owner, work in share_forwards(d.spans, d.sequence_ids).items()}
+        verified = share_forwards(self._spans, self._verified_ids)
+        return ForwardShares(
+            drafted, verified, sum(w.part_s for w in drafted.values()) + sum(span.seconds for span in self._spans)
+        )
 
 
 @contextmanager

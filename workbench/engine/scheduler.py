@@ -42,10 +42,18 @@ class Engine:
         max_sequences: requests that run at once; more wait in order of arrival.
         record: whether the trace stores top tokens and entropy at every node.
         max_rows: former name of `max_sequences`.
+        rounds_late: number of rounds that a decoder may queue on the device before it reads the results of the first,
+            for methods that allow it; 0: read each round before the next one starts. The text is the same.
     """
 
     def __init__(
-        self, models: Models, max_sequences: int = 16, record: bool = True, *, max_rows: int | None = None
+        self,
+        models: Models,
+        max_sequences: int = 16,
+        record: bool = True,
+        *,
+        max_rows: int | None = None,
+        rounds_late: int = 0,
     ) -> None:
         self.models = models
         self.max_sequences = max_sequences if max_rows is None else max_rows
@@ -56,7 +64,7 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
+        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end, rounds_late)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -183,7 +191,9 @@ class Engine:
         for sequence in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
             self._end(sequence, CANCELLED, "cancelled")
         worked = self._admit()
-        for sequence in self.running:
+        for sequence in list(self.running):
+            if sequence.is_open and sequence.is_interrupted:
+                self._guard(sequence, lambda s=sequence: self._decoder(s.configured_method).settle(s))
             if sequence.is_open and not sequence.is_suspended:
                 sequence.pending_actions.run(sequence)
         groups: dict[type, list[Sequence]] = {}  # by kind of decoder

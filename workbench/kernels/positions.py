@@ -50,6 +50,9 @@ class ForwardInputBuilder:
         Raises:
             CapacityError: the cache is too short.
         """
+        slots_in_use = slots[lo : lo + len(rows)]
+        if any(slot.on_device is not None for slot in slots_in_use):
+            return self._build_on_device(rows, slots_in_use, lo, cache, n)
         single = rows[0] if len(rows) == 1 else None
         if single is not None and not self.masks.positional and not self.multi_rope:  # the usual case, handled quickly
             slot = single.slot
@@ -64,7 +67,7 @@ class ForwardInputBuilder:
             assert single.depth is not None
             mask = self.masks.tree([slot.length], [single.attention_mask], n, used)
             return mask, (single.depth + slot.length + slot.rope_delta).unsqueeze(0)
-        slots = slots[lo : lo + len(rows)]
+        slots = slots_in_use
         begins = [slot.length + slot.scratch for slot in slots]
         used = self._used(max(begins) + n, cache)
         if len(set(begins)) == 1:
@@ -100,6 +103,47 @@ class ForwardInputBuilder:
         if self.multi_rope:
             positions = positions.unsqueeze(0).expand(3, -1, -1)
         return mask, positions
+
+    def _build_on_device(
+        self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return mask and positions as `build` does, for slots whose lengths only the device knows.
+
+        Does not synchronise, and copies nothing from the host, so that a CUDA graph can record it. Every row that the
+        forward pass writes is computed from the device's length, also rows without a segment.
+        """
+        assert not self.masks.positional  # see `why_not_on_device`
+        assert not self.multi_rope
+        lengths = [slot.on_device.length if slot.on_device is not None else self._numbers[slot.length : slot.length + 1]
+                   for slot in slots]  # fmt: skip
+        bounds = [slot.length if slot.on_device is None else slot.on_device.bound for slot in slots]
+        end = max(bound + slot.scratch for bound, slot in zip(bounds, slots, strict=True)) + n
+        used = self._used(end, cache)
+        index = torch.stack([length + slot.scratch for length, slot in zip(lengths, slots, strict=True)])
+        index = index + self._numbers[:n]  # [B, n]
+        cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
+        cache.mark_written(cache.window.rows, end)
+        visible = self._numbers[:used] <= index.unsqueeze(2)  # [B, n, used], as in a chain
+        positions = index + 0
+        for b, (segment, slot, length) in enumerate(zip(rows, slots, lengths, strict=True)):
+            if segment is not None and segment.attention_mask is not None:
+                assert segment.depth is not None
+                n_i, width = segment.attention_mask.shape
+                visible[b, :n_i] = self._numbers[:used] < length
+                at = (length + self._numbers[:width]).expand(n_i, width)
+                visible[b, :n_i] = visible[b, :n_i].scatter(1, at, segment.attention_mask)
+                positions[b, :n_i] = length + segment.depth
+            if slot.rope_delta:
+                positions[b] += slot.rope_delta
+        mask = torch.zeros_like(visible, dtype=self.masks.dtype).masked_fill_(~visible, self.masks.floor)
+        return mask.unsqueeze(1), positions
+
+    @property
+    def why_not_on_device(self) -> str:
+        """Return why lengths cannot stay on the device with this model; "" if they can."""
+        if self.multi_rope:
+            return "the model's positions have several components"
+        return "the model's masks depend on positions (sliding windows or chunks)" if self.masks.positional else ""
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
         """Return the number of cache positions that a forward pass reads, rounded if `is_length_rounded`.

@@ -79,6 +79,19 @@ class HiddenStates:
     layer_states: Mapping[int, Float[Tensor, "n D"]]
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceLength:
+    """Number of committed positions of a slot that only the device knows, while the host reads rounds late.
+
+    Attributes:
+        length: int64 [1] on the device.
+        bound: number that `length` does not exceed, known to the host.
+    """
+
+    length: Int[Tensor, " one"]
+    bound: int
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
@@ -89,7 +102,8 @@ class Slot:
     `retention` dropped their entries. `sequence_id` is the `id` of the engine's sequence that the slot serves, so that
     forward passes are counted for their sequences. `prefill_states` holds the hidden states captured for the drafter
     during prefill; it is dropped when the drafter has read them. `retention` decides after each commit which entries
-    stay; None: all.
+    stay; None: all. `on_device` is set while rounds are queued that the host has not read: `length` is then the number
+    of positions before these rounds.
     """
 
     index: int
@@ -103,6 +117,7 @@ class Slot:
     sequence_id: int | None = None
     prefill_states: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
     retention: Retention | None = None
+    on_device: DeviceLength | None = None
 
     @property
     def text_length(self) -> int:

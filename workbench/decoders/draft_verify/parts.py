@@ -24,6 +24,7 @@ from workbench.kernels.segment import CaptureSelection
 
 if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim, Head
+    from workbench.decoders.draft_verify.device_rounds.device_sequence import DeviceSequence
     from workbench.engine.request import Request, Sequence
     from workbench.models.loading import Models
     from workbench.trace.tokens import EmittedToken
@@ -285,6 +286,25 @@ class Drafter(Part):
         """Return a tree for one sequence, of at most `plan.depth` levels."""
         raise NotImplementedError
 
+    def runs_on_device(self, sequence: Sequence) -> bool:
+        """Return whether the drafter can draft now although the host does not know the last tokens; default: no.
+
+        The sequence is then a `DeviceSequence` in `propose`: it has `uniforms` and `uncached_tokens`, but not
+        `committed`. The drafter must not synchronise, must draft trees of one shape, and must not need `observe`.
+        """
+        return False
+
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> None:
+        """Prepare the drafter's state for a round on the device.
+
+        Args:
+            sequence: view of the sequence.
+            bound: number that the length of the target's KV cache does not exceed.
+        """
+
+    def end_on_device(self, sequence: Sequence) -> None:
+        """Update the drafter's state after the last round on the device; the host knows all tokens again."""
+
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
 
@@ -335,6 +355,9 @@ class TreeBuilder(Part):
 
     siblings: ClassVar[Sampling]
     """How siblings in the builder's trees are drawn. In greedy decoding they may be chosen in any way."""
+    has_fixed_shape: ClassVar[bool] = False
+    """Whether all trees of one plan have the same shape, whatever the distributions, and are built without
+    synchronisation."""
     superposes: ClassVar[bool] = False
     """Whether the tree builder gives the drafter the mean embedding of several tokens as one input, as `superposes`
     allows."""
@@ -465,6 +488,8 @@ class Policy(Part):
 
     simulates: ClassVar[bool] = False
     """Whether the policy uses information that is unavailable in practice; the run is then a simulation."""
+    is_constant: ClassVar[bool] = False
+    """Whether all plans of a sequence are equal."""
     timed: ClassVar[bool] = False
     """Whether the policy depends on measured times; two runs of one request may then draft differently."""
     tree_builder: ClassVar[type[TreeBuilder] | None] = None

@@ -7,7 +7,7 @@ import time
 import torch
 
 from workbench.core.errors import MethodUnavailableError
-from workbench.core.transfer import to_device, to_list
+from workbench.core.transfer import to_list
 from workbench.decoders.draft_verify.drafter_vision import report_vision
 from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.image_inputs import process, text_only, translate_placeholders
@@ -133,4 +133,4 @@ def uncached_tokens(sequence: Sequence, models: Models, slot: Slot) -> torch.Ten
     """Return the committed tokens that the draft model's KV cache lacks, int64 [n] with n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
-    return to_device(sequence.committed[slot.length + slot.shift :], models.drafter.device)
+    return sequence.uncached_tokens(slot, models.drafter.device)

@@ -20,6 +20,10 @@ class EmptyDrafter(Drafter):
         """Return the kind of siblings: deterministic, because the empty tree has none that could be sampled."""
         return frozenset({Sampling.DETERMINISTIC})
 
+    def runs_on_device(self, sequence: Sequence) -> bool:
+        """Return True: nothing is drafted."""
+        return True
+
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return the empty tree."""
         return DraftTree.empty(device=sequence.models.target.device)

@@ -32,6 +32,7 @@ class Fixed(Policy):
     Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K.
     """
 
+    is_constant: ClassVar[bool] = True
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 

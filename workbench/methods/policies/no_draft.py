@@ -14,6 +14,7 @@ from workbench.engine.request import Sequence
 class NoDraft(Policy):
     """Plan depth 0 in every round: plain decoding."""
 
+    is_constant: ClassVar[bool] = True
     name: ClassVar[str] = "none"
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.core.random_stream import Purpose
 from workbench.core.sampling import apply_logits_processors, largest, likeliest, pick, replace_all_masked_rows, to_probs
-from workbench.core.transfer import from_numpy, to_device
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Ranking, Sampling, chain_parents
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
@@ -42,15 +42,14 @@ class Chain(TreeBuilder):
 
     name: ClassVar[str] = "chain"
     siblings: ClassVar[Sampling] = Sampling.CHAIN
+    has_fixed_shape: ClassVar[bool] = True
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draft one token for each level of the plan, unless the policy stops drafting."""
         sequence, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
         sampled = not sequence.sampling.greedy
-        stream, position = sequence.random_stream, len(sequence.committed)
-        u = from_numpy(stream.uniform(position, Purpose.DRAFT, depth)) if sampled else None
-        u = None if u is None else u.to(tree.device, non_blocking=True)
+        u = sequence.uniforms(Purpose.DRAFT, depth, tree.device) if sampled else None
         probs: list[Tensor] = []
         for level in range(depth):
             p = distributions.full_probs()
@@ -157,7 +156,7 @@ def draft_chain(
     depth = max(sequence.state.plan.depth for sequence in sequences)
     sampled = [draft_probs is not None or not sequence.sampling.greedy for sequence in sequences]
     uniforms = [
-        _uniforms(sequence).to(runner.device, non_blocking=True) if s else None
+        sequence.uniforms(Purpose.DRAFT, sequence.state.plan.depth, runner.device) if s else None
         for sequence, s in zip(sequences, sampled, strict=True)
     ]
     tokens: list[list[Tensor]] = [[] for _ in sequences]
@@ -262,11 +261,6 @@ class _States:
         """Return the tree of sequence i with the stored hidden states, or unchanged if none are stored."""
         states = self._found[i]
         return replace(tree, states=torch.cat(states)) if states else tree
-
-
-def _uniforms(sequence: Sequence) -> Float[Tensor, " K"]:
-    """Return one uniform number in [0, 1) per planned level of a sequence, float64 on the host."""
-    return from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.DRAFT, sequence.state.plan.depth))
 
 
 def _chain_tree(
