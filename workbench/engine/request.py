@@ -6,7 +6,7 @@ import threading
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float64, Int64
@@ -244,6 +244,9 @@ class Sequence(SequenceControls):
         error: error that ended the sequence.
     """
 
+    is_on_device: ClassVar[bool] = False
+    """Whether the next round takes the last tokens from the device, because the host has not read them yet."""
+
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         super().__init__(request.paused, request.pace)
         self.request = request
@@ -260,6 +263,11 @@ class Sequence(SequenceControls):
         self.trace: Trace
         self.times = RunTimes()
         self.error: BaseException | None = None
+
+    @property
+    def owner(self) -> Sequence:
+        """Return this sequence; views of it return it, too (`DeviceSequence`)."""
+        return self
 
     @property
     def configured_method(self) -> ConfiguredMethodProtocol:

@@ -142,11 +142,11 @@ class RoundTimer(Generic[R]):
     def end_forwards(self, rounds: abc.Sequence[R]) -> None:
         """Attribute the forward passes so far to the round's sequences; later ones belong to no round."""
         self._spans = spans_of(r.sequence for r in rounds)
-        self._verified_ids = [id(r.sequence) for r in rounds]
+        self._verified_ids = [id(r.sequence.owner) for r in rounds]
 
     def timing_of(self, r: R) -> Timing:
         """Return the timing of a sequence that had no error in any phase. Waits until the device has run the round."""
-        (start, verify, accept, commit), owner = self._marks, id(r.sequence)
+        (start, verify, accept, commit), owner = self._marks, id(r.sequence.owner)
         if self._shares is None:
             self._shares = self._share()
         shares, drafting = self._shares, r.drafting or Drafting(start, start, (owner,))
@@ -169,7 +169,7 @@ def time_drafting(clock: Clock, group: abc.Sequence[SequenceRound]) -> Iterator[
     """Measure the drafting for a group of sequences: its start, its end, and its forward passes."""
     start = clock.mark()
     yield
-    owners = tuple(id(r.sequence) for r in group)
+    owners = tuple(id(r.sequence.owner) for r in group)
     drafting = Drafting(start, clock.mark(), owners, spans_of(r.sequence for r in group))
     for r in group:
         r.drafting = drafting

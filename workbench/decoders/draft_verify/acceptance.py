@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
@@ -17,7 +18,7 @@ from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.random_stream import Purpose
 from workbench.core.rejection import Reason, VerificationResult, expected_accepted
 from workbench.core.sampling import apply_logits_processors, largest
-from workbench.core.transfer import on_host, to_device, to_host
+from workbench.core.transfer import on_host, to_device, to_host, to_list
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import Verification, Verifier, siblings_of, verify_lossless
 from workbench.engine.request import Sequence
@@ -109,7 +110,8 @@ class AcceptanceTensors:
         walk: data from which the accepted path is found.
         figures: figures for the trace.
         explanation: explanations for the trace.
-        uniform: uniform random number of each node's test; None if the rule draws none.
+        uniform: uniform random number of each node's test, float64 [N] where the accepted path is found; None if the
+            rule draws none.
         reason: the verifier's rules, and the names of their inputs.
         is_upper_bound: whether `FigureTensors.distribution_error` is an upper bound.
     """
@@ -117,9 +119,27 @@ class AcceptanceTensors:
     walk: WalkTensors
     figures: FigureTensors
     explanation: ExplanationTensors
-    uniform: list[float] | None
+    uniform: Float64[Tensor, " N"] | None
     reason: Reason | None
     is_upper_bound: bool
+
+    def tensors(self) -> list[Tensor | LazySequence[Any]]:
+        """Return all tensors on the device, in the order that `with_lists` expects."""
+        groups = self.walk, self.figures, self.explanation
+        tensors = [getattr(group, field.name) for group in groups for field in fields(group)]
+        return tensors if self._is_uniform_on_host else [*tensors, self.uniform]
+
+    def with_lists(self, lists: Iterable[Any]) -> Acceptance:
+        """Return the host copy. `lists`: numbers of `tensors`, as nested lists."""
+        columns = iter(lists)
+        groups = _take(WalkLists, columns), _take(FigureLists, columns), _take(ExplanationLists, columns)
+        uniform = None if self.uniform is None else to_list(self.uniform) if self._is_uniform_on_host else next(columns)
+        return Acceptance(*groups, uniform, self.reason, self.is_upper_bound)
+
+    @property
+    def _is_uniform_on_host(self) -> bool:
+        """Return whether the random numbers need not be copied to the host."""
+        return self.uniform is None or on_host(self.uniform.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +195,9 @@ class Acceptance:
     @staticmethod
     def to_host(results: abc.Sequence[AcceptanceTensors]) -> list[Acceptance]:
         """Copy the tensors of several results to lists, with one synchronisation for all."""
-        groups = [group for r in results for group in (r.walk, r.figures, r.explanation)]
-        lists = iter(to_host_lazily([getattr(group, field.name) for group in groups for field in fields(group)]))
-        return [
-            Acceptance(
-                _take(WalkLists, lists),
-                _take(FigureLists, lists),
-                _take(ExplanationLists, lists),
-                r.uniform,
-                r.reason,
-                r.is_upper_bound,
-            )
-            for r in results
-        ]
+        counts = [len(r.tensors()) for r in results]
+        lists = iter(to_host_lazily([tensor for r in results for tensor in r.tensors()]))
+        return [r.with_lists(itertools.islice(lists, n)) for r, n in zip(results, counts, strict=True)]
 
 
 L = TypeVar("L", WalkLists, FigureLists, ExplanationLists)
@@ -207,6 +217,7 @@ def accept(
     record: bool,
     probes: Probes | None = None,
     probe_output: ProbeOutput | None = None,
+    walk_device: torch.device | None = None,
 ) -> AcceptanceTensors:
     """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
@@ -222,6 +233,7 @@ def accept(
             if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
         probes: probe positions of all parts.
         probe_output: results at the verifier's own probe positions.
+        walk_device: device on which the accepted path is found; None: the host, which may evaluate lazily.
 
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
@@ -242,14 +254,9 @@ def accept(
         histories = _histories(sequence, tree, logits.device)
         logits = apply_logits_processors(logits, sampling, histories)
     greedy, target = sampling.greedy, summarise_logits(logits, sampling)
-    position = len(sequence.committed)
     needs_uniform = verifier.needs_uniform(sampling) and n > 0
-    uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
-    u_bonus = None
-    if not greedy:
-        u_bonus = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
-            logits.device, non_blocking=True
-        )
+    uniform = sequence.uniforms(Purpose.ACCEPT, n, walk_device or torch.device("cpu")) if needs_uniform else None
+    u_bonus = None if greedy else sequence.uniforms(Purpose.BONUS, n + 1, logits.device)
     v = Verification(
         tree,
         target.logits,
@@ -258,13 +265,13 @@ def accept(
         u_bonus,
         hidden,
         layer_states,
-        sequence.committed,
+        () if walk_device else sequence.committed,
         sequence.state.verifier,
         probe_output,
         raw,
         histories,
         target.entropy,
-        lazy=on_host(logits.device),
+        lazy=on_host(logits.device) and walk_device is None,
         best=target.best,
     )
     decision = verifier.rule(v)

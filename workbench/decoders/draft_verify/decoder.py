@@ -8,9 +8,11 @@ plan ─► draft ─► verify ─► accept ─► commit ─► tokens
 from __future__ import annotations
 
 from collections import abc
+from dataclasses import replace
 from functools import partial
 
 from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.device_rounds.round_queue import RoundQueue
 from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
 from workbench.decoders.draft_verify.part_changes import switch
 from workbench.decoders.draft_verify.round_state import (
@@ -23,7 +25,7 @@ from workbench.decoders.draft_verify.round_state import (
 )
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tentative_tokens import revoke_tokens
-from workbench.engine.decoder import RoundDecoder
+from workbench.engine.decoder import EngineContext, RoundDecoder
 from workbench.engine.request import Sequence
 from workbench.engine.round_timing import RoundTimer, time_drafting
 from workbench.engine.settings import Settings
@@ -32,8 +34,28 @@ from workbench.engine.settings import Settings
 class DraftVerify(RoundDecoder[RoundState]):
     """Draft-and-verify decoder. Each phase returns the rounds of the sequences without an error in that phase."""
 
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__(context)
+        self.queue: RoundQueue | None = None
+        if context.rounds_late:
+            on_device = replace(context, rounds_late=0, guard=lambda view, act: context.guard(view.owner, act))
+            self.queue = RoundQueue(context, DraftVerify(on_device).run_on_device)
+
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences. Return whether at least one sequence had a round."""
+        if self.queue is None:
+            return self.run(sequences)
+        late = [sequence for sequence in sequences if self.queue.accepts(sequence)]
+        if late:
+            self.queue.step(late)
+        others = [sequence for sequence in sequences if sequence not in late]
+        for sequence in others:
+            self.queue.settle(sequence)
+        others = [sequence for sequence in others if sequence.is_open]
+        return bool(late) or (bool(others) and self.run(others))
+
+    def run(self, sequences: abc.Sequence[Sequence]) -> bool:
+        """Run one round for some sequences, and read its results."""
         rounds = self.plan([RoundState(sequence) for sequence in sequences])
         timer = RoundTimer(self.clock, rounds)
         drafted = timer.end_phase(self.draft(rounds))
@@ -42,6 +64,12 @@ class DraftVerify(RoundDecoder[RoundState]):
         timer.end_forwards(accepted)
         self.record(self.commit(accepted), timer)
         return bool(rounds)
+
+    def run_on_device(self, rounds: list[RoundState], timer: RoundTimer[RoundState]) -> list[RoundState]:
+        """Draft, verify and apply the acceptance rules, without reading any result."""
+        drafted = timer.end_phase(self.draft(rounds))
+        verified = timer.end_phase(self.verify(drafted))
+        return timer.end_phase(self.each(verified, lambda r: r.accept(self.context.record)))
 
     def plan(self, rounds: list[RoundState]) -> list[RoundState]:
         """Choose γ, the depth of each draft."""
@@ -94,6 +122,11 @@ class DraftVerify(RoundDecoder[RoundState]):
         """Change the sequence's parts, sampling, draft model or images: see `switch`."""
         switch(sequence, self.models.target, settings)
 
+    def settle(self, sequence: Sequence) -> None:
+        """Read the results of the sequence's queued rounds."""
+        if self.queue is not None:
+            self.queue.settle(sequence)
+
     def revoke(self, sequence: Sequence) -> None:
         """Take back the sequence's tentative tokens."""
         revoke_tokens(sequence, len(sequence.state.tentative))
@@ -103,6 +136,8 @@ class DraftVerify(RoundDecoder[RoundState]):
         state_actions.save_final_state(sequence, self.context.token_text)
 
     def close(self, sequence: Sequence) -> None:
-        """Release the resources of the drafter and of inactive drafters."""
+        """Release the resources of the drafter and of inactive drafters, and discard queued rounds."""
+        if self.queue is not None:
+            self.queue.drop(sequence)
         release_drafter(sequence)
         release_inactive(sequence)

@@ -155,8 +155,10 @@ class RoundState:
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
+        walk_device = self.logits.device if self.sequence.is_on_device else None
         self.acceptance_tensors = accept(
-            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
+            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output,
+            walk_device,
         )
 
     def walk(self) -> None:
@@ -169,7 +171,7 @@ class RoundState:
 
     def commit(self, context: EngineContext) -> None:
         """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
-        sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
+        sequence, verified, target = self.sequence, self.verified_tree, context.models.target
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
         all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
@@ -178,21 +180,20 @@ class RoundState:
         n, reason, spans = find_end(sequence, all_tokens, context.models)
         tokens = all_tokens[:n]
         path = positions[: n + 1]  # root and accepted nodes; the token after them has no entry in the KV cache yet
-        target.commit(sequence.cache_slot, path)
-        sequence.cache_slot.last_hidden = hidden[path[-1]]
+        self.commit_cache(target, path)
         sequence.committed.extend(tokens)
         logprobs = list[TokenLogprob]()
         if (n_top := sequence.request.options.logprobs) is not None:
             assert self.logits is not None
             logprobs = token_logprobs(self.logits[positions[:n]], tokens, n_top, context.token_text)
         if not reason:
-            self._observe(root, tokens)
+            self.observe(root, tokens)
         self.new_tokens = verified.emitted_tokens(n_before, spans)
         if not may_be_tentative:
             sequence.request.logprobs.extend(logprobs)
             self.results = SettledTokens(self.new_tokens, [], reason)
             return
-        states_before = chain((hidden_before,), (hidden[position] for position in positions))
+        states_before = chain((hidden_before,), (self.hidden[position] for position in positions))
         self.results = settle_tentative(sequence, self.new_tokens, states_before, logprobs, bool(reason), context)
 
     def _refuse_nan(self, verified: VerifiedTree, target: Runner) -> None:
@@ -208,7 +209,12 @@ class RoundState:
             "Try another dtype; bfloat16 or float32 often helps.",
         )
 
-    def _observe(self, root: int, emitted: list[int]) -> None:
+    def commit_cache(self, target: Runner, path: abc.Sequence[int]) -> None:
+        """Commit the root and the accepted nodes to the target's KV cache. `path`: their positions in the forward."""
+        target.commit(self.sequence.cache_slot, path)
+        self.sequence.cache_slot.last_hidden = self.hidden[path[-1]]
+
+    def observe(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         sequence, verified = self.sequence, self.verified_tree
         state, builder = sequence.state, sequence.configured_method.tree_builder

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.core.probes import ProbeOutput, Probes, concat_probes
-from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.draft_verify.parts import EarlyExitStates
 from workbench.decoders.draft_verify.two_part_pass import WholeSegment
@@ -58,7 +57,7 @@ class VerificationInput:
         """
         tree, probes = self.tree, self.probes
         sequence.cache_slot.scratch = 0
-        root = to_device(sequence.committed[-1:], models.target.device)
+        root = sequence.uncached_tokens(sequence.cache_slot, models.target.device)
         if len(tree) == 0 and probes is None:
             return Segment(sequence.cache_slot, root)
         if len(tree) >= SCRATCH:

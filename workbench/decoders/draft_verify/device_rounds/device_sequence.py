@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float64, Int64
@@ -12,12 +12,12 @@ from torch import Tensor
 from workbench.core.errors import WorkbenchError
 from workbench.core.random_stream import Purpose
 from workbench.core.transfer import to_device
+from workbench.engine.request import Sequence
 from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.segment import DeviceLength, Slot
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.parts import Plan
-    from workbench.engine.request import Sequence
     from workbench.kernels.device_walk import DevicePath
 
 LAST = 2
@@ -68,7 +68,7 @@ class DeviceState:
         self.draft_length.add_(path.n + 1)
 
 
-class DeviceSequence:
+class DeviceSequence(Sequence):
     """View of a sequence for drafting, verification and acceptance in rounds that the host has not read yet.
 
     It has the sequence's settings, and the tokens and random numbers of its device state. The tokens that the host
@@ -78,18 +78,24 @@ class DeviceSequence:
         owner: the sequence.
         state: its facts on the device.
         plan: draft budget of every round.
-        drafter_state: the drafter's state for such rounds (`Drafter.device_state`).
     """
 
-    def __init__(self, owner: Sequence, state: DeviceState, plan: Plan, drafter_state: Any) -> None:
-        self.owner, self.on_device = owner, state
-        self.state = replace(owner.state, plan=plan, drafter=drafter_state)
+    is_on_device: ClassVar[bool] = True
+
+    def __init__(self, owner: Sequence, state: DeviceState, plan: Plan) -> None:
+        self._owner, self.on_device = owner, state
+        self.state = replace(owner.state, plan=plan)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.owner, name)
+        return getattr(self._owner, name)
 
     @property
-    def committed(self) -> list[int]:
+    def owner(self) -> Sequence:
+        """Return the sequence of which this is a view."""
+        return self._owner
+
+    @property
+    def committed(self) -> list[int]:  # type: ignore[override]
         """Raise an error, because the host does not know the tokens of rounds that it has not read."""
         raise WorkbenchError("A part of the method read the text in the middle of a round on the device.")
 
@@ -105,5 +111,6 @@ class DeviceSequence:
         return (tokens[1:] if slot is self.owner.slot else tokens).to(device)
 
     def bound_lengths(self, bound: int) -> None:
-        """Let forward passes of the target read the length on the device; it does not exceed `bound`."""
+        """Let forward passes read their lengths on the device; that of the target does not exceed `bound`."""
         self.owner.cache_slot.on_device = DeviceLength(self.on_device.length, bound)
+        self.owner.drafter.begin_on_device(self, bound)

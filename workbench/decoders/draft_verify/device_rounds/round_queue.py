@@ -71,10 +71,13 @@ class RoundQueue:
     Args:
         context: engine context; `rounds_late` is the number of rounds that stay queued.
         phases: function that runs the phases of some rounds.
+
+    Attributes:
+        n_launched: number of rounds launched so far, over all sequences.
     """
 
     def __init__(self, context: EngineContext, phases: Phases) -> None:
-        self._context, self._phases = context, phases
+        self._context, self._phases, self.n_launched = context, phases, 0
         self._queues: dict[Sequence, deque[QueuedRound]] = {}
         self._views: dict[Sequence, DeviceSequence] = {}
         self._read_s: dict[Sequence, float] = {}
@@ -104,18 +107,21 @@ class RoundQueue:
         launched = self._phases(rounds, timer)
         timer.end_forwards(launched)
         for r in launched:
-            view: DeviceSequence = r.sequence  # type: ignore[assignment]
+            view = r.sequence
+            assert isinstance(view, DeviceSequence)
             tensors = r.acceptance_tensors
             walk = tensors.walk
-            path = find_path(walk.parents, walk.accept, walk.uniform, max(1, view.state.plan.depth))
+            path = find_path(walk.parents, walk.accept, tensors.uniform, max(1, view.state.plan.depth))
             view.on_device.advance(walk.tokens, path, walk.bonus)
-            queued = QueuedRound(r, tensors, copy_later(tensors.to_copy()), timer)
+            queued = QueuedRound(r, tensors, copy_later(tensors.tensors()), timer)
             self._queues.setdefault(view.owner, deque()).append(queued)
+            self.n_launched += 1
 
     def read(self, sequence: Sequence) -> None:
         """Read the oldest queued round of a sequence, record it, and end the sequence if its text is complete."""
         queued = self._queues[sequence].popleft()
-        r = LateRound(sequence, tree=queued.on_device.tree, hidden=queued.on_device.hidden)
+        r = LateRound(sequence, tree=queued.on_device.tree)
+        r.hidden, r.target_input = queued.on_device.hidden, queued.on_device.target_input
         timing = queued.timer.timing_of(queued.on_device)
         if (last := self._read_s.get(sequence)) is not None:
             timing = replace(timing, started_s=max(timing.started_s, last))
@@ -171,4 +177,4 @@ class RoundQueue:
         view = self._views[sequence]
         plan = view.state.plan
         view.bound_lengths(sequence.cache_slot.length + len(self._queues.get(sequence, ())) * (plan.depth + 1))
-        return RoundState(view, tree=None)  # type: ignore[arg-type]
+        return RoundState(view, tree=None)
