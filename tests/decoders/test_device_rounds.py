@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import model_helpers
@@ -11,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from workbench.core.errors import WorkbenchError
 from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.rejection import walk
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.decoder import DraftVerify
+from workbench.decoders.draft_verify.device_rounds.launch import Launch
+from workbench.decoders.draft_verify.device_rounds.round_replay import RoundReplays
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import ENDED, Sequence
+from workbench.engine.request import ENDED
 from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.device_walk import find_path
+from workbench.kernels.no_synchronisation import NoSyncMode
 from workbench.methods import registry
 from workbench.trace.events import Trace
 
@@ -41,7 +46,8 @@ def make_request(method: str, **more: Any) -> Request:
 
 
 def queue_of(engine: Engine) -> Any:
-    decoder = next(d for d in engine._decoders.values() if isinstance(d, DraftVerify))
+    decoder = engine._decoder(METHODS["plain"])
+    assert isinstance(decoder, DraftVerify)
     assert decoder.queue is not None
     return decoder.queue
 
@@ -67,3 +73,174 @@ def test_late_rounds_equal_the_normal_loop(models: Models, method: str, temperat
     assert trace.footer.text == normal.footer.text
     assert trace.footer.reason == normal.footer.reason == "length"
     assert queue_of(engine).n_launched > len(trace.rounds) / 2, "most rounds were launched before the last was read"
+
+
+class RerunRounds:
+    """Runs the same work again, with results in the same memory, as a CUDA graph does."""
+
+    def __init__(self) -> None:
+        self.n_replays = 0
+
+    def __call__(self, work: Callable[[], Launch]) -> tuple[Launch, Callable[[], None]]:
+        with NoSyncMode("cpu"):
+            made = work()
+
+        def replay() -> None:
+            self.n_replays += 1
+            for old, new in zip(made.tensors(), work().tensors(), strict=True):
+                old.copy_(new)
+
+        return made, replay
+
+    def reset(self) -> None:
+        pass
+
+
+def with_replays(engine: Engine) -> RerunRounds:
+    """Let an engine replay its rounds as it does on a GPU."""
+    recorder = RerunRounds()
+    engine._decoder(METHODS["plain"])
+    queue_of(engine).replays = RoundReplays(recorder, nullcontext)
+    return recorder
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", METHODS)
+def test_replayed_rounds_equal_the_normal_loop(models: Models, method: str, temperature: float) -> None:
+    requests = [make_request(method, sampling=SamplingParams(temperature=temperature), seed=seed) for seed in (1, 2)]
+    normal = [Engine(models).generate(request) for request in requests]
+    engine = Engine(models, rounds_late=1)
+    recorder = with_replays(engine)
+    for request, expected in zip(requests, normal, strict=True):
+        assert content(engine.generate(request)) == content(expected), "the second run reuses the records of the first"
+    assert queue_of(engine).replays.why_not == ""
+    assert recorder.n_replays >= queue_of(engine).n_launched - 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_is_replayed_together(models: Models, method: str) -> None:
+    requests = [make_request(method, sampling=SamplingParams(temperature=0.6), seed=seed) for seed in (1, 2, 3)]
+    normal = Engine(models).generate_all(requests)
+    engine = Engine(models, rounds_late=1)
+    with_replays(engine)
+    assert [content(t) for t in engine.generate_all(requests)] == [content(t) for t in normal]
+
+
+def test_no_round_is_read_while_the_next_ones_are_launched(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(models, rounds_late=1)
+    sequence = engine.submit(make_request("chain", sampling=SamplingParams(temperature=0.7)))
+    while not sequence.trace.rounds:
+        engine.step()
+    queue = queue_of(engine)
+    with torch.inference_mode(), NoSyncMode("cpu"):
+        for _ in range(3):
+            queue.launch([sequence])
+    assert len(queue._queues[sequence]) == 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_shuffled_delays_change_nothing(models: Models, seed: int) -> None:
+    """Copies arrive 0 to 3 rounds late, in any mixture of methods, with a change of method in mid-run."""
+    rng = random.Random(seed)
+    sampling = SamplingParams(temperature=rng.choice([0.0, 0.9]))
+    requests = [make_request(rng.choice(list(METHODS)), sampling=sampling, seed=i) for i in range(3)]
+    other, at = METHODS["chain"], rng.randrange(2, 12)
+
+    def run(engine: Engine, delay: Callable[[], int]) -> list[Any]:
+        sequences = [engine.submit(request) for request in requests]
+        has_changed = False
+        while any(s.status not in ENDED for s in sequences):
+            if not has_changed and len(sequences[0].trace.rounds) >= at:
+                sequences[0].change(other.method, other.values)
+                has_changed = True
+            if engine._decoders:
+                queue_of(engine).rounds_late = delay()
+            engine.step()
+        return [[t.token for r in s.trace.rounds for t in r.emitted] for s in sequences]
+
+    late = Engine(models, rounds_late=1)
+    assert run(late, lambda: rng.randrange(4)) == run(Engine(models, rounds_late=1), lambda: 0)
+    assert queue_of(late).n_launched > 10
+
+
+def test_a_text_that_ends_by_a_stop_string_drops_the_rounds_after_it(models: Models) -> None:
+    plain = Engine(models).generate(make_request("chain"))
+    stop = plain.footer.text[20:24]
+    normal = Engine(models).generate(make_request("chain", stop=(stop,)))
+    engine = Engine(models, rounds_late=2)
+    trace = engine.generate(make_request("chain", stop=(stop,)))
+    assert (trace.footer.text, trace.footer.reason) == (normal.footer.text, "stop-string")
+    assert content(trace) == content(normal)
+    assert engine.is_idle
+    assert content(engine.generate(make_request("chain"))) == content(plain), "the next run finds a clean state"
+
+
+def test_pause_step_and_cancel_read_all_queued_rounds(models: Models) -> None:
+    engine = Engine(models, rounds_late=2)
+    sequence = engine.submit(make_request("chain"))
+    while len(sequence.trace.rounds) < 3:
+        engine.step()
+    n = len(sequence.trace.rounds)
+    sequence.pause()
+    assert not engine.step()
+    assert len(sequence.trace.rounds) == n + 2, "the two rounds that were queued"
+    assert sequence.cache_slot.on_device is None
+    assert sequence.cache_slot.length == len(sequence.committed) - 1
+    sequence.step()
+    engine.step()
+    assert len(sequence.trace.rounds) == n + 3
+    sequence.resume()
+    engine.step()
+    sequence.cancel()
+    engine.step()
+    assert sequence.status in ENDED
+    assert not queue_of(engine)._queues
+
+
+def test_a_part_that_reads_the_text_is_refused(models: Models) -> None:
+    engine = Engine(models, rounds_late=1)
+    sequence = engine.submit(make_request("chain"))
+    while not sequence.trace.rounds:
+        engine.step()
+    view = queue_of(engine)._views[sequence]
+    with pytest.raises(WorkbenchError, match="read the text"):
+        _ = view.committed
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("prompt-lookup", {}), ("draft-model", {"policy": "heuristic"}), ("draft-model", {"verifier": "reflective"})],
+)
+def test_methods_that_need_the_host_run_in_the_normal_loop(models: Models, name: str, more: dict[str, Any]) -> None:
+    request = Request(PROMPT, registry.get(name).with_params(**more), max_new_tokens=20, stop_at_eos=False)
+    engine = Engine(models, rounds_late=1)
+    assert engine.generate(request).token_ids == Engine(models).generate(request).token_ids
+    assert queue_of(engine).n_launched == 0
+
+
+def test_device_numbers_are_the_hosts() -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        seed = rng.choice([0, 1, 2**63 + 5, 2**64 - 1, rng.getrandbits(64), -3])
+        stream = RandomStream(seed)
+        stream.attempt, position, level = rng.choice([0, 1, 2**20]), rng.randrange(10**6), rng.randrange(9)
+        purpose, n = rng.choice(list(Purpose)), rng.randrange(1, 40)
+        on_device = [torch.tensor([as_signed(x)]) for x in (seed, stream.attempt, position)]
+        drawn = device_uniforms(*on_device, purpose, n, level)  # type: ignore[call-arg]
+        assert np.array_equal(drawn.numpy(), stream.uniform(position, purpose, n, level))
+
+
+def test_device_walk_is_the_hosts() -> None:
+    rng = random.Random(2)
+    for i in range(400):
+        n = rng.randrange(14)
+        parents = [rng.randrange(-1, node) if node else -1 for node in range(n)]
+        accept, uniform = [rng.random() for _ in range(n)], [rng.random() for _ in range(n)]
+        expected = walk(parents, accept, [0] * (n + 1), uniform if i % 3 else None)
+        found = find_path(
+            torch.tensor(parents, dtype=torch.int64), torch.tensor(accept, dtype=torch.float64),
+            torch.tensor(uniform, dtype=torch.float64) if i % 3 else None, n + 1,
+        )  # fmt: skip
+        assert tuple(found.nodes[: int(found.n)].tolist()) == expected.path
+        assert found.nodes[int(found.n) :].tolist() == list(range(int(found.n), n + 1))
+        assert int(found.last) == (expected.path[-1] if expected.path else -1)

@@ -6,7 +6,7 @@ import time
 from collections import abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from workbench.kernels.device_clock import Clock, Mark, Span
@@ -76,6 +76,32 @@ class Timing:
         return max(0.0, self.forwards_s - self.draft_work.seconds - self.verify_work.seconds)
 
 
+def rescale_timing(timing: Timing, started_s: float, start: Mark, end: Mark) -> Timing:
+    """Return the timing of a round whose phases are unknown, with the shares that they have in another round.
+
+    Args:
+        timing: timing of a round of the same work.
+        started_s: start of the round, in seconds of the host's clock.
+        start: start of the round on the device.
+        end: end of the round's acceptance rules on the device.
+    """
+    base, length = timing.start.seconds, timing.commit.seconds - timing.start.seconds
+    scale = (end.seconds - start.seconds) / length if length > 0 else 0.0
+
+    def moved(mark: Mark) -> Mark:
+        return start.after((mark.seconds - base) * scale)
+
+    def scaled(work: Work) -> Work:
+        return Work(work.seconds * scale, work.part_s * scale, work.forwards)
+
+    drafting = replace(timing.drafting, start=moved(timing.drafting.start), end=moved(timing.drafting.end))
+    return replace(
+        timing, started_s=started_s, start=start, verify=moved(timing.verify), accept=moved(timing.accept), commit=end,
+        drafting=drafting, draft_work=scaled(timing.draft_work), verify_work=scaled(timing.verify_work),
+        forwards_s=timing.forwards_s * scale,
+    )  # fmt: skip
+
+
 @runtime_checkable
 class SequenceRound(Protocol):
     """One sequence in one round of a `RoundDecoder`.
@@ -126,6 +152,7 @@ class RoundTimer(Generic[R]):
     def __init__(self, clock: Clock, rounds: abc.Sequence[R]) -> None:
         self._started_s = time.perf_counter()
         self._clock, self._rounds = clock, rounds
+        self._ids = {id(r): id(r.sequence.owner) for r in rounds}  # a view may serve another sequence later
         spans_of(r.sequence for r in rounds)  # discard forwards between rounds
         self._marks = [clock.mark()]
         self._shares: ForwardShares | None = None
@@ -142,11 +169,11 @@ class RoundTimer(Generic[R]):
     def end_forwards(self, rounds: abc.Sequence[R]) -> None:
         """Attribute the forward passes so far to the round's sequences; later ones belong to no round."""
         self._spans = spans_of(r.sequence for r in rounds)
-        self._verified_ids = [id(r.sequence.owner) for r in rounds]
+        self._verified_ids = [self._ids[id(r)] for r in rounds]
 
     def timing_of(self, r: R) -> Timing:
         """Return the timing of a sequence that had no error in any phase. Waits until the device has run the round."""
-        (start, verify, accept, commit), owner = self._marks, id(r.sequence.owner)
+        (start, verify, accept, commit), owner = self._marks, self._ids[id(r)]
         if self._shares is None:
             self._shares = self._share()
         shares, drafting = self._shares, r.drafting or Drafting(start, start, (owner,))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ class Clock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
+        self._has_events = self._cuda
         self._origin_s = time.perf_counter()
         self._origin = self._event() if self._cuda else None
 
@@ -33,7 +35,16 @@ class Clock:
 
     def mark(self) -> Mark:
         """Return a mark for the present moment."""
-        return Mark(self, self._event() if self._cuda else None, time.perf_counter() - self._origin_s)
+        return Mark(self, self._event() if self._has_events else None, time.perf_counter() - self._origin_s)
+
+    @contextmanager
+    def without_events(self) -> Iterator[None]:
+        """Set marks by the host's time within this context, because events in a recorded graph have no time."""
+        self._has_events = False
+        try:
+            yield
+        finally:
+            self._has_events = self._cuda
 
 
 class Mark:
@@ -47,6 +58,10 @@ class Mark:
     def __deepcopy__(self, memo: dict[int, object]) -> Mark:
         """Return itself: a mark never changes."""
         return self
+
+    def after(self, seconds: float) -> Mark:
+        """Return the mark that is some seconds later. On a GPU, the stream must have passed this mark."""
+        return Mark(self._clock, None, self.seconds + seconds)
 
     @property
     def seconds(self) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -187,6 +187,10 @@ class TreeCache(Cache):
                 layer.lazy_initialization(entry, entry)
         return self._stacks[self._common_at]
 
+    def addresses(self) -> tuple[int, ...]:
+        """Return the addresses of all buffers."""
+        return tuple(stack.data_ptr() for stack in self._stacks)
+
     def mark_written(self, rows: slice, stop: int) -> None:
         """Record that rows are written up to position `stop`, so that later positions are known to be zero.
 
@@ -236,6 +240,15 @@ class TreeCache(Cache):
         with torch.inference_mode():
             for stack in self._stacks:
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
+
+    def move_on_device(self, row: int, source: Int64[Tensor, " n"], target: Int64[Tensor, " n"]) -> None:
+        """Move entries of a row for all layers, from and to positions that only the device knows.
+
+        All entries are read before any is written. Does not synchronise.
+        """
+        for stack in self._stacks:
+            entries = stack[:, :, row]
+            entries.index_copy_(3, target, entries.index_select(3, source))
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
         """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.

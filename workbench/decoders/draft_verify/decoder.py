@@ -8,10 +8,12 @@ plan ─► draft ─► verify ─► accept ─► commit ─► tokens
 from __future__ import annotations
 
 from collections import abc
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.device_rounds.launch import Phases
 from workbench.decoders.draft_verify.device_rounds.round_queue import RoundQueue
 from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
 from workbench.decoders.draft_verify.part_changes import switch
@@ -25,7 +27,7 @@ from workbench.decoders.draft_verify.round_state import (
 )
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tentative_tokens import revoke_tokens
-from workbench.engine.decoder import EngineContext, RoundDecoder
+from workbench.engine.decoder import EngineContext, Guard, RoundDecoder
 from workbench.engine.request import Sequence
 from workbench.engine.round_timing import RoundTimer, time_drafting
 from workbench.engine.settings import Settings
@@ -38,8 +40,13 @@ class DraftVerify(RoundDecoder[RoundState]):
         super().__init__(context)
         self.queue: RoundQueue | None = None
         if context.rounds_late:
-            on_device = replace(context, rounds_late=0, guard=lambda view, act: context.guard(view.owner, act))
-            self.queue = RoundQueue(context, DraftVerify(on_device).run_on_device)
+            self.queue = RoundQueue(
+                context, self._phases_with(lambda view, act: context.guard(view.owner, act)), self._phases_with(_raise)
+            )
+
+    def _phases_with(self, guard: Guard) -> Phases:
+        """Return a function that runs the phases on the device. `guard` handles errors in one round."""
+        return DraftVerify(replace(self.context, rounds_late=0, guard=guard)).run_on_device
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences. Return whether at least one sequence had a round."""
@@ -141,3 +148,9 @@ class DraftVerify(RoundDecoder[RoundState]):
             self.queue.drop(sequence)
         release_drafter(sequence)
         release_inactive(sequence)
+
+
+def _raise(view: Sequence, act: Callable[[], object]) -> bool:
+    """Run a function without handling its errors: a recorded round is either complete or not recorded."""
+    act()
+    return True

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim, Head
     from workbench.decoders.draft_verify.device_rounds.device_sequence import DeviceSequence
     from workbench.engine.request import Request, Sequence
+    from workbench.kernels.device_walk import DevicePath
     from workbench.models.loading import Models
     from workbench.trace.tokens import EmittedToken
 
@@ -294,12 +295,21 @@ class Drafter(Part):
         """
         return False
 
-    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> None:
-        """Prepare the drafter's state for a round on the device.
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
+        """Prepare the drafter's state for a round on the device. Return the addresses and shapes that drafting reads.
 
         Args:
             sequence: view of the sequence.
             bound: number that the length of the target's KV cache does not exceed.
+        """
+        return None
+
+    def commit_on_device(self, sequence: DeviceSequence, path: DevicePath) -> None:
+        """Keep the state that belongs to accepted nodes, before the lengths on the device grow.
+
+        Args:
+            sequence: view of the sequence.
+            path: accepted path of the last draft.
         """
 
     def end_on_device(self, sequence: Sequence) -> None:

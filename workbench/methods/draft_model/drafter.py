@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -66,10 +67,12 @@ class DraftModel(TreeFromModel):
             and slot.length >= len(sequence.committed) - 2
         )
 
-    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> None:
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
         """Let the draft model's forward passes read the number of its entries on the device."""
         slot: Slot = sequence.state.drafter.slot
         slot.scratch, slot.on_device = 0, DeviceLength(sequence.on_device.draft_length, bound)
+        assert sequence.models.drafter is not None
+        return slot.index, sequence.models.drafter.cache.addresses()
 
     def end_on_device(self, sequence: Sequence) -> None:
         """Count the entries that the draft model certainly has: all committed tokens but the last two."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
@@ -17,9 +18,14 @@ from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.segment import DeviceLength, Slot
 
 if TYPE_CHECKING:
+    from workbench.core.tree import DraftTree
+    from workbench.decoders.draft_verify.acceptance import WalkTensors
     from workbench.decoders.draft_verify.parts import Plan
     from workbench.kernels.device_walk import DevicePath
+    from workbench.models.runner import Runner
 
+BUCKET = 256
+"""Bounds of lengths are rounded up to a multiple of this number, so that a recorded round can be replayed for many."""
 LAST = 2
 """Number of last committed tokens on the device. A draft model lacks the last token, and the one before it if the
 target accepted a whole draft; it always reads both, so that its forward passes have one shape."""
@@ -33,6 +39,7 @@ class DeviceState:
         length: int64 [1], number of the target's KV cache entries: of all committed tokens but the last.
         draft_length: int64 [1], `length` − 1, the number of entries that a draft model certainly has.
         last_tokens: int64 [2], the last two committed tokens.
+        last_hidden: [D], the LM head's input from which the last committed token was drawn.
         seed: int64 [1], seed of the random numbers, with the bits of the unsigned number.
         attempt: int64 [1], see `RandomStream.attempt`.
     """
@@ -40,26 +47,49 @@ class DeviceState:
     length: Int64[Tensor, " one"]
     draft_length: Int64[Tensor, " one"]
     last_tokens: Int64[Tensor, " two"]
+    last_hidden: Float[Tensor, " D"]
     seed: Int64[Tensor, " one"]
     attempt: Int64[Tensor, " one"]
 
     @staticmethod
-    def of(sequence: Sequence) -> DeviceState:
-        """Copy the state of a sequence of at least two committed tokens to the target's device."""
-        device, stream, length = sequence.models.target.device, sequence.random_stream, len(sequence.committed)
-        seed = as_signed(stream.seed)
-        numbers = to_device([length - 1, length - 2, *sequence.committed[-LAST:], seed, stream.attempt], device)
-        return DeviceState(numbers[0:1], numbers[1:2], numbers[2:4], numbers[4:5], numbers[5:6])
+    def allocate(target: Runner) -> DeviceState:
+        """Allocate the state of one sequence on the target's device."""
+        numbers = torch.zeros(6, dtype=torch.int64, device=target.device)
+        hidden = torch.zeros(target.hidden_size, dtype=target.dtype, device=target.device)
+        return DeviceState(numbers[0:1], numbers[1:2], numbers[2:4], hidden, numbers[4:5], numbers[5:6])
 
-    def advance(self, tokens: Int64[Tensor, " N"], path: DevicePath, bonus: Int64[Tensor, " N_plus_1"]) -> None:
+    def load(self, sequence: Sequence) -> None:
+        """Copy the facts about a sequence of at least two committed tokens to the device."""
+        stream, length = sequence.random_stream, len(sequence.committed)
+        facts = [length - 1, length - 2, *sequence.committed[-LAST:], as_signed(stream.seed), stream.attempt]
+        numbers = to_device(facts, self.length.device)
+        tensors = self.length, self.draft_length, self.last_tokens, self.seed, self.attempt
+        for tensor, new in zip(tensors, numbers.split([1, 1, LAST, 1, 1]), strict=True):
+            tensor.copy_(new)
+        if (hidden := sequence.cache_slot.last_hidden) is not None:
+            self.last_hidden.copy_(hidden)
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the state."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def advance(
+        self,
+        tokens: Int64[Tensor, " N"],
+        path: DevicePath,
+        bonus: Int64[Tensor, " N_plus_1"],
+        hidden: Float[Tensor, "N_plus_1 D"],
+    ) -> None:
         """Commit the tokens of an accepted path and the token after it.
 
         Args:
             tokens: tokens of the draft.
             path: accepted path.
             bonus: token to emit at each position if the path ends there.
+            hidden: the LM head's input at each position.
         """
         emitted = bonus.index_select(0, path.last + 1)
+        self.last_hidden.copy_(hidden.index_select(0, path.last + 1)[0])
         before = self.last_tokens[1:]
         if len(tokens):
             before = torch.where(path.n > 0, tokens.index_select(0, path.last.clamp_min(0)), before)
@@ -74,17 +104,25 @@ class DeviceSequence(Sequence):
     It has the sequence's settings, and the tokens and random numbers of its device state. The tokens that the host
     knows are too few, so reading them is an error.
 
-    Args:
-        owner: the sequence.
-        state: its facts on the device.
-        plan: draft budget of every round.
+    Recorded rounds read the same memory in every replay. So a view and its memory serve one sequence after the other
+    (`attach`).
+
+    Attributes:
+        on_device: facts about the sequence on the device.
+        state: the sequence's own state, with the draft budget of every round.
+        key: shapes and addresses on which the next round depends, set by `begin_round`.
     """
 
     is_on_device: ClassVar[bool] = True
 
-    def __init__(self, owner: Sequence, state: DeviceState, plan: Plan) -> None:
-        self._owner, self.on_device = owner, state
-        self.state = replace(owner.state, plan=plan)
+    def __init__(self, target: Runner) -> None:
+        self.on_device = DeviceState.allocate(target)
+        self.key: Hashable = None
+
+    def attach(self, owner: Sequence, plan: Plan) -> None:
+        """Serve another sequence, whose rounds all have the draft budget `plan`."""
+        self._owner, self.state = owner, replace(owner.state, plan=plan)
+        self.on_device.load(owner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._owner, name)
@@ -110,7 +148,35 @@ class DeviceSequence(Sequence):
         tokens = self.on_device.last_tokens
         return (tokens[1:] if slot is self.owner.slot else tokens).to(device)
 
-    def bound_lengths(self, bound: int) -> None:
+    def begin_round(self, bound: int) -> None:
         """Let forward passes read their lengths on the device; that of the target does not exceed `bound`."""
-        self.owner.cache_slot.on_device = DeviceLength(self.on_device.length, bound)
-        self.owner.drafter.begin_on_device(self, bound)
+        slot, state, target = self.owner.cache_slot, self.on_device, self.owner.models.target
+        bound = min(-(-bound // BUCKET) * BUCKET, target.context)
+        slot.on_device, slot.last_hidden = DeviceLength(state.length, bound), state.last_hidden
+        drafting = self.owner.drafter.begin_on_device(self, bound)
+        self.key = self.state.plan, slot.index, bound, target.cache.addresses(), drafting
+
+    def end_rounds(self) -> None:
+        """Use the lengths that the host knows from now on."""
+        slot = self.owner.slot
+        if slot is not None:
+            slot.on_device, slot.last_hidden = None, self.on_device.last_hidden.clone()
+        self.owner.drafter.end_on_device(self.owner)
+
+    def commit(self, tree: DraftTree, walk: WalkTensors, path: DevicePath, hidden: Float[Tensor, "N_plus_1 D"]) -> None:
+        """Commit an accepted path on the device: tokens, hidden state, and KV cache entries of target and drafter.
+
+        Args:
+            tree: the draft.
+            walk: results of the acceptance rule.
+            path: accepted path.
+            hidden: the LM head's input at each position of the tree.
+        """
+        state, target, slot = self.on_device, self.owner.models.target, self.owner.cache_slot
+        self.owner.drafter.commit_on_device(self, path)
+        if tree.fanout > 1:
+            place = torch.arange(1, len(path.nodes) + 1, device=path.nodes.device)
+            target.cache.move_on_device(slot.index, state.length + 1 + path.nodes, state.length + place)
+        bonus = walk.bonus
+        assert isinstance(bonus, Tensor)
+        state.advance(tree.tokens, path, bonus, hidden)

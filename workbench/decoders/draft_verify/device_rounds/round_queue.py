@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from workbench.decoders.draft_verify.acceptance import AcceptanceTensors
-from workbench.decoders.draft_verify.device_rounds.device_sequence import LAST, DeviceSequence, DeviceState
+from workbench.decoders.draft_verify.device_rounds.device_sequence import LAST, DeviceSequence
 from workbench.decoders.draft_verify.device_rounds.eligibility import why_not_on_device
 from workbench.decoders.draft_verify.device_rounds.host_copy import PendingCopy, copy_later
+from workbench.decoders.draft_verify.device_rounds.launch import Launch, Phases, ReplayedLaunch, launch, results_of
+from workbench.decoders.draft_verify.device_rounds.round_replay import RoundReplays
 from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.decoder import append_round
 from workbench.engine.request import ENDED, FINISHED
-from workbench.engine.round_timing import RoundTimer
-from workbench.kernels.device_walk import find_path
+from workbench.engine.round_timing import RoundTimer, Timing
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.parts import Plan
@@ -31,25 +32,19 @@ if TYPE_CHECKING:
     from workbench.engine.request import Sequence
     from workbench.models.runner import Runner
 
-Phases = Callable[[list[RoundState], RoundTimer[RoundState]], list[RoundState]]
-"""Function that drafts, verifies and applies the acceptance rules on the device; returns the rounds without errors."""
-
-
-@dataclass(slots=True, repr=False, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class QueuedRound:
     """A round that the device runs or has run, and that the host has not read.
 
     Attributes:
-        on_device: the round; its sequence is a `DeviceSequence`.
-        tensors: results of the acceptance rule.
-        copy: the same numbers on their way to the host.
-        timer: timer of all rounds that were launched together.
+        on_device: the round on the device.
+        copy: results of its acceptance rule on their way to the host.
+        timing: function that returns the round's timing when it has run.
     """
 
     on_device: RoundState
-    tensors: AcceptanceTensors
     copy: PendingCopy
-    timer: RoundTimer[RoundState]
+    timing: Callable[[], Timing]
 
 
 class LateRound(RoundState):
@@ -69,16 +64,25 @@ class RoundQueue:
     """Queue of rounds per sequence. Rounds of all sequences are launched together.
 
     Args:
-        context: engine context; `rounds_late` is the number of rounds that stay queued.
-        phases: function that runs the phases of some rounds.
+        context: engine context.
+        phases: function that runs the phases of some rounds; an error ends only the sequence of its round.
+        unguarded: the same function, but errors are raised; it is recorded.
+        replays: recorded rounds; None: launch operation by operation.
 
     Attributes:
+        rounds_late: number of rounds of a sequence that stay queued.
+        replays: recorded rounds.
         n_launched: number of rounds launched so far, over all sequences.
     """
 
-    def __init__(self, context: EngineContext, phases: Phases) -> None:
-        self._context, self._phases, self.n_launched = context, phases, 0
+    def __init__(
+        self, context: EngineContext, phases: Phases, unguarded: Phases, replays: RoundReplays | None = None
+    ) -> None:
+        self._unguarded = unguarded
+        self._context, self._phases, self.replays, self.n_launched = context, phases, replays, 0
+        self.rounds_late = context.rounds_late
         self._queues: dict[Sequence, deque[QueuedRound]] = {}
+        self._free: list[DeviceSequence] = []
         self._views: dict[Sequence, DeviceSequence] = {}
         self._read_s: dict[Sequence, float] = {}
 
@@ -87,49 +91,68 @@ class RoundQueue:
 
         The last rounds of a text are run one by one, because their drafts are shorter.
         """
-        if sequence not in self._views and not self._may_begin(sequence):
+        if sequence.is_interrupted or (sequence not in self._views and not self._may_begin(sequence)):
             return False
         plan = self._plan_of(sequence)
         n_unread = len(self._queues.get(sequence, ())) * (plan.depth + 1)
-        return sequence.remaining - n_unread - 1 >= plan.depth and not sequence.pace.is_slowed
+        return sequence.remaining - n_unread - 1 >= plan.depth
 
     def step(self, sequences: abc.Sequence[Sequence]) -> None:
         """Launch one round of each sequence, then read the rounds that have been queued for long enough."""
         self.launch(sequences)
         for sequence in sequences:
-            while len(self._queues.get(sequence, ())) > self._context.rounds_late:
+            while len(self._queues.get(sequence, ())) > self.rounds_late:
                 self.read(sequence)
 
     def launch(self, sequences: abc.Sequence[Sequence]) -> None:
         """Queue one round of each sequence on the device. Waits for nothing."""
-        rounds = [self._begin(sequence) for sequence in sequences]
-        timer = RoundTimer(self._context.clock, rounds)
-        launched = self._phases(rounds, timer)
-        timer.end_forwards(launched)
-        for r in launched:
-            view = r.sequence
-            assert isinstance(view, DeviceSequence)
-            tensors = r.acceptance_tensors
-            walk = tensors.walk
-            path = find_path(walk.parents, walk.accept, tensors.uniform, max(1, view.state.plan.depth))
-            view.on_device.advance(walk.tokens, path, walk.bonus)
-            queued = QueuedRound(r, tensors, copy_later(tensors.tensors()), timer)
-            self._queues.setdefault(view.owner, deque()).append(queued)
+        views = [self._begin(sequence) for sequence in sequences]
+        clock = self._context.clock
+
+        def work(phases: Phases) -> Launch:
+            rounds = [RoundState(view) for view in views]
+            return launch(rounds, phases, RoundTimer(clock, rounds))
+
+        key, record = self._key(views), None
+        if self.replays is not None:
+            state = [tensor for view in views for tensor in view.on_device.tensors()]
+            record = self.replays.find(key, partial(work, self._unguarded), state)
+        if self.replays is None or record is None:
+            launched = timings = work(self._phases)
+            if self.replays is not None and len(launched.rounds) == len(views):
+                self.replays.note(key, launched)
+        else:
+            started_s, start = time.perf_counter(), clock.mark()
+            record.replay()
+            launched = record.launch
+            timings = ReplayedLaunch(self.replays.ordinary(key), started_s, start, clock.mark())
+        owners = [r.sequence.owner for r in launched.rounds] if record is None else sequences
+        for i, (r, owner) in enumerate(zip(launched.rounds, owners, strict=True)):
+            queued = QueuedRound(r, copy_later(results_of(r)), partial(timings.timing_of, i))
+            self._queues.setdefault(owner, deque()).append(queued)
             self.n_launched += 1
+
+    def _key(self, views: abc.Sequence[DeviceSequence]) -> Hashable:
+        """Return all that a round depends on besides numbers on the device."""
+        return tuple(
+            (view.configured_method.name, tuple(sorted(view.configured_method.values.items())), view.sampling,
+             id(view.models), id(view.on_device), view.key)
+            for view in views
+        )  # fmt: skip
 
     def read(self, sequence: Sequence) -> None:
         """Read the oldest queued round of a sequence, record it, and end the sequence if its text is complete."""
         queued = self._queues[sequence].popleft()
         r = LateRound(sequence, tree=queued.on_device.tree)
-        r.hidden, r.target_input = queued.on_device.hidden, queued.on_device.target_input
-        timing = queued.timer.timing_of(queued.on_device)
-        if (last := self._read_s.get(sequence)) is not None:
-            timing = replace(timing, started_s=max(timing.started_s, last))
+        r.target_input = queued.on_device.target_input
 
         def record() -> None:
-            r.acceptance = queued.tensors.with_lists(queued.copy.read())
+            r.acceptance = queued.on_device.acceptance_tensors.with_lists(queued.copy.read())
             r.walk()
             r.commit(self._context)
+            timing = queued.timing()
+            if (last := self._read_s.get(sequence)) is not None:
+                timing = replace(timing, started_s=max(timing.started_s, last))
             append_round(sequence, r.to_record(timing, self._context))
 
         if self._context.guard(sequence, record):
@@ -149,10 +172,9 @@ class RoundQueue:
         """Discard the queued rounds of a sequence, and use the lengths that the host knows from now on."""
         self._queues.pop(sequence, None)
         self._read_s.pop(sequence, None)
-        if self._views.pop(sequence, None) is not None:
-            if sequence.slot is not None:
-                sequence.slot.on_device = None
-            sequence.drafter.end_on_device(sequence)
+        if (view := self._views.pop(sequence, None)) is not None:
+            view.end_rounds()
+            self._free.append(view)
 
     def _may_begin(self, sequence: Sequence) -> bool:
         return (
@@ -168,13 +190,15 @@ class RoundQueue:
         builder = plan.tree_builder or sequence.configured_method.tree_builder
         return replace(plan, depth=plan.limit_nodes(plan.depth), tree_builder=builder)
 
-    def _begin(self, sequence: Sequence) -> RoundState:
-        """Return the next round of a sequence, and bound the lengths that it reads from the device."""
+    def _begin(self, sequence: Sequence) -> DeviceSequence:
+        """Return the view of a sequence for its next round, and bound the lengths that it reads from the device."""
         if sequence not in self._views:
-            plan = self._plan_of(sequence)
-            sequence.state.plan = plan
-            self._views[sequence] = DeviceSequence(sequence, DeviceState.of(sequence), plan)
+            sequence.state.plan = plan = self._plan_of(sequence)
+            target = sequence.models.target
+            view = self._free.pop() if self._free else DeviceSequence(target)
+            view.attach(sequence, plan)
+            self._views[sequence] = view
         view = self._views[sequence]
-        plan = view.state.plan
-        view.bound_lengths(sequence.cache_slot.length + len(self._queues.get(sequence, ())) * (plan.depth + 1))
-        return RoundState(view, tree=None)
+        n_unread = len(self._queues.get(sequence, ())) * (view.state.plan.depth + 1)
+        view.begin_round(sequence.cache_slot.length + n_unread)
+        return view
