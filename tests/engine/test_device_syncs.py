@@ -87,11 +87,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return make_models("llama", heads=tmp_path_factory.mktemp("medusa"), context=160)
 
 
-def count_syncs(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the synchronisations of the costliest of three rounds, after rounds that fill the caches."""
+def treat_memory_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all modules use the code paths of a GPU, although tensors are in the host's memory."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
         monkeypatch.setattr(module, "on_host", lambda device: False)
+
+
+def count_syncs(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the synchronisations of the costliest of three rounds, after rounds that fill the caches."""
+    treat_memory_as_device(monkeypatch)
     engine = Engine(replace(models, shared={}))
     row = engine.submit(Request(repeating_prompt(24), method, SamplingParams(temperature), 120, 3, stop_at_eos=False))
     rounds = []

@@ -114,6 +114,7 @@ class AcceptanceTensors:
             rule draws none.
         reason: the verifier's rules, and the names of their inputs.
         is_upper_bound: whether `FigureTensors.distribution_error` is an upper bound.
+        is_late: whether the device finds the accepted path, and the host reads the results late.
     """
 
     walk: WalkTensors
@@ -122,24 +123,25 @@ class AcceptanceTensors:
     uniform: Float64[Tensor, " N"] | None
     reason: Reason | None
     is_upper_bound: bool
+    is_late: bool = False
 
     def tensors(self) -> list[Tensor | LazySequence[Any]]:
         """Return all tensors on the device, in the order that `with_lists` expects."""
         groups = self.walk, self.figures, self.explanation
         tensors = [getattr(group, field.name) for group in groups for field in fields(group)]
-        return tensors if self._is_uniform_on_host else [*tensors, self.uniform]
+        return [*tensors, self.uniform] if self._copies_uniform else tensors
 
     def with_lists(self, lists: Iterable[Any]) -> Acceptance:
         """Return the host copy. `lists`: numbers of `tensors`, as nested lists."""
         columns = iter(lists)
         groups = _take(WalkLists, columns), _take(FigureLists, columns), _take(ExplanationLists, columns)
-        uniform = None if self.uniform is None else to_list(self.uniform) if self._is_uniform_on_host else next(columns)
+        uniform = next(columns) if self._copies_uniform else None if self.uniform is None else to_list(self.uniform)
         return Acceptance(*groups, uniform, self.reason, self.is_upper_bound)
 
     @property
-    def _is_uniform_on_host(self) -> bool:
-        """Return whether the random numbers need not be copied to the host."""
-        return self.uniform is None or on_host(self.uniform.device)
+    def _copies_uniform(self) -> bool:
+        """Return whether the random numbers must be copied to the host with the other tensors."""
+        return self.uniform is not None and self.is_late
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,9 @@ def accept(
         columns=_stacked(columns, empty),
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
     )
-    return AcceptanceTensors(walk_tensors, figures, explanation, uniform, reason, decision.is_upper_bound)
+    return AcceptanceTensors(
+        walk_tensors, figures, explanation, uniform, reason, decision.is_upper_bound, walk_device is not None
+    )
 
 
 def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:

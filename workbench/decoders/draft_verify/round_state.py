@@ -157,7 +157,14 @@ class RoundState:
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
         walk_device = self.logits.device if self.sequence.is_on_device else None
         self.acceptance_tensors = accept(
-            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output,
+            self.sequence,
+            self.tree,
+            self.logits,
+            self.hidden,
+            self.layer_states,
+            record,
+            probes,
+            output,
             walk_device,
         )
 

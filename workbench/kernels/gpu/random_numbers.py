@@ -15,7 +15,9 @@ BLOCK = 4
 
 
 @kernel
-def _draw(seed, attempt, position, out, level, purpose, n, STREAM: tl.constexpr, STEP: tl.constexpr, BLOCKS: tl.constexpr):
+def _draw(
+    seed, attempt, position, out, level, purpose, n, STREAM: tl.constexpr, STEP: tl.constexpr, BLOCKS: tl.constexpr
+):
     block = tl.arange(0, BLOCKS)
     zeros = tl.zeros((BLOCKS,), tl.uint64)
     c0 = (tl.load(attempt).to(tl.uint64) << 32) + (block + 1).to(tl.uint64)  # NumPy increments before it draws

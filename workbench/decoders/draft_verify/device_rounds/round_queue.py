@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workbench.engine.request import Sequence
     from workbench.models.runner import Runner
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedRound:
     """A round that the device runs or has run, and that the host has not read.
