@@ -35,6 +35,8 @@ N = 40
 METHODS = {
     "plain": registry.get("autoregressive").with_params(),
     "chain": registry.get("draft-model").with_params(depth=3),
+    "tree": registry.get("draft-tree").with_params(depth=3, nodes=7),
+    "template": registry.get("draft-tree").with_params(grower="template", depth=3, nodes=7),
 }
 
 

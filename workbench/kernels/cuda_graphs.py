@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from workbench.kernels.device_clock import CAPTURE_LOCK
 from workbench.kernels.no_synchronisation import NoSyncMode
-from workbench.kernels.segment import Output
+
+R = TypeVar("R")
 
 
 class CudaGraphRecorder:
@@ -25,8 +26,8 @@ class CudaGraphRecorder:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
-    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work as a CUDA graph. Return its output tensors, and a function that replays the graph.
+    def __call__(self, work: Callable[[], R]) -> tuple[R, Callable[[], None]]:
+        """Record some work as a CUDA graph. Return its results, and a function that replays it into their memory.
 
         Raises:
             RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.

@@ -10,7 +10,9 @@ first, and its outputs are copied from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -57,6 +59,19 @@ class Recorder(Protocol):
     def reset(self) -> None:
         """Release shared memory; earlier records are not replayed after this call."""
         ...
+
+
+_paused = threading.local()
+
+
+@contextmanager
+def recording_paused() -> Iterator[None]:
+    """Run forward passes as usual within this context and thread, because they are part of a larger recording."""
+    _paused.is_set = True
+    try:
+        yield
+    finally:
+        _paused.is_set = False
 
 
 @dataclass(slots=True)
@@ -149,6 +164,8 @@ class ReplayCache:
             positions: positions in the sequence, [B, n].
             states: [B, n, D], starting states instead of token embeddings.
         """
+        if getattr(_paused, "is_set", False):
+            return work(ids, mask, positions, states)
         window, n = cache.window, ids.shape[1]
         key = (kind, n, window.rows.start, window.rows.stop, window.used)
         record = self._records.pop(key, None)

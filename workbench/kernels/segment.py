@@ -91,6 +91,10 @@ class DeviceLength:
     length: Int[Tensor, " one"]
     bound: int
 
+    def longer(self, n: int) -> DeviceLength:
+        """Return the length after n more committed positions."""
+        return DeviceLength(self.length + n, self.bound + n)
+
 
 @dataclass(slots=True, eq=False)
 class Slot:

@@ -200,11 +200,17 @@ class Runner:
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
         """Commit the scratch nodes `path`, in order; keep the scratch nodes `kept`, and drop all others.
 
+        If only the device knows the slot's length, `path` must contain all scratch nodes; see also `DeviceLength`.
+
         Args:
             slot: slot of the sequence.
             path: nodes to commit, strictly increasing.
             kept: nodes that remain scratch nodes, strictly increasing and after `path`; they are renumbered from 0.
         """
+        if slot.on_device is not None:
+            assert list(path) == list(range(slot.scratch))  # the host can commit only what is in place
+            slot.on_device, slot.scratch = slot.on_device.longer(slot.scratch), 0
+            return
         nodes = [*path, *kept]
         self.cache.commit(slot.index, slot.length, nodes)
         if kept and slot.positions is not None:

@@ -8,13 +8,15 @@ plan ─► draft ─► verify ─► accept ─► commit ─► tokens
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from workbench.decoders.draft_verify import state_actions
 from workbench.decoders.draft_verify.device_rounds.launch import Phases
 from workbench.decoders.draft_verify.device_rounds.round_queue import RoundQueue
+from workbench.decoders.draft_verify.device_rounds.round_replay import RoundReplays
 from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
 from workbench.decoders.draft_verify.part_changes import switch
 from workbench.decoders.draft_verify.round_state import (
@@ -31,6 +33,8 @@ from workbench.engine.decoder import EngineContext, Guard, RoundDecoder
 from workbench.engine.request import Sequence
 from workbench.engine.round_timing import RoundTimer, time_drafting
 from workbench.engine.settings import Settings
+from workbench.kernels.cuda_graphs import CudaGraphRecorder
+from workbench.kernels.forward_replay import recording_paused
 
 
 class DraftVerify(RoundDecoder[RoundState]):
@@ -40,9 +44,21 @@ class DraftVerify(RoundDecoder[RoundState]):
         super().__init__(context)
         self.queue: RoundQueue | None = None
         if context.rounds_late:
-            self.queue = RoundQueue(
-                context, self._phases_with(lambda view, act: context.guard(view.owner, act)), self._phases_with(_raise)
-            )
+            guarded = self._phases_with(lambda view, act: context.guard(view.owner, act))
+            self.queue = RoundQueue(context, guarded, self._phases_with(_raise), self._replays())
+
+    def _replays(self) -> RoundReplays | None:
+        """Return an empty cache of recorded rounds; None without a GPU."""
+        device = self.models.target.device
+        if device.type != "cuda":
+            return None
+
+        @contextmanager
+        def prepare() -> Iterator[None]:
+            with recording_paused(), self.clock.without_events():
+                yield
+
+        return RoundReplays(CudaGraphRecorder(device), prepare)
 
     def _phases_with(self, guard: Guard) -> Phases:
         """Return a function that runs the phases on the device. `guard` handles errors in one round."""

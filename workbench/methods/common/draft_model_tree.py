@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
 from workbench.core.transfer import to_device, to_host
+from workbench.decoders.draft_verify.device_rounds.device_sequence import LAST, DeviceSequence
 from workbench.decoders.draft_verify.parts import DistributionDrafter, RoundFeedback
 from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
 from workbench.engine.request import Sequence
-from workbench.kernels.segment import Segment, Slot
+from workbench.kernels.segment import DeviceLength, Segment, Slot
 from workbench.methods.common.draft_model_cache import max_draft_depth, open_prefilled_slot, uncached_tokens
 from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
+
+if TYPE_CHECKING:
+    from workbench.kernels.device_walk import DevicePath
 
 
 class DraftModelState:
@@ -30,12 +35,15 @@ class DraftModelState:
         slot: slot of the draft model's KV cache.
         scratch_of: for each node of the last tree that the draft model read, the index of its entry in the scratch part
             of the slot. Nodes that were read as one averaged embedding have no entry.
+        scratch_index: the same as `scratch_of` on the device, for rounds that the host reads late: int64 [N], −1 for
+            nodes without an entry.
         is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
     """
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.scratch_of: dict[int, int] = {}
+        self.scratch_index: Tensor | None = None
         self.is_tree = False
 
 
@@ -88,11 +96,22 @@ class ModelGrowth(PartialTree):
         if self._is_superposed:
             self.state.scratch_of = {}
             return
+        if self.sequence.is_on_device:
+            self.state.scratch_index = self._scratch_index(nodes)
+            return
         index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if nodes is None else [nodes])]
         indices = to_host(index_tensors)
         place = {node: i for i, node in enumerate(indices[0])} if self.expanded else {}
         final = range(self.n) if nodes is None else indices[-1]
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
+
+    def _scratch_index(self, nodes: Int[Tensor, " kept"] | None) -> Int64[Tensor, " N"]:
+        """Return the index of each drafted node's KV cache entry, −1 for nodes without one. Does not synchronise."""
+        index = torch.full((self.n,), -1, device=self.device)
+        if self.expanded:
+            expanded = torch.cat(self.expanded)
+            index = index.scatter(0, expanded, torch.arange(len(expanded), device=self.device))
+        return index if nodes is None else index[nodes]
 
 
 def distributions_of(
@@ -152,6 +171,43 @@ class TreeFromModel(DistributionDrafter):
         if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
             sequence.models.drafter.commit(state.slot, accepted)
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
+
+    def runs_on_device(self, sequence: Sequence) -> bool:
+        """Return whether the draft model is on the target's device and lacks at most the last two tokens."""
+        models, slot = sequence.models, sequence.state.drafter.slot
+        assert models.drafter is not None
+        return (
+            models.drafter.device == models.target.device
+            and not models.drafter.geometry.why_not_on_device
+            and models.drafter.context >= models.target.context
+            and slot.shift == 0
+            and slot.length >= len(sequence.committed) - LAST
+        )
+
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
+        """Let the draft model's forward passes read the number of its entries on the device."""
+        slot: Slot = sequence.state.drafter.slot
+        slot.scratch, slot.on_device = 0, DeviceLength(sequence.on_device.draft_length, bound)
+        assert sequence.models.drafter is not None
+        return slot.index, sequence.models.drafter.cache.addresses()
+
+    def commit_on_device(self, sequence: DeviceSequence, path: DevicePath) -> None:
+        """Move the entries of accepted nodes behind the committed ones; the last accepted node is read again."""
+        state: DraftModelState = sequence.state.drafter
+        if (index := state.scratch_index) is None:
+            return
+        assert sequence.models.drafter is not None
+        place = torch.arange(len(path.nodes), device=path.nodes.device)
+        source = torch.where(place < path.n - 1, index[path.nodes.clamp_max(len(index) - 1)], place)
+        first = sequence.on_device.draft_length + LAST
+        sequence.models.drafter.cache.move_on_device(state.slot.index, first + source, first + place)
+        state.scratch_index = None
+
+    def end_on_device(self, sequence: Sequence) -> None:
+        """Count the entries that the draft model certainly has: all committed tokens but the last two."""
+        state: DraftModelState = sequence.state.drafter
+        state.slot.scratch, state.slot.on_device = 0, None
+        state.slot.length, state.scratch_of, state.is_tree = len(sequence.committed) - LAST, {}, False
 
     def release(self, sequence: Sequence, models: Models) -> None:
         """Free the slot of the draft model's KV cache."""

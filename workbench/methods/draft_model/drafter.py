@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.engine.request import Sequence
-from workbench.kernels.segment import DeviceLength, Slot
 from workbench.methods.common.draft_model_cache import keep_accepted_chain, uncached_tokens
 from workbench.methods.common.draft_model_tree import DraftModelState, TreeFromModel
 from workbench.methods.tree_builders.chain import Chain, draft_chain
-
-if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.device_rounds.device_sequence import DeviceSequence
 
 
 @dataclass(frozen=True)
@@ -52,33 +47,6 @@ class DraftModel(TreeFromModel):
             trees[id(sequence)] if id(sequence) in trees else self.propose_one(sequence, sequence.state.plan)
             for sequence in sequences
         ]
-
-    def runs_on_device(self, sequence: Sequence) -> bool:
-        """Return whether the chain can be drafted by a model on the target's device that lacks at most two tokens."""
-        models, slot = sequence.models, sequence.state.drafter.slot
-        assert models.drafter is not None
-        builder = sequence.configured_method.tree_builder
-        return (
-            (builder is None or isinstance(builder, Chain))
-            and models.drafter.device == models.target.device
-            and not models.drafter.geometry.why_not_on_device
-            and models.drafter.context >= models.target.context
-            and slot.shift == 0
-            and slot.length >= len(sequence.committed) - 2
-        )
-
-    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
-        """Let the draft model's forward passes read the number of its entries on the device."""
-        slot: Slot = sequence.state.drafter.slot
-        slot.scratch, slot.on_device = 0, DeviceLength(sequence.on_device.draft_length, bound)
-        assert sequence.models.drafter is not None
-        return slot.index, sequence.models.drafter.cache.addresses()
-
-    def end_on_device(self, sequence: Sequence) -> None:
-        """Count the entries that the draft model certainly has: all committed tokens but the last two."""
-        slot: Slot = sequence.state.drafter.slot
-        slot.scratch, slot.on_device = 0, None
-        slot.length = len(sequence.committed) - 2
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Retain the draft model's KV cache entries of accepted tokens, whether the draft was a tree or a chain."""

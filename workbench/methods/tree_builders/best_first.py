@@ -49,6 +49,7 @@ class BestFirst(TreeBuilder):
     name: ClassVar[str] = "eagle-2"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
+    has_fixed_shape: ClassVar[bool] = True
     width: int = param(3, **WIDTH)
     nodes: int = param(12, **NODES)
     ranked: bool = True

@@ -77,6 +77,7 @@ class Template(TreeBuilder):
     name: ClassVar[str] = "template"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
+    has_fixed_shape: ClassVar[bool] = True
     shape: str = param("best", choices=("best", *PUBLISHED, "even"), doc="shape of the fixed tree")
     nodes: int = param(12, **NODES)
     branching: str = param("3-2-1-1", **BRANCHING)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.random_stream import Purpose
-from workbench.core.transfer import from_numpy, to_device
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeExplanation
 from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
@@ -80,9 +80,7 @@ class TreeSampler:
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """Return `n` uniform numbers in [0, 1) for the draws of a level (counted from 0), float64."""
-        sequence = self.growth.sequence
-        numbers = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.DRAFT, n, level))
-        return numbers.to(self.growth.device, non_blocking=True)
+        return self.growth.sequence.uniforms(Purpose.DRAFT, n, self.growth.device, level)
 
     def draw_siblings(
         self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
@@ -111,9 +109,8 @@ class TreeSampler:
 
         The tokens in descending order of the result are drawn from p without replacement.
         """
-        sequence = self.growth.sequence
-        u = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.GUMBEL, p.numel(), level))
-        u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
+        u = self.growth.sequence.uniforms(Purpose.GUMBEL, p.numel(), p.device, level)
+        u = u.view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
     def finish(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:

@@ -13,6 +13,7 @@ from torch import Tensor
 from workbench.core.errors import WorkbenchError
 from workbench.core.random_stream import Purpose
 from workbench.core.transfer import to_device
+from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.request import Sequence
 from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.segment import DeviceLength, Slot
@@ -110,7 +111,7 @@ class DeviceSequence(Sequence):
     Attributes:
         on_device: facts about the sequence on the device.
         state: the sequence's own state, with the draft budget of every round.
-        key: shapes and addresses on which the next round depends, set by `begin_round`.
+        key: shapes and addresses on which the next round depends, set by `limit_length`.
     """
 
     is_on_device: ClassVar[bool] = True
@@ -118,6 +119,7 @@ class DeviceSequence(Sequence):
     def __init__(self, target: Runner) -> None:
         self.on_device = DeviceState.allocate(target)
         self.key: Hashable = None
+        self._bound = 0
 
     def attach(self, owner: Sequence, plan: Plan) -> None:
         """Serve another sequence, whose rounds all have the draft budget `plan`."""
@@ -148,13 +150,19 @@ class DeviceSequence(Sequence):
         tokens = self.on_device.last_tokens
         return (tokens[1:] if slot is self.owner.slot else tokens).to(device)
 
-    def begin_round(self, bound: int) -> None:
-        """Let forward passes read their lengths on the device; that of the target does not exceed `bound`."""
-        slot, state, target = self.owner.cache_slot, self.on_device, self.owner.models.target
-        bound = min(-(-bound // BUCKET) * BUCKET, target.context)
-        slot.on_device, slot.last_hidden = DeviceLength(state.length, bound), state.last_hidden
-        drafting = self.owner.drafter.begin_on_device(self, bound)
-        self.key = self.state.plan, slot.index, bound, target.cache.addresses(), drafting
+    def limit_length(self, bound: int) -> None:
+        """Let the target's length not exceed `bound` before the next round, and set the key of this round."""
+        target, slot = self.owner.models.target, self.owner.cache_slot
+        self._bound = min(-(-bound // BUCKET) * BUCKET, target.context)
+        drafting = self.owner.drafter.begin_on_device(self, self._bound)
+        self.key = self.state.plan, slot.index, self._bound, target.cache.addresses(), drafting
+
+    def next_round(self) -> RoundState:
+        """Return the next round, whose forward passes read their lengths on the device."""
+        slot, state = self.owner.cache_slot, self.on_device
+        slot.on_device, slot.last_hidden = DeviceLength(state.length, self._bound), state.last_hidden
+        self.owner.drafter.begin_on_device(self, self._bound)
+        return RoundState(self)
 
     def end_rounds(self) -> None:
         """Use the lengths that the host knows from now on."""

@@ -111,7 +111,7 @@ class RoundQueue:
         clock = self._context.clock
 
         def work(phases: Phases) -> Launch:
-            rounds = [RoundState(view) for view in views]
+            rounds = [view.next_round() for view in views]
             return launch(rounds, phases, RoundTimer(clock, rounds))
 
         key, record = self._key(views), None
@@ -201,5 +201,5 @@ class RoundQueue:
             self._views[sequence] = view
         view = self._views[sequence]
         n_unread = len(self._queues.get(sequence, ())) * (view.state.plan.depth + 1)
-        view.begin_round(sequence.cache_slot.length + n_unread)
+        view.limit_length(sequence.cache_slot.length + n_unread)
         return view

@@ -24,7 +24,7 @@ class RoundRecorder(Protocol):
     """Function that records work on a device, such as a CUDA graph."""
 
     def __call__(self, work: Callable[[], Launch]) -> tuple[Launch, Callable[[], None]]:
-        """Run some work once, and record it. Return its results, and a function that runs it again into their memory."""
+        """Run some work and record it. Return its results, and a function that runs it again into their memory."""
         ...
 
     def reset(self) -> None:
@@ -76,9 +76,10 @@ class RoundReplays:
             state: tensors that the round overwrites and that must not change while it is recorded.
         """
         record = self._records.pop(key, None)
+        if record is None and key in self._ordinary and not self.why_not:
+            record = self._record(work, state)
         if record is None:
-            if self.why_not or key not in self._ordinary or (record := self._record(work, state)) is None:
-                return None
+            return None
         self._records[key] = record  # the most recent one is last
         if len(self._records) > MOST_RECORDS:
             del self._records[next(iter(self._records))]
