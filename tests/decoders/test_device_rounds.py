@@ -36,14 +36,16 @@ METHODS = {
     "plain": registry.get("autoregressive").with_params(),
     "chain": registry.get("draft-model").with_params(depth=3),
     "tree": registry.get("draft-tree").with_params(depth=3, nodes=7),
+    "heads": registry.get("medusa").with_params(),
     "template": registry.get("draft-tree").with_params(grower="template", depth=3, nodes=7),
 }
 
 
 @pytest.fixture(scope="module")
-def models(device: str) -> Models:
-    """A drafter of medium quality."""
-    return model_helpers.make_models("llama", noise=0.05, device=device)
+def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A drafter of medium quality, and untrained heads."""
+    heads = tmp_path_factory.mktemp("medusa")
+    return model_helpers.make_models("llama", noise=0.05, device=device, heads=heads)
 
 
 def make_request(method: str, **more: Any) -> Request:

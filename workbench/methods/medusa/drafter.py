@@ -237,6 +237,10 @@ class Medusa(DistributionDrafter):
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
+    def runs_on_device(self, sequence: Sequence) -> bool:
+        """Return whether the hidden state of the last token is known: it is all that the heads read."""
+        return sequence.cache_slot.last_hidden is not None
+
     def max_levels(self, sequence: Sequence) -> int:
         """Return the maximum number of draft levels: one per head."""
         return len(sequence.state.drafter.net.heads)

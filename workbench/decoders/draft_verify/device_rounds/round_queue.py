@@ -21,6 +21,7 @@ from workbench.decoders.draft_verify.device_rounds.eligibility import why_not_on
 from workbench.decoders.draft_verify.device_rounds.host_copy import PendingCopy, copy_later
 from workbench.decoders.draft_verify.device_rounds.launch import Launch, Phases, ReplayedLaunch, launch, results_of
 from workbench.decoders.draft_verify.device_rounds.round_replay import RoundReplays
+from workbench.decoders.draft_verify.drafter_lifetime import levels_left
 from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.decoder import append_round
 from workbench.engine.request import ENDED, FINISHED
@@ -189,7 +190,7 @@ class RoundQueue:
             return self._views[sequence].state.plan
         plan = sequence.policy.plan(sequence, sequence.state.policy, [sequence])
         builder = plan.tree_builder or sequence.configured_method.tree_builder
-        return replace(plan, depth=plan.limit_nodes(plan.depth), tree_builder=builder)
+        return replace(plan, depth=min(plan.limit_nodes(plan.depth), levels_left(sequence)), tree_builder=builder)
 
     def _begin(self, sequence: Sequence) -> DeviceSequence:
         """Return the view of a sequence for its next round, and bound the lengths that it reads from the device."""
