@@ -55,7 +55,7 @@ PASS_SIZES = (
 TOY_PASS_SIZES = ((1, 1, 20), (2, 3, 20))
 BATCHES, CONTEXTS = (1, 8, 64), (256, 1000)
 NOT_BUILT = {
-    "device-resident rounds": "not built yet: the engine's loop waits for each round on the host",
+    "device-resident rounds of other families": "built for plain decoding, draft models and Medusa's heads only",
     "programmatic dependent launch": "not built yet: no kernel signals its successor",
     "five kernels a layer": "not built yet: rope with cache write and the merge of attention run alone",
     "profile of a round by kernels": "not built yet",
@@ -141,8 +141,8 @@ def page(report: dict[str, Any]) -> str:
         ),
         _table(
             "Rounds", report, "rounds",
-            ("model", "method", "temperature", "batch", "context", "ms", "host_ms", "tokens_per_s", "tau", "c",
-             "s_over_tau", "of_closed_form", "of_batch_1"),
+            ("model", "method", "temperature", "batch", "context", "loop", "ms", "host_ms", "tokens_per_s", "tau", "c",
+             "s_over_tau", "of_closed_form", "of_batch_1", "same_tokens", "not_recorded"),
         ),
         _table("Not measured", report, "skipped", ("block", "why")),
     ]  # fmt: skip

@@ -175,26 +175,27 @@ def measure_rounds(shape: Shape, dtype: torch.dtype, level: float, context: int,
     plain = dict[float, dict[str, Any]]()
     for temperature in sorted({0.0, *(temperature for _, temperature in METHODS)}):
         method = registry.get(BASELINE).with_params()
-        plain[temperature] = _measure_method(models, method, prompts, temperature, tokens, run)
-        _add_round(run, shape, context, plain[temperature])
+        for entry in _measure_loops(models, method, prompts, temperature, tokens, run):
+            plain[temperature] = entry  # the device's loop comes last
+            _add_round(run, shape, context, entry)
     for name, temperature in METHODS:
         with run.part(f"{name}, temperature {temperature:g}"):
             params = {"depth": DRAFT} if "depth" in registry.get(name).params else {}
             method = registry.get(name).with_params(**params)
-            entry = _measure_method(models, method, prompts, temperature, tokens, run)
-            speedup = entry["tokens_per_s"] / plain[temperature]["tokens_per_s"]
-            s_over_tau, closed_form = speedup / entry["tau"], 1 / (1 + DRAFT * c)
-            entry |= {
-                "drafter": f"first {shape.draft_layers} of {shape.layers} layers",
-                "agreement": round(reached, 3),
-                "draft_length": DRAFT,
-                "c": round(c, 4),
-                "speedup": round(speedup, 4),
-                "s_over_tau": round(s_over_tau, 4),
-                "closed_form": round(closed_form, 4),
-                "of_closed_form": round(s_over_tau / closed_form, 4),
-            }
-            _add_round(run, shape, context, entry)
+            for entry in _measure_loops(models, method, prompts, temperature, tokens, run):
+                speedup = entry["tokens_per_s"] / plain[temperature]["tokens_per_s"]
+                s_over_tau, closed_form = speedup / entry["tau"], 1 / (1 + DRAFT * c)
+                entry |= {
+                    "drafter": f"first {shape.draft_layers} of {shape.layers} layers",
+                    "agreement": round(reached, 3),
+                    "draft_length": DRAFT,
+                    "c": round(c, 4),
+                    "speedup": round(speedup, 4),
+                    "s_over_tau": round(s_over_tau, 4),
+                    "closed_form": round(closed_form, 4),
+                    "of_closed_form": round(s_over_tau / closed_form, 4),
+                }
+                _add_round(run, shape, context, entry)
 
 
 def measure_batches(
@@ -216,14 +217,36 @@ def measure_batches(
         alone: float | None = None
         for batch in batches:
             prompts = [random_ids(shape.vocabulary, context, seed) for seed in range(1, batch + 1)]
-            entry = _measure_method(models, registry.get(BASELINE).with_params(), prompts, 0.0, tokens, run)
-            alone = entry["tokens_per_s"] if batch == 1 else alone
-            entry["of_batch_1"] = None if alone is None else round(entry["tokens_per_s"] / (batch * alone), 4)
-            _add_round(run, shape, context, entry)
+            for entry in _measure_loops(models, registry.get(BASELINE).with_params(), prompts, 0.0, tokens, run):
+                alone = entry["tokens_per_s"] if batch == 1 else alone
+                entry["of_batch_1"] = None if alone is None else round(entry["tokens_per_s"] / (batch * alone), 4)
+                _add_round(run, shape, context, entry)
 
 
 def _add_round(run: BlockRun, shape: Shape, context: int, entry: dict[str, Any]) -> None:
     run.add("rounds", {"model": shape.name, "context": context, **entry})
+
+
+def _measure_loops(
+    models: Models,
+    configured: ConfiguredMethod,
+    prompts: Sequence[list[int]],
+    temperature: float,
+    tokens: int,
+    run: BlockRun,
+) -> list[dict[str, Any]]:
+    """Measure a method in both loops: each round is read at once, or one round late. See `_measure_method`.
+
+    The second figure is left out for methods whose rounds the host must read at once. `same_tokens` says whether its
+    texts equal those of the first.
+    """
+    host, texts = _measure_method(models, configured, prompts, temperature, tokens, run, rounds_late=0)
+    device, late_texts = _measure_method(models, configured, prompts, temperature, tokens, run, rounds_late=1)
+    if not device["launched"]:
+        return [host]
+    pairs = zip(texts, late_texts, strict=True)
+    device["same_tokens"] = all(a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=False))
+    return [host, device]
 
 
 def _measure_method(
@@ -233,9 +256,14 @@ def _measure_method(
     temperature: float,
     tokens: int,
     run: BlockRun,
-) -> dict[str, Any]:
-    """Measure engine steps of some sequences until the first of them ends; prefill and first steps are left out."""
-    engine = Engine(models, max_sequences=len(prompts))
+    rounds_late: int,
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """Measure engine steps of some sequences until the first of them ends; prefill and first steps are left out.
+
+    Returns:
+        Figures; and the tokens of each sequence.
+    """
+    engine = Engine(models, max_sequences=len(prompts), rounds_late=rounds_late)
     sampling = SamplingParams(temperature=temperature)
     tokens += steps_before_all_run(prompts)
     sequences = [engine.submit(Request(ids, configured, sampling, tokens, seed)) for seed, ids in enumerate(prompts)]
@@ -255,7 +283,8 @@ def _measure_method(
         first, seconds, outside = [len(r) for r in rounds()], list[float](), list[float]()
         n_running = len(engine.running)
         while len(engine.running) == n_running == len(prompts):
-            synchronise(run.device)
+            if not rounds_late:  # otherwise a step waits for the round before
+                synchronise(run.device)
             start = time.perf_counter()
             engine.step()
             seconds.append(time.perf_counter() - start)
@@ -273,11 +302,13 @@ def _measure_method(
         errors = [s.trace.footer.error for s in sequences if s.trace.footer.error]
         raise RuntimeError(f"{configured.name} ended before its first measured round: {errors[:1]}")
     middle = statistics.median(seconds)
-    return {
+    figures = {
         "method": configured.name,
         "temperature": temperature,
         "batch": len(prompts),
-        "loop": "host",
+        "loop": "device" if rounds_late else "host",
+        "launched": engine.n_queued_rounds,
+        "not_recorded": engine.why_not_recorded,
         "layers": TRITON if models.target.runs_kernels else OWN,
         **quartiles([1e3 * s for s in seconds], "ms"),
         "host_ms": round(1e3 * statistics.median(outside), 4) if len(prompts) == 1 else None,
@@ -287,6 +318,7 @@ def _measure_method(
         if configured.name == BASELINE
         else None,
     }
+    return figures, [[token.token for r in own for token in r.emitted] for own in rounds()]
 
 
 def steps_before_all_run(prompts: Sequence[list[int]]) -> int:

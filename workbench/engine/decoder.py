@@ -68,6 +68,16 @@ class Decoder(Protocol):
 
     context: EngineContext
 
+    @property
+    def n_queued_rounds(self) -> int:
+        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        return 0
+
+    @property
+    def why_not_recorded(self) -> str:
+        """Return why queued rounds are not recorded; "" if they are, or none were queued."""
+        return ""
+
     def prefill(self, sequence: Sequence) -> bool:
         """Process the next part of the prompt. Return whether the prompt is finished; the engine then calls `open`.
 

@@ -185,6 +185,16 @@ class Engine:
 
     idle = is_idle  # former name
 
+    @property
+    def n_queued_rounds(self) -> int:
+        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        return sum(decoder.n_queued_rounds for decoder in self._decoders.values())
+
+    @property
+    def why_not_recorded(self) -> str:
+        """Return why rounds are launched operation by operation; "" if they are recorded, or none were queued."""
+        return next((why for decoder in self._decoders.values() if (why := decoder.why_not_recorded)), "")
+
     @torch.inference_mode()
     def step(self) -> bool:
         """Admit a request, prefill a chunk, run one round. Return whether anything was done (not if all are paused)."""

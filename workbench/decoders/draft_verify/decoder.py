@@ -145,6 +145,18 @@ class DraftVerify(RoundDecoder[RoundState]):
         """Change the sequence's parts, sampling, draft model or images: see `switch`."""
         switch(sequence, self.models.target, settings)
 
+    @property
+    def n_queued_rounds(self) -> int:
+        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        return 0 if self.queue is None else self.queue.n_launched
+
+    @property
+    def why_not_recorded(self) -> str:
+        """Return why queued rounds are not recorded; "" if they are, or none were queued."""
+        if self.queue is None or not self.queue.n_launched:
+            return ""
+        return "CUDA graphs need a GPU" if self.queue.replays is None else self.queue.replays.why_not
+
     def settle(self, sequence: Sequence) -> None:
         """Read the results of the sequence's queued rounds."""
         if self.queue is not None:
