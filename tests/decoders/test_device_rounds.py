@@ -36,6 +36,7 @@ METHODS = {
     "plain": registry.get("autoregressive").with_params(),
     "chain": registry.get("draft-model").with_params(depth=3),
     "tree": registry.get("draft-tree").with_params(depth=3, nodes=7),
+    "sampled": registry.get("draft-tree-sampled").with_params(grower="specinfer", depth=3, branching="2-2-2"),
     "heads": registry.get("medusa").with_params(),
     "template": registry.get("draft-tree").with_params(grower="template", depth=3, nodes=7),
 }

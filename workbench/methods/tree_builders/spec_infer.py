@@ -42,6 +42,7 @@ class SpecInfer(TreeBuilder):
     name: ClassVar[str] = "specinfer"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.SAMPLED
+    has_fixed_shape: ClassVar[bool] = True
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
