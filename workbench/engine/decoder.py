@@ -38,7 +38,7 @@ class EngineContext:
         models: models of the engine.
         clock: clock of the engine.
         token_text: function from a token id to its text, for the trace.
-        record: whether the trace stores top tokens and entropy at every position.
+        is_trace_detailed: whether the trace stores top tokens and entropy at every position.
         guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
             whether the sequence continues.
         end: function that ends a sequence: (sequence, status, reason).
@@ -47,7 +47,7 @@ class EngineContext:
     models: Models
     clock: Clock
     token_text: TokenText
-    record: bool
+    is_trace_detailed: bool
     guard: Guard
     end: Callable[[Sequence, str, str], None]
 
@@ -176,7 +176,7 @@ class RoundDecoder(Decoder, Generic[R]):
         for r in group:
             self.context.guard(r.sequence, partial(act, [r]))
 
-    def record(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
+    def append_rounds(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
         """Append the rounds to the traces, and end the sequences whose text is complete."""
 
         def append(r: R) -> None:

@@ -40,7 +40,7 @@ class DraftVerify(RoundDecoder[RoundState]):
         verified = timer.end_phase(self.verify(drafted))
         accepted = timer.end_phase(self.accept(verified))
         timer.end_forwards(accepted)
-        self.record(self.commit(accepted), timer)
+        self.append_rounds(self.commit(accepted), timer)
         return bool(rounds)
 
     def plan(self, rounds: list[RoundState]) -> list[RoundState]:
@@ -64,7 +64,7 @@ class DraftVerify(RoundDecoder[RoundState]):
 
     def accept(self, rounds: list[RoundState]) -> list[RoundState]:
         """Apply the acceptance rules on the device, copy all results to the host at once, and find accepted paths."""
-        rounds = self.each(rounds, lambda r: r.accept(self.context.record))
+        rounds = self.each(rounds, lambda r: r.accept(self.context.is_trace_detailed))
         copy_to_host(rounds)
         return self.each(rounds, RoundState.walk)
 

@@ -150,13 +150,13 @@ class RoundState:
 
     # -- accept --------------------------------------------------------------------------------------------------
 
-    def accept(self, record: bool) -> None:
+    def accept(self, is_trace_detailed: bool) -> None:
         """Apply the sequence's acceptance rule on the device."""
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
         self.acceptance_tensors = accept(
-            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, output
+            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, is_trace_detailed, probes, output
         )
 
     def walk(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import AcceptanceDecision, Reason
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation
 from workbench.core.rules import Rule
 from workbench.core.sibling_groups import SiblingGroups, verify_positions, where_rows
 from workbench.core.tree import DraftTree, Sampling
@@ -96,5 +96,5 @@ class Block(Exact):
         previous_probs = torch.cat([torch.ones_like(prefix_probs[:1]), prefix_probs[:-1]])
         accept = (prefix_probs / previous_probs.clamp_min(tiny)).clamp(max=1)
         inputs = {"kept": prefix_probs, "kept_before": previous_probs, "q": tree.logq.exp()}
-        reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
-        return AcceptanceDecision(accept.to(p.dtype), bonus, reason=reason)
+        explanation = RuleExplanation((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
+        return AcceptanceDecision(accept.to(p.dtype), bonus, explanation=explanation)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sample_matching import child_acceptance, match_sampled_token
 from workbench.core.sibling_groups import SiblingGroups, verify_positions
@@ -117,7 +117,7 @@ class EmissionVerifier(Exact):
 
         (accept, unclaimed), bonus = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
-        return AcceptanceDecision(accept, bonus, reason=Reason((self.explanation,), inputs))
+        return AcceptanceDecision(accept, bonus, explanation=RuleExplanation((self.explanation,), inputs))
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sibling_groups import ranks
 from workbench.decoders.declarations import Claim, Head
@@ -154,20 +154,20 @@ class Judge(Verifier):
         """Accept a node with probability 1 if the judge accepts it, otherwise with the exact rule's probability."""
         tree = v.tree
         exact = verify_lossless(v)
-        if exact.reason is None or v.hidden is None or not len(tree):
+        if exact.explanation is None or v.hidden is None or not len(tree):
             return exact.without_error
         scores = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
         is_good = scores > self.judge_threshold
         is_good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
         if v.u_bonus is None:
             is_good &= ~has_target_token_sibling(tree, exact.accept)
-        rules = exact.reason.rules
+        rules = exact.explanation.rules
         rule_of_node = torch.where(is_good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
-        inputs = {**exact.reason.inputs, "judged": scores}
+        inputs = {**exact.explanation.inputs, "judged": scores}
         return AcceptanceDecision(
             torch.where(is_good, 1.0, exact.accept),
             exact.bonus,
-            reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
+            explanation=RuleExplanation((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
             distribution_error=torch.where(is_good, 1 - exact.accept, 0.0),
             is_upper_bound=v.u_bonus is not None and tree.fanout > 1,
         )

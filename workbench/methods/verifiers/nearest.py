@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import on_host, to_list
@@ -161,7 +161,7 @@ class Nearest(Verifier):
         return AcceptanceDecision(
             test.accept,
             test.bonus,
-            reason=Reason((NEAREST,), inputs),
+            explanation=RuleExplanation((NEAREST,), inputs),
             distribution_error=deviation,
             is_upper_bound=is_bound,
         )
@@ -176,13 +176,15 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     """
     tree, at = v.tree, v.tree.parents + 1
     exact = greedy_match(tree, v.likeliest())
-    assert exact.reason is not None
+    assert exact.explanation is not None
     x, p = tree.tokens.unsqueeze(1), v.p[at]
     lifted = lift(p, torch.arange(len(tree), device=p.device), x).gather(1, x).squeeze(1)
     best = v.p.gather(1, v.likeliest().unsqueeze(1)).squeeze(1)[at]
     is_lifted = (exact.accept < 0.5) & ~has_target_token_sibling(tree, exact.accept)
     is_good = is_lifted & (lifted > best)
-    inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
-    reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
+    inputs = {**exact.explanation.inputs, "lifted": lifted, "best": best}
+    explanation = RuleExplanation((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
     accept = torch.where(is_good, 1.0, exact.accept)
-    return AcceptanceDecision(accept, exact.bonus, reason=reason, distribution_error=torch.where(is_good, 1.0, 0.0))
+    return AcceptanceDecision(
+        accept, exact.bonus, explanation=explanation, distribution_error=torch.where(is_good, 1.0, 0.0)
+    )

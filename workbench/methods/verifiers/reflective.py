@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.probes import ProbeOutput, Probes
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import apply_logits_processors, likeliest
@@ -125,7 +125,7 @@ class Reflective(Verifier):
         tv = (p_hat - p).abs_().sum(1) / 2
         deviation = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
         return AcceptanceDecision(
-            test.accept, test.bonus, reason=Reason((REFLECTIVE,), inputs), distribution_error=deviation
+            test.accept, test.bonus, explanation=RuleExplanation((REFLECTIVE,), inputs), distribution_error=deviation
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
@@ -138,14 +138,14 @@ class Reflective(Verifier):
             is_tested, likeliest(apply_logits_processors(mixed, v.sampling, v.histories)), target_tokens
         )
         decision = greedy_match(tree, tokens)
-        assert decision.reason is not None
+        assert decision.explanation is not None
         deviation = torch.where(
             ranks(tree.parents) == 0, (tokens != target_tokens)[positions].to(decision.accept.dtype), 0.0
         )
         return AcceptanceDecision(
             decision.accept,
             decision.bonus,
-            reason=Reason((REFLECTIVE_GREEDY,), decision.reason.inputs),
+            explanation=RuleExplanation((REFLECTIVE_GREEDY,), decision.explanation.inputs),
             distribution_error=deviation,
         )
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, VerificationResult, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, VerificationResult, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
 from workbench.core.sibling_groups import compute_node_errors, sample_bonus_tokens
@@ -94,9 +94,9 @@ class TypicalAcceptance(Verifier):
             if is_chain
             else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
-        bonus, reason = sample_bonus_tokens(p, v.u_bonus, v.lazy), Reason((TYPICAL,), inputs)
+        bonus, explanation = sample_bonus_tokens(p, v.u_bonus, v.lazy), RuleExplanation((TYPICAL,), inputs)
         return AcceptanceDecision(
-            accept, bonus, p_x, reason, deviation, is_upper_bound=not is_chain and tree.q is not None
+            accept, bonus, p_x, explanation, deviation, is_upper_bound=not is_chain and tree.q is not None
         )
 
     def walk(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.lazy import LazySequence
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import Verification
@@ -31,9 +31,9 @@ def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
 
     Args:
         tree: draft tree.
-        exact: decision of the exact rule about the draft; it must contain a reason.
+        exact: decision of the exact rule about the draft; it must contain an explanation.
     """
-    return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
+    return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.explanation is not None
 
 
 def allowed_mask(v: Verification) -> Bool[Tensor, " N"]:
@@ -56,14 +56,16 @@ def accept_unverified(
     """Return the exact rule's decision about a chain, changed so that some nodes are accepted unverified.
 
     Args:
-        exact: decision of the exact rule, with its reason.
+        exact: decision of the exact rule, with its explanation.
         accepted: mask of the nodes to accept unverified.
         rule: explanation of these acceptances for the trace.
         inputs: values that the explanation shows for each node, by name.
         paid: deviation that each node adds, see `AcceptanceDecision.distribution_error`.
     """
-    assert exact.reason is not None
-    reason = Reason((*exact.reason.rules[:1], rule), {**exact.reason.inputs, **inputs}, accepted.long())
+    assert exact.explanation is not None
+    explanation = RuleExplanation(
+        (*exact.explanation.rules[:1], rule), {**exact.explanation.inputs, **inputs}, accepted.long()
+    )
     return AcceptanceDecision(
-        torch.where(accepted, 1.0, exact.accept), exact.bonus, reason=reason, distribution_error=paid
+        torch.where(accepted, 1.0, exact.accept), exact.bonus, explanation=explanation, distribution_error=paid
     )
