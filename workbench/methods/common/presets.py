@@ -1,6 +1,6 @@
-"""Parts that methods of one family share, so that a declaration states only its differences.
+"""Parts, claims and suite entries that methods of one family share, so that a declaration states only its differences.
 
-A preset returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
+A preset of parts returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Setting
 from workbench.decoders.draft_verify.parts import DistributionDrafter, Policy, TreeBuilder, Verifier
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
@@ -20,6 +21,14 @@ from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.lossless import Lossless
 
 PolicyClass = Callable[..., Policy]
+
+CHAIN_AND_TREE = {
+    "on-policy": (
+        Setting("chain", {"nodes": 4, "depth": 4}),
+        Setting("tree", {"nodes": 16, "depth": 4}),
+    )
+}
+"""Suite entries of heads with a template tree: a chain and a tree."""
 
 
 class Parts(TypedDict):
@@ -82,6 +91,40 @@ def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
         depth: default depth of a draft in tokens.
     """
     return _parts(other_verifiers, (Fixed, Confidence, Planned, Entropy, Bandit, OptimalOracle), depth)
+
+
+def claim_over_medusa(setting: str, source: str, *, key: str = "medusa", nodes: int | None = None) -> Claim:
+    """Return the claim that a head's τ is larger than Medusa's at temperature 0.
+
+    Args:
+        setting: the paper's models and data, and its figure.
+        source: paper, section and address.
+        key: distinguishes the claims of the method.
+        nodes: number of nodes of both trees; None: the methods' defaults, which are equal.
+    """
+    params = {} if nodes is None else {"nodes": nodes}
+    return Claim(
+        "τ relative to Medusa with a tree of the same size",
+        setting,
+        None,
+        None,
+        source,
+        lambda lab: lab.tau_over("medusa", params, params, 0.0),
+        key=key,
+        needs=("medusa",),
+    )
+
+
+def slow_rounds(times: float) -> str:
+    """Return the reason why a bundled model is not faster: on a CPU, verifying several tokens takes longer than one.
+
+    Args:
+        times: time of a round relative to a round of plain decoding, measured on two CPU cores.
+    """
+    return (
+        f"{WRONG_SCALE}: on two CPU cores a round takes {times:.1f} times as long as one of plain decoding; on the "
+        "paper's GPUs several tokens cost about as much as one."
+    )
 
 
 def _parts(
