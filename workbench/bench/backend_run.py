@@ -21,14 +21,14 @@ class RunBackend(Protocol):
 
     @property
     def start(self) -> Callable[..., Any]:
-        """Return the function that starts a run, see `workbench.service.Backend.start`.
+        """Return the function that starts a generation on the backend, such as `workbench.service.Backend.start`.
 
-        With `is_timed=True` the run has the device to itself.
+        With the argument `is_timed=True` no other run uses the device at the same time.
         """
         ...
 
     def drop_run(self, run: Any) -> None:
-        """Delete a run that has ended."""
+        """Delete a run that has ended from the backend."""
         ...
 
 
@@ -71,7 +71,7 @@ class BackendRun:
         return 0 if self.run is None else n_emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
-        """Yield the reason for waiting every `POLL_S` seconds; an empty string while the run is active.
+        """Yield the run's reason for waiting every `POLL_S` seconds; an empty string while the run is active.
 
         Closing the iterator ends the run.
 

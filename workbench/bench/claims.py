@@ -64,7 +64,7 @@ SCALES = {
 
 
 def scale_of(target: str) -> Scale:
-    """Return the default scale of measurements on a target."""
+    """Return the default `Scale` (number format, prompts, repeats) of the claim measurements on a target."""
     return SCALES.get(target) or Scale(target, "auto")
 
 
@@ -84,7 +84,7 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the column of the claims board for a target: its name, or `BUNDLED` for the claim's home target."""
+    """Return the claims board's column for a target: `BUNDLED` for the claim's bundled target, else its name."""
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
@@ -149,7 +149,7 @@ def claims() -> list[Claim]:
 
 
 def claims_of(method: str, key: str | None = None) -> list[Claim]:
-    """Return the claims of papers that a method declares.
+    """Return the claims of papers that a method declares, or only the claim with the given key.
 
     Raises:
         UnknownNameError: the method has no claim with this key.

@@ -1,4 +1,4 @@
-"""A comparison: its plan, the recorded runs of its lanes, and its figures, as plain data for display and transfer."""
+"""A comparison of lanes (methods with settings): plan, recorded runs and figures, as plain data for display."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Return whether every lane takes the most probable token."""
+        """Return whether all lanes decode greedily, at temperature 0."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
@@ -85,12 +85,12 @@ class LaneRuns:
 
 @dataclass(slots=True)
 class Comparison:
-    """Lanes of a comparison with their plan and prompts; all figures are computed from the recorded runs.
+    """Comparison of lanes (methods with settings) on prompts; all figures are computed from the recorded runs.
 
     Attributes:
         plan: common settings of the lanes.
         prompts: prompts of all lanes.
-        lanes: in the order of the request; plain decoding is first if it was added.
+        lanes: runs of each lane, in the order of the request; plain decoding is first if it was added.
         machine: description of the machine.
         complete: whether every run of the plan was done.
     """
@@ -114,12 +114,12 @@ class Comparison:
 
     @property
     def reference(self) -> LaneRuns | None:
-        """Return plain decoding, the reference of the other lanes."""
+        """Return the lane of plain decoding, the reference of all speed-ups."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return the figures by lane: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token and counts."""
+        """Return each lane's figures: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
@@ -166,7 +166,7 @@ class Comparison:
         return cls(plan, prompts, lanes, data["machine"], data["complete"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per run, for CSV and Parquet."""
+        """Return a table with one row per run of the comparison, for CSV and Parquet."""
         entries = []
         for lane in self.lanes:
             for (prompt, repeat), sample in sorted(lane.samples.items()):

@@ -1,7 +1,7 @@
-"""Public prompt suites, read from a folder: they are not part of the repository.
+"""Public prompt suites, such as Spec-Bench and HumanEval, read from the user's files; the repository has none of them.
 
-Each entry has its file name, the conversion of a row into a prompt, and the file's source. The prompts are those of
-Spec-Bench and of the data sets' own papers, without few-shot examples.
+Each suite is described by its file name, the conversion of a row into a prompt, and the file's source. The prompts are
+those of Spec-Bench and of the data sets' own papers, without few-shot examples.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ DATASETS = {
 }  # fmt: skip
 BUNDLED = "bundled"
 ANSWERS = "answers"
-"""Problems whose answers a program checks: see `workbench.bench.answers_suite`."""
+"""Name of the suite of problems whose answers a program checks: see `workbench.bench.answers_suite`."""
 NAMES = (BUNDLED, ANSWERS, workloads.WORK, *workloads.KINDS, *DATASETS)
 
 
@@ -108,8 +108,8 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     """Return the prompts of a suite.
 
     Args:
-        name: one of `NAMES`; "bundled" and "answers" need no data, nor do the kinds of work, which use some of
-            Spec-Bench's questions if these are given.
+        name: one of `NAMES`; the suites "bundled" and "answers" and the workload suites need no data. Workload suites
+            also contain some of Spec-Bench's questions if `data` has them.
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
