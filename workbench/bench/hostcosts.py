@@ -28,9 +28,9 @@ CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)
 """Sizes of the datastore that `rest` reads, in tokens."""
 ROUNDS, WARM_UP_ROUNDS = 200, 20
-"""Rounds of a measurement, and warm-up rounds before it."""
+"""Number of measured rounds per drafter and context length, and number of warm-up rounds before them."""
 MAX_ROUND_S, REFERENCE_CONTEXT = 1.5e-3, 2000
-"""Largest acceptable time of a round in seconds, at this number of context tokens."""
+"""Largest acceptable host overhead of drafting, in seconds per round, and context length in tokens for this limit."""
 BOARD = "host.json"
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
@@ -164,7 +164,7 @@ def run_suite(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two reports are from the same machine, regardless of date and load."""
+    """Return whether two reports of host overhead are from the same machine, regardless of date and load."""
     facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
     return facts[0] == facts[1]
 
@@ -268,7 +268,7 @@ def plot(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board of host overhead: table, plot, machine, and drafters slower than `MAX_ROUND_S`."""
+    """Return the board of host overhead as Markdown: table, plot, machine, and drafters slower than `MAX_ROUND_S`."""
     slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()

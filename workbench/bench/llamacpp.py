@@ -31,11 +31,11 @@ from workbench.engine import Models
 from workbench.interop.gguf import export_gguf
 
 NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
-"""Our methods with a counterpart in llama.cpp."""
+"""Methods of the workbench that llama.cpp has too, with the name of llama.cpp's contender."""
 PLAIN = "llama.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RUN_S = 600.0
-"""Timeout of a run in seconds; a longer run counts as hung."""
+"""Timeout of a run of llama.cpp, in seconds."""
 
 
 def why_not(models: Models) -> str:
@@ -88,19 +88,19 @@ class LlamaCppContender:
 
     @property
     def title(self) -> str:
-        """Return the title for display."""
+        """Return the contender's title for display, such as "llama.cpp, draft model"."""
         variants = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
         return f"llama.cpp, {variants[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the draft length, and the n-gram length of prompt lookup."""
+        """Return llama.cpp's draft length, and for prompt lookup the n-gram length; {} for plain decoding."""
         if not self.setting.depth:
             return {}
         return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once, from an empty KV cache.
+        """Generate a text with llama.cpp once, starting from an empty KV cache.
 
         In the sample, `decode_seconds` is the time after the prompt that the server reports. `rounds` counts the
         target's forward passes, including the pass over the prompt.

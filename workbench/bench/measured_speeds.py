@@ -11,9 +11,9 @@ from workbench.trace.speedup import Estimate, speedup
 
 PLAIN = "autoregressive"
 Key = tuple[tuple[str, int], int]
-"""Key of a run: ((kind of the prompt, number of the prompt), repeat)."""
+"""Key of a measured run: ((kind of the prompt, number of the prompt), repeat)."""
 Runs = Mapping[Key, Sequence[float]]
-"""Runs by key; a run is [generated tokens, target passes, seconds of decoding]."""
+"""Measured runs by `Key`; a run is [generated tokens, target passes, seconds of decoding]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Comparison of two saved reports: which differences are significant.
+"""Comparison of two saved bench reports: find the significant differences.
 
 Both reports contain the same prompts, so each prompt is its own control: for every method and figure, the prompts'
 changes are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of
@@ -32,9 +32,9 @@ from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 ALPHA = 0.05
-"""False discovery rate among the reported changes."""
+"""Allowed false discovery rate among the changes reported between two bench reports."""
 TOLERANCE = 0.02
-"""Smallest relative change that is reported."""
+"""Smallest relative change of a figure that is reported as better or worse."""
 FEWEST = 6
 """Number of prompts below which the signed-rank test cannot reach ALPHA (2 / 2⁶ = 0.03)."""
 UNCHANGED = 1.0
@@ -44,7 +44,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is compared, prompt by prompt.
+    """A figure that is compared between two bench reports, prompt by prompt.
 
     Attributes:
         title: title of the figure for display.
@@ -89,7 +89,7 @@ FIGURES = {
 
 @dataclass(slots=True)
 class Change:
-    """One figure of one method in both reports.
+    """Change of one figure of one method between two bench reports.
 
     Attributes:
         method: name of the contender.

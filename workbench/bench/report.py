@@ -56,7 +56,11 @@ class BenchReport:
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Return the report as Markdown: its tables, then machine and settings; `by_group`: a table per group, too."""
+        """Return the report as Markdown: its tables, then machine and settings.
+
+        Args:
+            by_group: whether to add a table for each group of prompts.
+        """
         parts = [markdown_table(COLUMNS, self.rows)]
         if by_group:
             parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
@@ -72,11 +76,11 @@ RUN_COLUMNS = (
     "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
     "steps", "token_ids",
 )  # fmt: skip
-"""Columns of a report's runs: facts about the prompt, the sample's `figures`, and `steps`."""
+"""Columns of the runs in a bench report: facts about the prompt, the sample's `figures`, and its `steps`."""
 
 
 def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:
-    """Return every sample as plain values, with the columns `RUN_COLUMNS`."""
+    """Return every timed run of a bench as a row of plain values with the columns `RUN_COLUMNS`."""
     return [_run(sample, prompts[sample.prompt]) for sample in samples]
 
 

@@ -1,4 +1,4 @@
-"""Reports as files, JSON or Parquet: reading and writing."""
+"""Read and write bench reports as JSON or Parquet files."""
 
 from __future__ import annotations
 

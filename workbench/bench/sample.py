@@ -1,4 +1,4 @@
-"""One timed generation, and the protocol of contenders. Plain data: reports are read without PyTorch."""
+"""Data of one timed generation, and the protocol of contenders in a bench. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.trace.metrics import acceptance_by_depth, summary
 
 @dataclass(slots=True)
 class Sample:
-    """One timed generation.
+    """Data of one timed generation of a contender.
 
     Attributes:
         contender: name of the contender.
@@ -47,7 +47,7 @@ class Sample:
 
     @property
     def call_rate(self) -> float:
-        """Return the tokens per second of the whole call."""
+        """Return the tokens per second of the whole call, prefill included."""
         return len(self.token_ids) / self.seconds
 
     @property

@@ -26,7 +26,7 @@ from workbench.models.loading import Models
 from workbench.trace.events import Header, Trace
 
 TOP_PROBS = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
-"""Probabilities of the top tokens, the same at every position."""
+"""Probabilities of the simulated target's top tokens, the same at every position."""
 
 
 def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
@@ -40,7 +40,7 @@ def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Model
 
 @dataclass
 class SimulatedSequence:
-    """One simulated sequence.
+    """One sequence of simulated rounds, whose output is a fixed text.
 
     Attributes:
         sequence: the sequence with the drafter's state.
@@ -58,7 +58,7 @@ class SimulatedSequence:
     def of(
         cls, configured: ConfiguredMethod, models: Models, text: abc.Sequence[int], prompt: int, seed: int = 0
     ) -> SimulatedSequence:
-        """Return a sequence whose first `prompt` tokens are committed and have been read by the drafter."""
+        """Return a simulated sequence whose first `prompt` tokens are committed and have been passed to the drafter."""
         prompt_ids = list(text[:prompt])
         sequence = Sequence(
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
@@ -89,11 +89,11 @@ class SimulatedSequence:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the text is too short for another round."""
+        """Return whether the rest of the fixed text is too short for another simulated round."""
         return self.position + self.sequence.state.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
-        """Let the policy set the draft length."""
+        """Set the draft length of the next simulated round by the sequence's draft policy."""
         sequence = self.sequence
         sequence.report.signals = {}
         planned = sequence.policy.plan(sequence, sequence.state.policy, [sequence])

@@ -59,7 +59,7 @@ class Result:
     conditions: dict[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the result as plain JSON."""
+        """Return the state and result of the sweep's cell as plain JSON."""
         return asdict(self)
 
 
@@ -151,12 +151,12 @@ class SweepFolder:
         return None if conditions is None else _read(self._path(measurement_id(cell, conditions)))
 
     def results(self) -> list[Result]:
-        """Return all saved cells, under any conditions."""
+        """Return the results of all saved cells of the sweep, measured under any conditions."""
         loaded = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
         return [result for result in loaded if result is not None]
 
     def trace(self, result: Result) -> Trace | None:
-        """Return the saved trace of a finished cell; None if there is none."""
+        """Return the saved trace of a finished cell of the sweep; None if it has none."""
         from workbench.trace.store import RunStore
 
         return None if result.run is None else RunStore(self.folder).load(result.run)
@@ -180,7 +180,9 @@ class SweepFolder:
 
 
 def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_by_cell: Mapping[str, Any]) -> str:
-    """Return a note on finished cells that do not count because of other conditions; empty if there are none.
+    """Return a note on finished cells of a sweep that do not count because they were measured under other conditions.
+
+    The note is empty if there are none.
 
     Args:
         results: results of a folder.

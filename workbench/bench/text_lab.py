@@ -58,7 +58,7 @@ from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 TARGETS = (DEFAULT_TARGET, SMOLLM2.name)
-"""Targets with different vocabularies, each with a draft model."""
+"""Names of targets with different vocabularies, each with a draft model."""
 BATCH_SIZE = 16
 """Number of runs that share a batch, in measurements that are not timed."""
 MIN_COPIED_SHARE = 0.75
@@ -153,7 +153,7 @@ def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class TextLab:
-    """Measurements for one method's claims, on a text target.
+    """Measurements of the quantities in papers' claims about one method, on a text target.
 
     Attributes:
         method: registry name of the method.
@@ -218,7 +218,7 @@ class TextLab:
 
     @property
     def setting(self) -> str:
-        """Return a description of the models and the prompts, in words."""
+        """Return a description of the models and prompts of the measurement, in words."""
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._max_per_group:
@@ -480,7 +480,7 @@ class TextLab:
                 os.environ[datastore_builder.ENV] = before
 
     def prompts(self) -> list[list[int]]:
-        """Return the token ids of the prompts to measure on."""
+        """Return the token ids of the prompts on which the method is measured."""
         return [p.encode(self.models.tokenizer) for p in self._select_prompts()]
 
     def _select_prompts(self) -> list[BenchPrompt]:
@@ -495,17 +495,20 @@ class TextLab:
         return first_of_each_group(selected, self._max_per_group) if self._max_per_group else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """Return the text of the tokens that these rounds emitted."""
+        """Return the text of the tokens that a run's rounds emitted."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
     def _max_per_group(self) -> int:
-        """Return the largest number of prompts per kind; the fewer kinds, the more prompts of each. 0: no limit."""
+        """Return the largest number of prompts of each kind (0: no limit); with fewer kinds, each has more prompts."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
-    """Run a method on the prompts of a `TextLab`: one by one if `warm` is set, else in batches with the same tokens."""
+    """Run a method on the prompts of a `TextLab`; return the rounds by prompt and sampled run.
+
+    Runs are batched, which does not change their tokens, unless state carries over between requests (`warm`).
+    """
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)

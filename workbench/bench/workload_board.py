@@ -1,8 +1,8 @@
-"""The board of kinds of work: every training-free method on each kind, on each measured target.
+"""The workload board: speed-up of every training-free method on each kind of work (workload), for each measured target.
 
-A kind on a target is one row, measured in one session: plain decoding and all methods take turns on its prompts. The
-runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A stopped
-measurement loses the runs of the current kind, with which the next measurement starts.
+A kind of work on a target is one row, measured in one session: plain decoding and all methods take turns on its
+prompts. The runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A
+stopped measurement loses the runs of the current kind of work, with which the next measurement starts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from workbench.trace.speedup import FASTER
 
 BOARD = "work"
 TOKENS, WARM_UP = 48, 12
-"""Tokens per run, and warm-up tokens per method."""
+"""Length of a run on the workload board, and length of a method's warm-up, in tokens."""
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
 Progress = Callable[[int, int, str], None]
-"""Called with finished kinds, total kinds, and the current run."""
+"""Type of a function that is called with number of finished kinds of work, number of all kinds, and current run."""
 
 
 def training_free() -> list[str]:
@@ -53,7 +53,7 @@ def measure(
     save_row: Callable[[str, Row], None] = lambda key, row: None,
     progress: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
-    """Measure all methods on each kind of work.
+    """Measure all methods on each kind of work (workload), for the workload board.
 
     Args:
         models: models with the target.
