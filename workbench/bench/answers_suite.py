@@ -123,7 +123,7 @@ def run_suite(
 def table(report: dict[str, Any]) -> str:
     """Return a Markdown table with a row per verifier: τ, and numbers of right answers by group and in total.
 
-        The last column is the ratio of right answers to those of the exact verifier.
+    The last column is the ratio of right answers to those of the exact verifier.
 
     Args:
         report: result of `run_suite`.

@@ -163,7 +163,7 @@ def exactness_rows(
 ) -> list[dict[str, Any]]:
     """Return the exactness board's row for every method, in the order of the catalogue.
 
-        The standing of a method without evidence is "unproven".
+    The standing of a method without evidence is "unproven".
 
     Args:
         methods: (name, title, promise); by default the registered ones.

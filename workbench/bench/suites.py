@@ -153,8 +153,8 @@ def _fitting(
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
     """Return the prompts that fit the context together with the answers, and their token ids.
 
-        The third result is the number of omitted prompts by reason. Plain decoding answers the earlier messages of a
-        conversation.
+    The third result is the number of omitted prompts by reason. Plain decoding answers the earlier messages of a
+    conversation.
 
     Raises:
         PromptError: no prompt fits the context.

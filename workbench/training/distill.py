@@ -105,7 +105,7 @@ def generate_greedy(
 
 
 def write_own_text(options: DistillOptions, minutes: float, report: Report, rows: int = 48) -> int:
-    """Write greedy answers of the target to training prompts into `options.own_text`.
+    """Write greedy answers of the target to training prompts into the token file `options.own_text`.
 
     Half of the prompts ask for stories, the other half come from the other tasks of the generators.
 
@@ -205,7 +205,7 @@ def draft_model_losses(text: str) -> WeightedLoss:
 
 
 def train_drafter(options: DrafterOptions, report: Report) -> RunResult:
-    """Generate training text with the target, then train the drafter; see `distill`."""
+    """Generate training text with the bundled target, then train the bundled drafter on the corpus and on this text."""
     if options.own_minutes > 0 and not (options.resume and options.own_text.exists()):
         write_own_text(options, options.own_minutes, report)
     if options.minutes is not None:

@@ -1,4 +1,4 @@
-"""Options of recipes as text, parsed by type. Types are stored by name, so parsing works without PyTorch."""
+"""Parse the options of training recipes from text. Types are stored by name, so parsing works without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: dict[str, Any] = {
     "tuple[int, ...]": tuple[int, ...],
     "tuple[str, ...]": tuple[str, ...],
 }
-"""Types of options, by their names in the list of recipes."""
+"""Types of training options, by the names that the list of recipes uses for them."""
 
 
 def kind_name(kind: Any) -> str:

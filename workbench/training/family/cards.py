@@ -11,8 +11,9 @@ from workbench.models.model_index import MODEL_INDEX
 from workbench.training.cards import BITS, Figures, TrainedModel, losses_of, minutes_of, steps_of, table
 
 RANKED, BEST = "head_accuracy", (1, 3, 10)
-"""`RANKED`: key in the configuration of heads with a static tree: how often the r-th best guess of each head is right.
-`BEST`: numbers of best guesses for which a card shows the accuracy."""
+"""`RANKED`: key in the configuration of heads with a static draft tree; the entry says how often the r-th most probable
+token of each head is right. `BEST`: numbers r for which a model card shows the share of positions at which one of the r
+most probable tokens is right."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's distributions over its own answers."
 
 
@@ -61,7 +62,7 @@ def card(model: TrainedModel) -> str:
 
 
 def _command(kind: str, figures: Figures) -> str:
-    """Return the command that trained the drafter."""
+    """Return the command line that trained the drafter, for its model card."""
     head = registry.heads().get(kind)
     settings, is_single = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
@@ -70,7 +71,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return a sentence on whether a net has its own LM head; empty for kinds of heads without this option."""
+    """Return a sentence for the model card on whether a head has its own LM head; empty without this option."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
@@ -82,7 +83,7 @@ def _lm_head_text(net: Figures) -> str:
 
 
 def _sources(measured: Figures) -> str:
-    """Return the sources of the prompts as text; groups that are not the project's own are public data sets."""
+    """Return the sources of a drafter's training prompts as text: the project's generators and public data sets."""
     groups = {group for section in measured.values() if isinstance(section, dict) for group in section["groups"]}
     generators = "the project's own generators"
     has_public = any(not group.startswith("own ") for group in groups)
@@ -100,7 +101,10 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """Return the card's section on how often the best guesses of each head are right; only for static trees."""
+    """Return the model card's section on how often each head's most probable tokens are right.
+
+    Only heads with a static draft tree have this section.
+    """
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
@@ -127,7 +131,7 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 
 
 def _start_text(before: Figures, average: str | None) -> str:
-    """Return a text on the earlier training runs that a run started from, and the share of their weights in its net."""
+    """Return a text on the earlier training runs from which a run started, and their share in the final weights."""
     share = float(average or 0)
     average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
     losses = losses_of(before)
@@ -147,7 +151,7 @@ def _run_text(figures: Figures) -> str:
 
 
 def _rate(figures: Figures) -> str:
-    """Return a note on the rate at which the training answers were generated; empty if it was not recorded."""
+    """Return a note on the speed at which the training answers were generated; empty if it was not recorded."""
     return f", {figures['answer_rate']:,} tokens per second," if "answer_rate" in figures else ""
 
 

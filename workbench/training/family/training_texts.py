@@ -30,12 +30,14 @@ from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.heads.features import Dialogue
 
 USES_PER_TEXT = 4
-"""Number of times that each text from the drafter is used before new texts are generated."""
+"""Number of training steps in which each text from the drafter is used before new texts are generated."""
 ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter", "mix")
-"""Sources of training answers: all stored answers; only the target's; those of the training text; answers that the
-drafter generates; a mix, in which half of each batch comes from the target and half from the drafter."""
+"""Names of the sources of a draft model's training answers: all stored answers; only answers of the target; only
+answers of the training text; answers that the drafter generates; half of each batch from the target, half from the
+drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
-"""Function from a step's number to its dialogues, and the number of dialogues at the end that the drafter generated."""
+"""Type of a function that gives the training texts of the step with this number: the dialogues, and the number of
+dialogues, at the end of the list, that the drafter generated."""
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
@@ -87,7 +89,10 @@ class OwnTexts:
     seed: int
 
     def write(self, epoch: int, n: int) -> list[Dialogue]:
-        """Generate `n` texts, each at most as long as the target's answer to its prompt; `epoch` counts the calls."""
+        """Generate `n` texts with the drafter, each at most as long as the target's answer to the same prompt.
+
+        `epoch` counts the calls.
+        """
         rng = np.random.default_rng((self.seed, epoch))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, limits = list[list[int]](), list[int]()

@@ -49,7 +49,7 @@ def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] 
 
 
 def coverage(counts: np.ndarray, draft_vocabulary: Sequence[int]) -> float:
-    """Return the share of the counted tokens that are in the draft vocabulary."""
+    """Return the share of the tokens of counted texts that are in the draft vocabulary."""
     return float(counts[list(draft_vocabulary)].sum() / max(counts.sum(), 1))
 
 

@@ -108,12 +108,12 @@ _ALL = (
 )  # fmt: skip
 LOSSES: dict[str, Callable[[LossInputs], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
 FEATURE_LOSSES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
-"""Losses that compare features, which a draft model does not predict."""
+"""Names of the losses that compare features (hidden states); a draft model predicts no features."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedLoss:
-    """A weighted sum of losses.
+    """A weighted sum of losses for training a drafter.
 
     Example:
         >>> WeightedLoss.parse("smooth_l1:1+ce_soft:0.1").terms
@@ -138,7 +138,7 @@ class WeightedLoss:
     def __call__(
         self, inputs: LossInputs, shares: Sequence[float] | Tensor | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return the weighted sum of the losses, averaged over positions, and the average of each loss by name.
+        """Compute the losses: return their weighted sum averaged over positions, and the average of each loss by name.
 
         Args:
             inputs: predictions and true values.

@@ -83,7 +83,7 @@ class VisionHeadOptions(HeadOptions):
     curriculum: bool = False
 
     def image_share(self, progress: float) -> float:
-        """Return the probability that a batch has images, given the finished share of the run."""
+        """Return the probability that a training batch has images, given the finished share of the run."""
         share = 1 - self.text_share
         return share * curriculum(progress) if self.curriculum else share
 
@@ -92,13 +92,13 @@ class VisionHeadOptions(HeadOptions):
         return list(trainable()) if self.method == "all" else [self.method]
 
     def checkpoints(self) -> list[Path]:
-        """Return a checkpoint file per method; an empty list if no checkpoints are requested."""
+        """Return the paths of the training checkpoints, one per method; empty if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
 
 
 def curriculum(progress: float) -> float:
-    """Return the probability that a batch has images: 0 in the first half of a run, then rising linearly to 1.
+    """Return the probability that a training batch has images: 0 in the first half of a run, then rising to 1.
 
     Source: MSD, arXiv:2505.14260, §3.3: epochs 0–19 text, then with probability (epoch − 20) / 20.
 
@@ -109,7 +109,7 @@ def curriculum(progress: float) -> float:
 
 
 def trainable() -> dict[str, Head]:
-    """Return the drafters that this recipe trains, by kind."""
+    """Return the feature drafters that the recipe `vision-heads` trains, by kind."""
     return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
@@ -124,7 +124,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 
 
 def _options_for(method: str, options: VisionHeadOptions) -> Any:
-    """Return the options for one drafter: changed options keep their values, all others get the kind's defaults."""
+    """Return the training options of one drafter: changed options keep their values, others get its defaults."""
     cls = options_class(method, VisionHeadOptions)
     names = {field.name for field in dataclasses.fields(cls)}
     given = {

@@ -71,7 +71,7 @@ class VisionDrafterOptions(RunOptions):
         rows: Batch size: images per step.
         shards: Number of shards of scenes to use for ground truth.
         shard_size: Number of scenes per shard.
-        held: Number of held-out scenes on which acceptance is measured.
+        held: Number of held-out scenes on which the drafter's acceptance is measured.
     """
 
     target: Path = Path(".cache/models/vision-target")
@@ -182,7 +182,7 @@ Batch = tuple[Packed, torch.Tensor]
 
 
 def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool) -> Callable[[int], Batch]:
-    """Return a function that makes batches of ground truth in every style: captions, or captions and questions."""
+    """Return a function that makes training batches of right answers in every style: captions, or also questions."""
     shards = Shards(options.scenes, 0, options.shard_size)
 
     def batch(step: int) -> Batch:
@@ -200,7 +200,7 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
-    """Return a function that makes batches of the target's own answers."""
+    """Return a function that makes training batches of the target's own answers about scenes."""
     turns: list[list[ChatTurn]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
     scene_list = own_scenes(len(turns))
     images = render_images(scene_list)
@@ -229,7 +229,7 @@ def _run(
     options: VisionDrafterOptions,
     report: Report,
 ) -> RunResult:
-    """Train those weights of a drafter that require gradients, on batches of questions with answers."""
+    """Train the weights of a drafter that require gradients, on batches of questions with answers."""
     model.set_attn_implementation(fast_attention())
     model.train()
 

@@ -17,7 +17,7 @@ from workbench.training.loop import Report
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."
 HARD = {"neighbour"}
-"""Kinds of question that the bundled target often answers wrongly (see its card); they come last."""
+"""Kinds of question that the bundled target often answers wrongly; the gallery lists them last."""
 GENERAL_QUESTIONS = (
     QUESTION,
     "How many shapes are there?",
@@ -26,7 +26,7 @@ GENERAL_QUESTIONS = (
     "Do any shapes overlap?",
     "What is written?",
 )
-"""Questions that fit every image."""
+"""Questions in the gallery that fit every image."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ HEADS = 2
 """Largest number of objects per question; attention head i attends to the i-th object."""
 
 SHORT = 12
-"""Largest number of tokens of a short answer."""
+"""Largest number of tokens of an answer about a scene that counts as short."""
 
 
 class Pointer:

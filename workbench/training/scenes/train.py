@@ -170,7 +170,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
+    """Return the optimizers: language model, projector and patch reader at full rates, vision tower at lower rates."""
     trunk = model.model
     others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -183,11 +183,11 @@ def vision_optimizers(
 
 
 SHARPNESS = 16.0
-"""Scale of the cosines in the naming loss."""
+"""Factor on the cosine similarities of patches and words in the naming loss (an inverse temperature)."""
 
 
 def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
-    """Return for "colour" and "shape" the embeddings of the words' first tokens, [words, D]."""
+    """Return the token embeddings of the colour words and of the shape words (first token of each), [words, D]."""
     embedding = model.model.language_model.embed_tokens
     return {
         aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in names]))
