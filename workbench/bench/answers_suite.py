@@ -30,7 +30,7 @@ BOARD = "answers.json"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Number of problems, temperature, length and seed of the measurement.
+    """Size of the measurement of right answers: number of problems, temperature, length limit and seed.
 
     Attributes:
         per_group: number of problems per group; 0: all.
@@ -165,7 +165,7 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:
-    """Return the board of right answers as Markdown: one table per target."""
+    """Return the results of approximate verifiers as Markdown: one table of right answers per target."""
     lines = [
         "# Correct answers under approximate verifiers",
         "",

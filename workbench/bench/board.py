@@ -65,7 +65,7 @@ def commit() -> str:
 
 
 def commit_of(row: dict[str, Any]) -> str:
-    """Return the commit of a saved row for display, with a note if the row marks it as missing from this repository.
+    """Return the commit of a board's saved row as text, with a note if this repository does not contain the commit.
 
     A few rows were measured before the repository's history begins, or on a branch that was rewritten.
     """
@@ -96,13 +96,13 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
-    """Save a method's evidence to the exactness board."""
+    """Save the results of a method's tests as the method's row of the exactness board."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows)))
 
 
 def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings: Sequence[Finding]) -> None:
-    """Save the evidence for one setting of a method on one target to the exactness board."""
+    """Save the test results of one setting of a method on one target as a row of the exactness board."""
     promise, key = configured.promise.value, choice_key(configured)
     row = {
         "promise": promise,
@@ -120,7 +120,10 @@ def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings:
 
 
 def choice_key(configured: ConfiguredMethod) -> str:
-    """Return the key of a setting: method and non-default parameters, for example "draft-model, verifier=k-seq"."""
+    """Return a setting's key on the exactness board: method and non-default parameters.
+
+    An example is "draft-model, verifier=k-seq".
+    """
     return combinations.setting_name(configured)
 
 
@@ -139,7 +142,7 @@ def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def choice_standings() -> dict[tuple[str, str], str]:
-    """Return for each (setting, promise) whether the tests on all targets confirm it, in the words of `standing`.
+    """Return the standing ("shown", "broken", …) of each (setting of a method, promise) over the tests on all targets.
 
     A promise that is broken on one target counts as broken.
     """
@@ -273,7 +276,7 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _left_out(n: int) -> str:
-    """Return the note for the exactness board that a test had no time for `n` settings; empty if `n` is 0."""
+    """Return a note that `n` settings of a method were not tested for lack of time; empty if `n` is 0."""
     return f" ({n} settings not tested, for lack of time)" if n else ""
 
 

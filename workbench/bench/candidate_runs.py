@@ -44,7 +44,7 @@ RunGenerator = Generator[str, None, Sample]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A method with its settings.
+    """A method with its settings that is measured for a recommendation, and the function that runs it.
 
     Attributes:
         name: name of the method.

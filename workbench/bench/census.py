@@ -54,7 +54,9 @@ PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in ra
 """Token ids of two prompts: one that repeats itself, so that copying methods can draft, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
-"""Noise of the drafter's weights, relative to their standard deviation: so small that its drafts are often accepted.
+"""Noise that turns a copy of the target into its drafter, relative to the weights' standard deviation.
+
+The noise is so small that drafts are often accepted.
 
 A wrong tree position is only visible in accepted drafts, and it changes few of a random model's top tokens: with 0.2,
 MPT's trees, which are normally refused, generated the same twelve tokens as `generate`.
@@ -91,7 +93,7 @@ def families() -> dict[str, str]:
 
 
 def check_family(name: str, tokenizer: Any) -> Entry:
-    """Build a tiny random model of a family in float64 and test it.
+    """Build a tiny random model of a model family in float64, and test whether it is decoded correctly.
 
     Args:
         name: name of the family.
@@ -120,7 +122,7 @@ def check_family(name: str, tokenizer: Any) -> Entry:
 
 
 def _build(name: str) -> Any:
-    """Build a tiny random model of the family `name`."""
+    """Build a tiny random model of the model family `name`."""
     config = tiny_config(name)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())

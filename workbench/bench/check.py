@@ -1,4 +1,4 @@
-"""Tests of promises: compare greedy output with Hugging Face's, and sampled output with the exact distribution."""
+"""Tests of methods' promises: compare greedy output with Hugging Face's, and samples with the exact distribution."""
 
 from __future__ import annotations
 

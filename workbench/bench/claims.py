@@ -23,12 +23,12 @@ INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
-"""Verdicts that follow from a measured figure."""
+"""Verdicts on papers' claims that follow from a measured figure."""
 VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All verdicts on the board, in the order of its table of counts."""
+"""All verdicts on the claims board, in the order of the board's table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
-"""Columns of the board: the bundled models that a claim is designed for, and a real chat model."""
+"""Columns of the claims board: the bundled models that a claim is designed for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)

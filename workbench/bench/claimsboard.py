@@ -130,7 +130,7 @@ def format_paper_figure(low: float | None, high: float | None, neutral: float) -
 
 
 def format_figure(measured: dict[str, Any]) -> str:
-    """Return a measured figure with its interval and its number of observations."""
+    """Return a measured figure with its interval and number of observations as text."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     answers = measured.get("answers")
     return figure + (
@@ -194,7 +194,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return the function that formats a cell of the table of counts: the number of claims with this verdict."""
+    """Return the function that formats a cell of the claims board's counts: number of claims with a verdict."""
     return lambda row: str(row[verdict])
 
 

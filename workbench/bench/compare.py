@@ -31,7 +31,7 @@ from workbench.trace.events import Trace
 def prepare(
     prompts: Sequence[str | BenchPrompt], lanes: Sequence[Lane | str | dict[str, Any]], plan: Plan
 ) -> Comparison:
-    """Return a comparison before its first run; all errors in a request are raised here.
+    """Check the request for a comparison, and return the comparison before its first run.
 
     Raises:
         WorkbenchError: the request is invalid; the error says what to do.

@@ -31,7 +31,7 @@ MEASURING_VERSION = 4
 """Version of the code that measures and computes figures. Increase it when that code changes: saved figures of another
 version are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
-"""Patterns of the files that determine a model's output."""
+"""File name patterns of the files that determine a model's output."""
 WHOLE_BYTES, BLOCK_BYTES, BLOCKS = 64 * 2**20, 2**16, 64
 """Fingerprints of weight files: size in bytes up to which a file is hashed completely, and for larger files the size
 and number of the hashed blocks; their size and date are hashed too."""

@@ -55,22 +55,22 @@ class EngineContender:
 
     @property
     def title(self) -> str:
-        """Return the title of the method for display."""
+        """Return the title of the contender's method for display."""
         return self.configured.method.title
 
     @property
     def promise(self) -> str:
-        """Return the promise of the method."""
+        """Return the promise of the contender's method, such as "exact"."""
         return self.configured.promise.value
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the values of the method's parameters."""
+        """Return the parameter values of the contender's method."""
         return dict(self.configured.values)
 
     @property
     def changed_parameters(self) -> dict[str, Any]:
-        """Return the values of the method's parameters that differ from their defaults."""
+        """Return the parameter values of the contender's method that differ from their defaults."""
         specs = self.configured.method.params
         return {name: value for name, value in self.configured.values.items() if value != specs[name].default}
 
@@ -141,7 +141,7 @@ class HuggingFaceContender:
 
     @property
     def name(self) -> str:
-        """Return the contender's name in reports: "hf-generate", "hf-prompt-lookup" or "hf-assisted" (-"defaults")."""
+        """Return the contender's name in reports, such as "hf-generate" or "hf-assisted"."""
         if self.assistant is not None:
             return "hf-assisted-defaults" if self.draft_tokens is None else "hf-assisted"
         return "hf-generate" if self.draft_tokens is None else "hf-prompt-lookup"

@@ -246,7 +246,7 @@ def compile_in_processes(
     """Compile kernels in parallel processes, and append the seconds of each compilation to `seconds`.
 
     Raises:
-        TimeUpError: the time box of the block ended first.
+        TimeUpError: the time limit of the measurement ended first.
     """
     pool = ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"))  # CUDA does not survive a fork
     try:
@@ -276,7 +276,7 @@ def compile_kernel(job: Job, device: str, dtype: torch.dtype) -> float:
 
 @contextlib.contextmanager
 def poison_new_tensors() -> Iterator[None]:
-    """Fill each tensor that torch allocates without values with NaN, so that an entry nobody writes is noticed."""
+    """Inside the `with` block, fill tensors that torch allocates without values with NaN, to find unwritten entries."""
     fills: Any = torch.utils.deterministic
     was_on = torch.are_deterministic_algorithms_enabled()
     warns, filled = torch.is_deterministic_algorithms_warn_only_enabled(), fills.fill_uninitialized_memory
@@ -353,7 +353,9 @@ def product_in_float64(product: Product, x: Tensor, add: Tensor | None) -> Tenso
 
 
 class AttentionCase:
-    """Attention of a random tree over a KV cache of random numbers, with NaN in the entries that nobody may read.
+    """Test case of the attention kernels: a random draft tree over a KV cache of random numbers.
+
+    Entries of the cache that no kernel may read are NaN.
 
     Args:
         shape: shape of the decoder.

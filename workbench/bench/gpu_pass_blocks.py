@@ -46,7 +46,7 @@ The prediction is bytes / (`READ_SHARE` · copy rate) + kernels · `GRAPH_KERNEL
 BUCKET = 64
 """A forward pass reads a multiple of this number of KV cache positions."""
 DRAFT = 5
-"""Draft length of chains, and depth of trees."""
+"""Draft length of chains and depth of draft trees in the GPU measurements."""
 LEVEL = 0.9
 """Share of the target's greedy tokens that the drafter should predict."""
 METHODS = (("draft-model", 0.0), ("draft-tree", 0.0), ("draft-tree-sampled", 1.0))

@@ -145,7 +145,10 @@ def _bench_shape(
     progress: Progress | None,
     combined_report: BenchReport,
 ) -> None:
-    """Measure one random target, damped again for each level, and add the results to the report."""
+    """Measure the methods on one random target at each acceptance rate, and add the results to the report.
+
+    Its upper layers are damped anew for each rate.
+    """
     models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
         reached = damp_to(models, shape.draft_layers, level)

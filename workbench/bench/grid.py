@@ -92,7 +92,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Return the id of the cell's settings, which is the same in every sweep and under all measuring conditions."""
+        """Return the id of the cell's settings, which is equal in all sweeps and under all measuring conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -141,7 +141,7 @@ class Sweep:
 
         Args:
             axes: values by name, or lines of text in the format of `Axis.parse`.
-            settings: values of the other attributes.
+            settings: values of the sweep's other attributes.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.

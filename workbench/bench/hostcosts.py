@@ -48,7 +48,7 @@ GROWS = {
     "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
     "jacobi": "one guess per token of the draft",
 }
-"""Part of each drafter's work that may grow with the context, according to its code."""
+"""Part of each drafter's work per round that may grow with the context length, according to the drafter's code."""
 
 
 @lru_cache(maxsize=1)

@@ -107,7 +107,7 @@ class _WholeTurns:
     contenders: Sequence[str]
 
     def load(self, cell: Run) -> Sample | None:
-        """Return the stored sample of a timed run whose repetition is complete."""
+        """Return the stored sample of a timed run; None if another contender has no sample in the same repetition."""
         turn = [self.store.load(replace(cell, contender=name)) for name in self.contenders]
         return None if cell.is_warm_up or None in turn else self.store.load(cell)
 

@@ -62,7 +62,7 @@ def build_info() -> str:
 
 @dataclass
 class LlamaCppContender:
-    """One way of generating with llama.cpp.
+    """Contender of a bench that generates with llama.cpp: plain, with prompt lookup, or with a draft model.
 
     Attributes:
         setting: settings of llama.cpp's server, which starts with the first run.

@@ -100,7 +100,7 @@ class Pairs:
 
     @property
     def typical(self) -> TimedPair | None:
-        """Return the pair whose speed-up is closest to the estimate; None before the first pair."""
+        """Return the pair of runs whose speed-up is closest to that over all pairs; None before the first pair."""
         overall = self.estimate
         return overall and min(self.pairs, key=lambda pair: abs(log(pair.ratio / overall.value)))
 

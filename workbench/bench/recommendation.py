@@ -116,7 +116,7 @@ class Recommendation:
 
     @property
     def answer(self) -> str:
-        """Return the recommended method, its certainty, and the explanation."""
+        """Return the recommendation in words: the method, its speed-up with the interval, and the explanation."""
         best, n = self.best, len(self.ranking)
         copy_note = (
             ""

@@ -18,19 +18,19 @@ from workbench.models.machine import describe
 
 
 def pages(boards_folder: Path) -> dict[Path, str]:
-    """Return the Markdown of all recorded boards in a folder, by file."""
+    """Return the Markdown of all boards of finished studies in a folder, by file."""
     reports = {path: _read(path) for path in sorted(boards_folder.glob("*.json"))}
     return {path.with_suffix(".md"): page(board) for path, board in reports.items() if _is_recorded(board)}
 
 
 def page(board: dict[str, Any]) -> str:
-    """Return a recorded board as Markdown."""
+    """Return the board of a finished study as Markdown."""
     parts = [_part(part, section) for section in board["sections"] for part in section["parts"]]
     return "\n\n".join([f"# {board['title']}", *parts]) + "\n"
 
 
 def _part(part: str | dict[str, Any], section: dict[str, Any]) -> str:
-    """Return a paragraph or a table of a recorded board's section as Markdown."""
+    """Return a paragraph or a table in a section of a finished study's board as Markdown."""
     if isinstance(part, str):
         machine = describe(section["machine"]) if "machine" in section else ""
         return part.replace("{command}", section.get("command", "")).replace("{machine}", machine)

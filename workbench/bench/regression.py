@@ -142,7 +142,7 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Return the changes with the verdict "worse"."""
+        """Return the figures that are significantly worse in the new report."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Regression:
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """Return the comparison as Markdown: the significant changes, then all changes."""
+        """Return the comparison of two bench reports as Markdown: the significant changes, then all changes."""
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
@@ -225,7 +225,9 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 
 
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Test whether the prompts' changes are symmetric about zero, and return the p-value; None with too few prompts.
+    """Test whether a figure's changes on the prompts are symmetric about zero; return the p-value.
+
+    The result is None with too few prompts.
 
     The result is `UNCHANGED` if no prompt differs, as with τ of greedy runs: this counts as no test and needs no
     correction.

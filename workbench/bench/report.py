@@ -42,21 +42,21 @@ class BenchReport:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
+        """Return the bench report as plain JSON."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Return the report as JSON text, which `report_files.read_report` reads."""
+        """Return the bench report as JSON text, which `report_files.read_report` reads."""
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
-        """Return the report as CSV, one line per row and group; an estimate has a column for each of its numbers."""
+        """Return the bench report as CSV, one line per row and group, with a column for each number of an estimate."""
         lines = [{"group": "all"} | _flat(row) for row in self.rows]
         lines += [{"group": name} | _flat(row) for name, rows in self.groups.items() for row in rows]
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Return the report as Markdown: its tables, then machine and settings.
+        """Return the bench report as Markdown: its tables, then machine and settings.
 
         Args:
             by_group: whether to add a table for each group of prompts.

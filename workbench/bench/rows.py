@@ -21,7 +21,7 @@ ESTIMATES = (
 """Columns of a bench's table that contain a figure with its interval (`Estimate`)."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
-"""Hugging Face counterpart of a method; every other method is compared with plain `generate`."""
+"""Hugging Face counterparts by method; methods that are not listed are compared with plain `generate`."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class BenchRow:
 
 
 Runs = dict[tuple[int, int], Sample]
-"""Runs of one contender by (prompt, repeat)."""
+"""Type of the timed runs of one contender, by (prompt, repeat)."""
 
 
 def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:

@@ -62,7 +62,7 @@ class ContenderFailedError(WorkbenchError):
 
 @runtime_checkable
 class Contender(Protocol):
-    """An implementation that continues a prompt and can be timed."""
+    """Protocol of a contender in a bench: an implementation that continues a prompt and can be timed."""
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class Contender(Protocol):
 
 
 def sample_from_wire(data: Mapping[str, Any]) -> Sample:
-    """Return the sample whose fields are the entries of `data`, which is plain JSON."""
+    """Return the sample (data of one timed generation) whose fields are the entries of the plain JSON `data`."""
     return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
 
 
@@ -115,7 +115,10 @@ def counts_by_prompt(samples: Iterable[Sample], contender: str) -> list[list[flo
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
-    """Return the sample of a run of the workbench's engine; `seconds` is the time of the whole call."""
+    """Return the sample (data of one timed generation) of a run of the workbench's engine.
+
+    `seconds` is the duration of the whole call.
+    """
     figures = summary(trace)
     sums = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
     decode = figures["seconds"]

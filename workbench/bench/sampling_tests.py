@@ -61,7 +61,7 @@ class SamplingTest:
     has_close_drafter: bool = False
 
     def build_models(self, tokenizer: Any) -> Models:
-        """Return the tiny models of the test, for methods that need no trained head."""
+        """Return the tiny target and drafter for the sampling test of methods that need no trained head."""
         return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.has_close_drafter else tiny_models(tokenizer)
 
 

@@ -102,11 +102,11 @@ class SimulatedSequence:
         )
 
     def propose(self) -> DraftTree:
-        """Return the drafter's tree for the next round."""
+        """Return the drafter's draft tree for the next simulated round."""
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
-        """Verify a draft against the text, and append the emitted tokens, at least `min_tokens`, to the sequence."""
+        """Verify a draft against the fixed text; append the emitted tokens, at least `min_tokens`, to the sequence."""
         sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -140,12 +140,15 @@ class SimulatedSequence:
         )
 
     def observe(self, feedback: RoundFeedback) -> None:
-        """Pass the feedback of the round to the drafter."""
+        """Pass the feedback of the simulated round to the drafter."""
         self.sequence.drafter.observe(self.sequence, feedback)
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
-    """Return the rows of `top` as lists without repetitions: a repeated token is replaced by the next token id."""
+    """Return the top tokens of each position as a list without repetitions.
+
+    A repeated token is replaced by the next token id.
+    """
     rows = top.tolist()
     for tokens in rows:
         for i in range(1, len(tokens)):

@@ -181,7 +181,7 @@ def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval |
 
 
 Quotient = tuple[Sequence[float], Sequence[float]]
-"""A quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
+"""Type of a quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
 
 
 def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:

@@ -103,7 +103,7 @@ def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
 
 
 def _write_run(folder: Path, i: int) -> None:
-    """Write a run like `RunStore.save`, without waiting for the disk and with an artificial date."""
+    """Write an artificial run with an artificial date in the format of `RunStore`, without waiting for the disk."""
     trace = _trace(i)
     run = f"{20260101 + i % 28:08d}-{i % 10**6:06d}-{i:08x}"
     entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")

@@ -33,11 +33,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 BEGIN, STEP, END, FAIL = "begin", "step", "end", "fail"
 Event = tuple[str, Any, Any]
-"""Event of a study: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at each
-step, the result at the end, and the error if it fails."""
+"""Type of a study's event: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at
+each step, the result at the end, and the error if it fails."""
 Runner = Callable[[Iterable[C], Callable[[], bool]], Iterator[Event]]
-"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. The function
-takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns True."""
+"""Type of a function (cells, stopped) that measures a study's cells, one by one or several at once, and yields their
+events. It takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns
+True."""
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def rotate(items: Sequence[T], number: int) -> list[T]:
 
 
 def interleaved_runs(contenders: Sequence[Hashable], prompts: int, repeats: int, warm_up: int = 0) -> list[Run]:
-    """Return all runs in the order in which they are measured.
+    """Return all runs of an interleaved measurement, in the order in which they are measured.
 
     Args:
         contenders: names of the contenders.
@@ -114,7 +115,7 @@ class Store(Protocol[C_contra, R_co]):
 
 
 def fingerprint(*values: Any) -> str:
-    """Return a key of plain values and dataclasses: equal for equal values in every process."""
+    """Return a hash of plain values and dataclasses as a key, equal for equal values in every process."""
     content = json.dumps(values, sort_keys=True, default=_plain, ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

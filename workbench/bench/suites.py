@@ -206,7 +206,7 @@ def bench_forced_acceptance(
     """Compare `draft-model` with Hugging Face's assisted generation, with the same models, dtype and draft length.
 
     The drafter is a random small model (acceptance about 0), copies of the target with noise in their weights, or an
-    exact copy (acceptance 1). The report has a group of rows for each level.
+    exact copy (acceptance 1). The report has a group of rows for each level of acceptance.
     """
     ids = [p.encode(models.tokenizer) for p in prompts]
     plan = dataclasses.replace(plan, against_hf=True)

@@ -86,7 +86,7 @@ class Update:
 
     @property
     def latest_measurement(self) -> dict[str, str]:
-        """Return the facts of the newest measurement, for display: `date`, and `on` (device, dtype and machine)."""
+        """Return facts about the sweep's newest measurement: `date`, and `on` (device, dtype and machine)."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
         if last is None:

@@ -76,7 +76,9 @@ class SweepFolder:
 
     @contextmanager
     def try_lock(self) -> Iterator[bool]:
-        """Take the folder's lock if it is free; yield whether it was taken. A process that dies releases its lock.
+        """Take the lock of the sweep's folder if it is free; yield whether it was taken.
+
+        A process that dies releases its lock.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -97,7 +99,7 @@ class SweepFolder:
 
     @property
     def is_locked(self) -> bool:
-        """Return whether a process holds the folder's lock now."""
+        """Return whether a process holds the lock of the sweep's folder now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
@@ -109,7 +111,9 @@ class SweepFolder:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def begin(self, sweep: Sweep) -> None:
-        """Create the folder and write the sweep's definition. Only for the holder of the lock.
+        """Create the sweep's folder and write the sweep's definition.
+
+        Only the holder of the folder's lock may call this.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -123,7 +127,9 @@ class SweepFolder:
             raise _unwritable(self.folder, error) from None
 
     def save(self, result: Result, trace: Trace | None, cell: Cell) -> Result:
-        """Save a cell's trace, then its result, so that every saved cell has a trace. Only for the holder of the lock.
+        """Save a cell's trace, then its result, so that every saved cell has a trace.
+
+        Only the holder of the folder's lock may call this.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -252,7 +258,7 @@ def next_generation(base: Path) -> Path:
 
 
 def _number(base: Path, path: Path) -> int:
-    """Return the generation of a folder, from 1; 0 if its name has another form."""
+    """Return the number of a sweep's folder in the order of measurements, from 1; 0 if its name has another form."""
     rest = path.name.removeprefix(base.name)
     return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
 

@@ -64,7 +64,8 @@ BATCH_SIZE = 16
 MIN_COPIED_SHARE = 0.75
 """Smallest share of an answer's n-grams found in the prompt for which the answer counts as copied."""
 EXCLUDED_FOLDERS = ("encodings", "pydoc_data", "site-packages", "test")
-"""Excluded folders of Python's library: tables, texts, third-party code, and parts not installed everywhere."""
+"""Folders of Python's standard library that the code datastore leaves out: tables, texts, third-party code, and parts
+that are not installed everywhere."""
 
 
 @lru_cache(maxsize=1)
@@ -78,9 +79,9 @@ def _models_with_drafter(target: str, dtype: str, drafter: str) -> Models:
 
 
 def code_datastore(models: Models) -> Path:
-    """Return the folder of a datastore of the running Python's library, for a target's tokenizer; build it if needed.
+    """Return the folder of a datastore of Python's standard library, for a target's tokenizer; build it if needed.
 
-    Python's library is code that exists on every machine, and no bundled prompt is from it.
+    The standard library is code that exists on every machine, and no bundled prompt is from it.
 
     Raises:
         WorkbenchError: the datastore cannot be written or read.
@@ -285,7 +286,7 @@ class TextLab:
         return registry.get(self.method).with_params(**params)
 
     def _rates(self, settings: Sequence[ConfiguredMethod], temperature: float = 0.0) -> list[Rates]:
-        """Return tokens per second of each setting, measured in turns on all prompts."""
+        """Return the tokens per second of each setting of a method, measured in turns on all prompts."""
         engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
@@ -468,7 +469,7 @@ class TextLab:
 
     @contextlib.contextmanager
     def using_datastore(self) -> Iterator[None]:
-        """Make drafters use the intended datastore inside this block, regardless of the environment variable."""
+        """Inside the `with` block, make drafters use the intended datastore, regardless of the environment variable."""
         before = os.environ.pop(datastore_builder.ENV, None)
         try:
             if self.reads_code:

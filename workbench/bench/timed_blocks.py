@@ -173,7 +173,7 @@ def keep_finished(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_report(report: dict[str, Any], path: Path | None) -> None:
-    """Write a report to its JSON file; without a file, do nothing."""
+    """Write a benchmark report to its JSON file; without a file, do nothing."""
     if path is not None:
         write_atomically(path, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
 

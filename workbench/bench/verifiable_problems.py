@@ -42,7 +42,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def all_problems() -> list[BenchPrompt]:
-    """Return all problems with checked answers: `problems`, and sums of the kind that the bundled target learned."""
+    """Return all problems with checked answers: arithmetic problems, word problems and JSON records."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
 

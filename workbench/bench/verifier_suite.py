@@ -37,7 +37,7 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 """Vocabulary sizes of the bundled models (rounded up), of a small tokenizer, of SmolLM2 and of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
-"""Width of the embeddings, equal to SmolLM2's."""
+"""Width of the random token embeddings in the verifier benchmark, equal to SmolLM2's."""
 DISTRIBUTION, TRACE_VALUES = "distribution, for all rules", "likeliest tokens and entropies, for all rules"
 MAX_SHARE = 0.05
 """Largest acceptable time of a verifier's rule, as a share of a target's forward pass."""
@@ -57,7 +57,7 @@ EARLIER_LABELS = {
 """Labels in verifier reports saved by earlier versions, with their replacements."""
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 LOGIT_STD = 2.5
-"""Standard deviation of the random logits: the top token of 49,152 then has a probability of a few percent."""
+"""Standard deviation of the verifier benchmark's random logits: the top token of 49,152 has a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,10 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a Markdown table of the report, with a row per rule: ms by vocabulary, and shares of forward passes."""
+    """Return the verifier benchmark's report as a Markdown table, with a row per rule.
+
+    Columns are the milliseconds by vocabulary, and the shares of forward passes.
+    """
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])

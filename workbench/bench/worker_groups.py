@@ -101,7 +101,7 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
 
 
 def backend_workers(backend: SweepBackend, user: str = "local") -> WorkerGroup:
-    """Return a worker group that measures the cells on one backend, one by one; each run has the device to itself."""
+    """Return a worker group that measures a sweep's cells on one backend, one by one, each run alone on the device."""
 
     def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:

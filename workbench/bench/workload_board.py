@@ -116,12 +116,12 @@ def measure(
 
 
 def key_of(kind: str, target: str) -> str:
-    """Return the key under which the row of a kind of work on a target is saved."""
+    """Return the key under which the workload board saves the row of a kind of work on a target."""
     return f"{kind} on {target}"
 
 
 def save(key: str, row: Row) -> None:
-    """Save the row of a kind of work on a target to the board."""
+    """Save the row of a kind of work on a target to the workload board."""
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
@@ -129,7 +129,9 @@ def reusable_rows(
     saved_rows: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
     tokens: int,
 ) -> dict[str, Row]:  # fmt: skip
-    """Return the saved rows of a target that need no new measurement: their settings, commit and machine are the same.
+    """Return a target's saved rows of the workload board that have the same settings, commit and machine as this run.
+
+    These rows need no new measurement.
 
     Args:
         saved_rows: rows of the board.
@@ -156,7 +158,7 @@ def reusable_rows(
 
 
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """Return the board of kinds of work: an entry for each target, with its methods by their speed over all kinds.
+    """Return the workload board: an entry for each target, with its methods by their speed over all kinds of work.
 
     Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
     `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain
@@ -209,7 +211,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 
 
 def markdown(entries: Sequence[dict[str, Any]]) -> str:
-    """Return the board of kinds of work as Markdown: a table per target."""
+    """Return the workload board as Markdown: a table per target, with a column per kind of work."""
     lines = [
         "# Choosing a method for your workload",
         "",

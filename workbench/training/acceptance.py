@@ -45,7 +45,7 @@ from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_pa
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
 """Weights of rejected tokens in the loss; for the threshold sweep an acceptance head is trained with each."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Thresholds h of the sweep: drafting stops when the probability of a rejection in the draft exceeds h."""
+"""Thresholds h of the acceptance head's sweep: drafting stops when the draft's rejection probability exceeds h."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Fixed draft lengths that are compared with the acceptance heads in the threshold sweep."""
 BINS = 5
@@ -425,7 +425,7 @@ With that weight, as the policy uses them, the odds of acceptance are {weight:g}
 
 
 def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
-    """Return the model card's section on the threshold sweep; empty if there was no sweep."""
+    """Return the acceptance head's model card section on the threshold sweep; empty if there was no sweep."""
     if not rows:
         return ""
     cells = [

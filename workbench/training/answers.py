@@ -42,7 +42,7 @@ from workbench.training.loop import Report
 from workbench.training.sources import SOURCES
 
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
-"""Temperatures of the answers; prompts take them in turn."""
+"""Temperatures at which the target answers the training prompts, used in turn."""
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
 SORT_WINDOW = 192
 """Number of prompts that are sorted by length at a time, so that a batch contains prompts of similar length."""
@@ -100,8 +100,8 @@ class AnswersOptions:
 def is_held_out(n: int) -> bool:
     """Return whether the n-th training prompt is held out for evaluation.
 
-    A hash of n decides. Group and temperature of a prompt depend on n modulo a small number, so a hash is needed for
-    held-out prompts of all groups and temperatures.
+    A hash of n decides. The number n itself determines a prompt's group and temperature, so only a hash spreads the
+    held-out prompts over all groups and temperatures.
     """
     return int.from_bytes(hashlib.sha256(f"held/{n}".encode()).digest()[:4], "big") % HELD_EVERY == 0
 

@@ -39,7 +39,7 @@ Report = Callable[[str], None]
 
 
 def is_row_held_out(row: object) -> bool:
-    """Return whether a row of a source is held out (about one row in a hundred)."""
+    """Return whether a row of a training text's file is held out (about one row in a hundred)."""
     text = json.dumps(row, sort_keys=True, ensure_ascii=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
 

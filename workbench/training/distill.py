@@ -30,7 +30,7 @@ from workbench.training.trainer import Step, StepLoss, Trainer
 from workbench.training.windows import Windows
 
 FORWARD_KL = WeightedLoss.parse("forward_kl:1")
-"""Default loss: the forward KL divergence from the target's distribution to the drafter's."""
+"""Default loss of the bundled drafter: forward KL divergence from the target's distribution to the drafter's."""
 
 
 @dataclass

@@ -41,7 +41,7 @@ THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 DEFAULT_THRESHOLD = 0.5
 """Judge's threshold δ for the figures on held-out answers: the default of the verifier."""
 MAX_WRONG_PASS_SHARE = 0.01
-"""Largest share of the wrong tokens in the calibration data that pass at `DEFAULT_THRESHOLD`."""
+"""Largest share of the calibration data's wrong tokens that may pass the judge at `DEFAULT_THRESHOLD`."""
 CALIBRATE_EVERY = 3
 """One problem in `CALIBRATE_EVERY` is used to calibrate the judge's bias and not to train its weights."""
 

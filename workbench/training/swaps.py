@@ -166,7 +166,7 @@ def find_swaps(
 
 
 def _mismatch(models: Models, search: _Search) -> int | None:
-    """Return the first untested position at which the draft model would generate a different token."""
+    """Return the first untested position of an answer at which the draft model would generate a different token."""
     assert models.drafter is not None
     if not search.best:
         logits = compute_logits_and_states(models.drafter, [*search.prompt_ids, *search.answer])[0][

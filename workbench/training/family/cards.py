@@ -91,7 +91,7 @@ def _sources(measured: Figures) -> str:
 
 
 def _loss_sum_text(config: Figures, figures: Figures) -> str:
-    """Return a note that the card's losses are weighted sums; empty if there is only one loss."""
+    """Return a note that the losses in the model card are weighted sums; empty if there is only one loss."""
     has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
     return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
@@ -117,7 +117,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _lacks_storage_section(config: Figures) -> bool:
-    """Return whether the weights are stored as int8 but there are no figures for the card's section on storage."""
+    """Return whether a model with int8 weights has no figures for its model card's section on storage."""
     return STORED in config and "measured" not in config[STORED]
 
 
@@ -192,7 +192,7 @@ def _evaluation_section(name: str, figures: Figures) -> list[str]:
 
 
 def _thin_curve(curve: list[list[float]], most: int = 12) -> list[list[float]]:
-    """Return at most `most` points of a curve, including the first and the last."""
+    """Return at most `most` points of a learning curve, including the first and the last."""
     if len(curve) <= most:
         return curve
     return [curve[round(i * (len(curve) - 1) / (most - 1))] for i in range(most)]

@@ -44,7 +44,7 @@ class ChatHeadOptions(CommonHeadOptions):
         answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
             checkpoint is evaluated by drafting for some held-out prompts.
         drafted: Number of held-out prompts for the evaluation at each checkpoint.
-        begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
+        begin: Folder of a finished EAGLE layer for this target, to start from (EAGLE, PARD and EAGLE-3 only). Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.
         everywhere: Train on the prompts' tokens, too. The target did not generate these, but its distributions there

@@ -88,7 +88,7 @@ class Readings:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return a table with a row for each answer and the columns `COLUMNS`, int64 [n, 5]."""
+        """Return the table of readings (stored hidden states): a row per answer, columns `COLUMNS`, int64 [n, 5]."""
         path = self.folder / "rows.bin"
         values = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
         return values[: len(values) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))

@@ -43,7 +43,7 @@ WARM_UP, SHOWN = 3, 8
 
 
 DEFAULT_KIND = "eagle-3"
-"""Kind of head that is timed by default."""
+"""Kind of head whose training is timed by default."""
 TIMED = """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
 
 Attributes:
@@ -63,7 +63,7 @@ def throughput_options() -> type:
 
 
 def _with_timing(options: Any, method: str = "") -> type:
-    """Return a dataclass with the options of `options` and the options of the throughput recipe.
+    """Return a dataclass with a kind of head's training options and the options of the throughput recipe.
 
     Args:
         options: options class of a kind of head.

@@ -62,8 +62,8 @@ class Batch(NamedTuple):
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
 """Type of a function (answers, random generator) that drafts after positions of answers. For each draft step it yields
-the drafter's states [N, D], and the indices [N] of the positions at which the target predicts the same tokens. If the
-generator is None, drafts start after all positions, for an evaluation; else after random positions."""
+the drafter's states [N, D], and the indices [N] of the positions at which the target predicts the same tokens.
+Without a generator (None), it drafts after all positions, for an evaluation."""
 
 
 def train_unrolled(

@@ -59,7 +59,7 @@ class VisionHeadOptions(HeadOptions):
         own_scenes: Number of scenes in the file `own` when it is generated.
         used: Number of scenes of the file `own` to train on.
         questions: Number of questions per scene to train on, besides its caption.
-        features: File with the target's hidden states over these dialogues; computed again if it is missing or older
+        features: File with the target's hidden states over its own answers; computed again if it is missing or older
             than the target.
         out: Parent folder of the finished drafters.
         begin: Parent folder of drafters to continue from.

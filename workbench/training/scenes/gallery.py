@@ -92,7 +92,7 @@ def presets(scene: Scene, name: str) -> list[Ask]:
 
 
 def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
-    """Write the images, `index.json` with alternative texts, questions and right answers, and `lexicon.json`."""
+    """Write the gallery: images, `index.json` with alternative texts, questions and answers, and `lexicon.json`."""
     options.out.mkdir(parents=True, exist_ok=True)
     entries = []
     for name, scene in gallery_scenes().items():

@@ -54,9 +54,9 @@ class VisionOptions(RunOptions):
         unseen: Share of the training samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
-        reading: Weight of the auxiliary loss on these images (`reading_rows`).
-        pointing: Weight of a loss on the attention of two heads, which should attend to the named object (see
-            `pointing`).
+        reading: Weight of the auxiliary loss on what each patch shows (see `reading_rows`).
+        pointing: Weight of a loss on the attention of two heads, which should attend to the object that a question
+            names.
         naming: Weight of a loss on the images of `reading_rows`: each patch's projected embedding should be similar to
             the word embeddings of its colour and shape. This loss alone did not teach the bundled model to find objects
             by their shapes; `pointing` did.
