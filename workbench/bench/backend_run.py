@@ -1,4 +1,4 @@
-"""A measured run on a backend, alone on its device: request it until admitted, follow it to its end, then delete it."""
+"""Do a measured run alone on a backend's device: request the run until it is admitted, wait for its end, delete it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Size limits of comparisons, sweeps and recommendations. A request is checked without importing the engine."""
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
-"""Largest numbers of lanes, prompts and repeats in one comparison."""
+"""Largest numbers of lanes (methods with settings), prompts and repeats in one comparison."""
 RUNS = 400
 """Largest number of runs in one comparison, warm-up included."""
 CELLS = 400

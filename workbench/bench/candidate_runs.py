@@ -28,13 +28,15 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of the measuring time after which no further method is warmed up."""
+"""Share of a recommendation's measuring time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
-"""Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
+"""Smallest number of methods to measure, even if their first pass over the prompts takes longer than the given time."""
 IMPLAUSIBLE_FACTOR = 1.5
-"""Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
-many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
-room for noise."""
+"""Factor above which a result is implausible.
+
+A run of plain decoding this many times slower than the median was disturbed by other work. A speed-up this many times
+larger than τ is refused: a round takes at least about as long as a plain step, so the speed-up cannot exceed τ.
+"""
 REPEAT_CONTEXT = 3
 """Number of preceding tokens that are looked up in the earlier text, to predict the next token."""
 
@@ -265,7 +267,10 @@ class CandidateRuns:
 
 
 def _is_impossible(choice: RankedMethod) -> bool:
-    """Return whether a speed-up is too far above τ to be real: a round takes at least about as long as a plain step."""
+    """Return whether a measured speed-up is too far above τ to be real.
+
+    A round takes at least about as long as a step of plain decoding, so the speed-up cannot exceed τ.
+    """
     return (
         choice.speedup is not None and choice.tau is not None and choice.speedup.value > IMPLAUSIBLE_FACTOR * choice.tau
     )

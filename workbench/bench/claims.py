@@ -126,7 +126,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
 
 def _compare_figures(claim: Claim, measured: Measurement) -> str:
-    """Return the verdict on a measured figure, one of `MEASURED_VERDICTS`; see `compute_verdict`."""
+    """Return the verdict on a paper's claim that follows from a measured figure, one of `MEASURED_VERDICTS`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
     if claim.low is not None and low <= claim.neutral <= high:

@@ -102,7 +102,7 @@ class Comparison:
     complete: bool = False
 
     def __getitem__(self, name: str) -> LaneRuns:
-        """Return a lane by its name or its method.
+        """Return a lane of the comparison by its name or its method.
 
         Raises:
             KeyError: no lane has this name or method.
@@ -128,7 +128,11 @@ class Comparison:
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Return the comparison with its figures as plain JSON; with `traces`, all data that `from_wire` needs."""
+        """Return the comparison with its runs and figures as plain JSON.
+
+        Args:
+            traces: whether to include the traces that the race (a replay of all lanes) shows.
+        """
         data = full_figures(self)
         for lane, wire in zip(self.lanes, data["lanes"], strict=True):
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
@@ -139,7 +143,7 @@ class Comparison:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Comparison:
-        """Return a comparison from the data of `to_wire`; data without traces have neither races nor texts."""
+        """Rebuild a comparison from the plain JSON of `to_wire`; without traces it has no texts and no replays."""
         settings = data["settings"]
         plan = Plan(
             settings["target"],

@@ -105,7 +105,7 @@ NAMES = (BUNDLED, ANSWERS, workloads.WORK, *workloads.KINDS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
-    """Return the prompts of a suite.
+    """Return the prompts of a bundled or public prompt suite.
 
     Args:
         name: one of `NAMES`; the suites "bundled" and "answers" and the workload suites need no data. Workload suites

@@ -36,7 +36,7 @@ STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwa
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Plain decoding of the next token, in one way of computing it.
+    """Next token of plain decoding, computed token by token, in one forward pass, or in passes like the run's.
 
     Attributes:
         how: name of the way of computing: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.

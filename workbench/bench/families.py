@@ -81,7 +81,7 @@ FAMILIES: dict[str, Callable[..., PreTrainedConfig]] = {
         | kw
     ),
 }
-"""Tiny configurations by family. Sliding windows and chunks are shorter than the prompts of the tests."""
+"""Configurations of tiny models by family. Attention windows and chunks are shorter than the prompts of the tests."""
 
 
 def _named(values: dict[str, Any], **other: str) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def require_kernels(device: torch.device) -> None:
 
 
 def measure_machine(run: BlockRun) -> None:
-    """Collect facts about the machine, and measure its copy, read-only and matrix rates."""
+    """Collect facts about the machine, and measure its memory copy rate, memory read rate and matrix product rate."""
     cuda = run.device.type == "cuda"
     facts = machine_facts() | {
         "device": str(run.device),
@@ -261,7 +261,7 @@ def compile_in_processes(
 
 
 def compile_kernel(job: Job, device: str, dtype: torch.dtype) -> float:
-    """Compile a kernel by a first launch; return its seconds."""
+    """Compile a kernel by launching it once; return the seconds that this took."""
     kernel, tile, splits, n = job
     place = torch.device(device)
     start = time.perf_counter()

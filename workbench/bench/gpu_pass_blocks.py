@@ -50,7 +50,7 @@ DRAFT = 5
 LEVEL = 0.9
 """Share of the target's greedy tokens that the drafter should predict."""
 METHODS = (("draft-model", 0.0), ("draft-tree", 0.0), ("draft-tree-sampled", 1.0))
-"""Methods that are measured beside plain decoding, with their temperatures."""
+"""Methods whose rounds are measured on a GPU in addition to plain decoding, with their temperatures."""
 WARM_UP_STEPS = 8
 """Number of first engine steps that are not measured, since CUDA graphs are recorded at the second use of a shape."""
 PREFILL_CHUNK = 256

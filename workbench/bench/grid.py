@@ -156,7 +156,7 @@ class Sweep:
         return cls(tuple(parsed), **settings).checked()
 
     def checked(self) -> Sweep:
-        """Return the same sweep with typed axis values.
+        """Return this sweep with checked axis values, converted to the types of their settings.
 
         Raises:
             WorkbenchError: a setting is wrong; the error says what to do.

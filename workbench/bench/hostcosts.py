@@ -53,7 +53,7 @@ GROWS = {
 
 @lru_cache(maxsize=1)
 def _read(tokenizer: Any) -> list[int]:
-    """Return the token ids of this project's texts."""
+    """Return the token ids of the project's own texts, from which drafting is simulated."""
     return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
 
 
@@ -64,7 +64,7 @@ def text_tokens(tokenizer: Any, n: int) -> list[int]:
 
 
 def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
-    """Return a datastore of `n` tokens: random 32-token pieces of the texts, as repetitive as a large datastore."""
+    """Return a datastore of `n` tokens: random 32-token spans of the project's texts, as repetitive as a large one."""
     ids, random = np.array(text_tokens(tokenizer, 40_000)), np.random.default_rng(seed)
     starts = random.integers(0, len(ids) - 32, n // 32 + 1)
     vocabulary = n_ids(tokenizer)
@@ -170,7 +170,10 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def growth(report: dict[str, Any], name: str) -> float | None:
-    """Return a drafter's median time per round at the longest context / at the shortest; None if not measured."""
+    """Return the ratio of a drafter's median times per round at the longest and at the shortest context.
+
+    The result is None if the drafter was not measured.
+    """
     rows = report["rows"].items()
     medians = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
     return medians[-1][1] / medians[0][1] if len(medians) > 1 else None

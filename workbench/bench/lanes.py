@@ -17,7 +17,7 @@ BASELINE = "autoregressive"
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A method with its parameters and its draft model.
+    """A lane of a comparison: a method with its parameters and its draft model.
 
     Attributes:
         method: registry name of the method.
@@ -56,7 +56,7 @@ class Lane:
 
     @classmethod
     def of(cls, value: object) -> Lane:
-        """Return a lane, from a lane, its line of text, or plain data from `to_wire`.
+        """Convert a lane's line of text or plain data (`to_wire`) to a `Lane`; a `Lane` is returned unchanged.
 
         Raises:
             WorkbenchError: the lane is something else, or invalid.

@@ -49,7 +49,9 @@ def why_not(models: Models) -> str:
 
 
 def build_info() -> str:
-    """Return the wheel's version and the CPU extensions that it was compiled for: a generic wheel lacks some.
+    """Return the version of llama.cpp's wheel, and the CPU extensions for which it was compiled.
+
+    A generic wheel lacks some of the machine's extensions.
 
     The query runs in a separate process, since importing compiled code may crash it.
     """
@@ -130,7 +132,7 @@ class LlamaCppContender:
         return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
 
     def close(self) -> None:
-        """Stop the server if it is running."""
+        """Stop llama.cpp's server if it is running."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""Measured speed-up and τ of methods on a target, from the saved boards, for lists of methods. Needs no PyTorch."""
+"""Read the measured speed-up and τ of methods on a target from the saved boards, for display. Needs no PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of background runs: the method and plain decoding, repeated until the interval of the speed-up is conclusive.
+"""Measure a method's speed-up by pairs of background runs (method and plain decoding) until it is conclusive.
 
 One pair of runs is not conclusive. Here both runs are repeated, each alone on the device, with the same prompt, seed
 and settings, in changing order: a `Study` whose next run depends on the results so far. After each pair the interval is
@@ -37,7 +37,7 @@ about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, tab
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Times of one run.
+    """Times of one run of the method or of plain decoding.
 
     Attributes:
         rate: tokens per second.

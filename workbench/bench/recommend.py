@@ -42,7 +42,7 @@ class PromptIds:
 
 
 def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMethod]:
-    """Return the exact methods that run on these models; a policy that plans by measured costs is set where possible.
+    """Return the exact methods that run on these models, configured to plan drafts by measured costs where possible.
 
     Args:
         models: the target, and its drafters.

@@ -206,7 +206,10 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
 
 
 def _by_method(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """Group runs by method and prompt. Prompts are identified by name, so that reports may order them differently."""
+    """Group the runs of a bench report by method and prompt.
+
+    Prompts are identified by name, so that reports may order them differently.
+    """
     grouped: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         grouped[run["contender"]][run["name"]].append(run)

@@ -1,4 +1,4 @@
-"""Report of a bench: rows over all prompts and by group, its timed runs, and its tables."""
+"""Report of a bench: table rows over all prompts and by group of prompts, and all timed runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ decoding columns. `report_files` computes the speeds of older versions again fro
 
 @dataclass(slots=True)
 class BenchReport:
-    """Report of a bench: rows over all prompts and by group, settings, machine and runs.
+    """Report of a bench: table rows over all prompts and by group of prompts, settings, machine and runs.
 
     Attributes:
         settings: settings of the bench.

@@ -70,7 +70,7 @@ class TargetSize:
         return 2 * self.weights * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
 
     def n_bytes(self, tokens: int, context: int) -> int:
-        """Return the bytes that a pass moves: all weights, and the keys and values of all positions, each once.
+        """Return the bytes that a forward pass moves: all weights, and the keys and values of all positions, each once.
 
         Args:
             tokens: tokens of the pass.
@@ -98,7 +98,7 @@ class MachineRates:
 
     @property
     def ridge(self) -> float:
-        """Return the intensity in FLOP per byte below which memory limits a pass, and above which arithmetic does."""
+        """Return the intensity (FLOP per byte) below which memory and above which arithmetic limits a forward pass."""
         return self.flops_per_second / self.bytes_per_second
 
 

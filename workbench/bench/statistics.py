@@ -79,7 +79,7 @@ def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
 
 
 def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
-    """Return speed of the lane / speed of plain decoding, one value per prompt and repeat that both lanes have."""
+    """Return the speed-ups of a lane over plain decoding, one value per prompt and repeat that both have."""
     ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 

@@ -419,7 +419,10 @@ class TextLab:
     def _with_answers(
         self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measurement:
-        """Measure τ and right answers, each relative to the exact verifier; for τ the geometric mean over prompts."""
+        """Measure τ and right answers of a verifier, each relative to the exact verifier.
+
+        For τ the ratio is the geometric mean over prompts.
+        """
         prompts = self._select_prompts()
         runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [

@@ -20,7 +20,7 @@ DEPTH = 5
 CAPTION, SHORT = "captions", "short answers"
 GROUPS = ("all", CAPTION, SHORT)
 FACTS = {word: "fact" for words in LEXICON.values() for word in words}
-"""Words that state facts of an image."""
+"""Caption words that state facts of an image, such as colours."""
 SCENES, QUESTIONS_EACH = 40, 4
 """Number of held-out scenes that are captioned, and number of questions of each kind other than captions."""
 

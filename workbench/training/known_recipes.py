@@ -41,7 +41,7 @@ def refuse_finished_study(name: str) -> None:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """Return the recipes by name as JSON values, without the recipes of user-defined heads.
+    """Return all training recipes by name as JSON values, without the recipes of user-defined heads.
 
     Returns:
         For each recipe "name", "help", and by option name "options" (default values), "kinds" (types, see

@@ -60,7 +60,7 @@ class MaskedDiffusionOptions(RunOptions):
 
 
 class AnswerWindows:
-    """Training windows of a prompt and its answer, padded with end-of-text tokens to the length of their batch.
+    """Training windows, each a prompt with its answer, padded with end-of-text tokens to the length of their batch.
 
     Args:
         tokenizer: tokenizer of the model.

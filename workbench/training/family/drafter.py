@@ -135,7 +135,7 @@ class Teacher:
 
     @torch.inference_mode()
     def greedy_tokens(self, features: Tensor) -> Int[Tensor, " N"]:
-        """Return the most probable token of the whole vocabulary after each feature [N, D]."""
+        """Return the target's most probable token of the whole vocabulary after each feature [N, D]."""
         return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
 

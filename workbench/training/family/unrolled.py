@@ -1,4 +1,4 @@
-"""Training on the target's distributions in multi-step drafts, as in real drafting.
+"""Training of drafters on drafts of several steps, as in real drafting, with the target's distributions as labels.
 
 Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
 the target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its

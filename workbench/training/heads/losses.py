@@ -71,12 +71,15 @@ def reverse_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 
 def total_variation(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return half the L1 distance of the distributions: one minus the acceptance probability of a sampled draft."""
+    """Return half the L1 distance of drafter's and target's distributions.
+
+    This is one minus the acceptance probability of a sampled draft token.
+    """
     return (inputs.target_logits.softmax(-1) - inputs.draft_logits.softmax(-1)).abs().sum(-1) / 2
 
 
 def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the mean KL of both distributions to their average; it is symmetric in drafter and target.
+    """Return the mean KL divergence of drafter's and target's distributions from their average, which is symmetric.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """

@@ -100,7 +100,7 @@ class Pointer:
     def attention_targets(
         self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (position in a sequence, objects to which the heads should attend at this position).
+        """Yield (position in a sequence, objects to which the supervised attention heads should attend there).
 
         Args:
             labels: The next token at each position, if it belongs to an answer; else -100.

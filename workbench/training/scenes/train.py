@@ -96,7 +96,7 @@ class VisionOptions(RunOptions):
 
 @dataclass(frozen=True)
 class SceneQuestions:
-    """Questions about scenes, one list per scene.
+    """Training questions about scenes, one list per scene.
 
     Attributes:
         turns: For each scene the questions with their plain answers.
