@@ -28,7 +28,7 @@ class RunBackend(Protocol):
         ...
 
     def drop_run(self, run: Any) -> None:
-        """Delete a run that has ended from the backend."""
+        """Delete a finished run from the backend."""
         ...
 
 

@@ -52,7 +52,7 @@ class Choice:
 
     @property
     def is_evidence(self) -> bool:
-        """Return whether a test of this setting is evidence for its verifier, tree builder or policy: rank 0 or 1."""
+        """Return whether a test of this setting is evidence for its verifier's, tree builder's or policy's promise."""
         return self.rank < 2
 
     @property

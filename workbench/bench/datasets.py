@@ -172,7 +172,7 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
 
 
 def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
-    """Return the first `n` prompts of every group, in the order of the suite."""
+    """Return the first `n` prompts of every group of a suite, in the order of the suite."""
     counts: Counter[str] = Counter()
     selected = []
     for prompt in prompts:

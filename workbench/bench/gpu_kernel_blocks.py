@@ -84,7 +84,7 @@ class WeightKernel:
     adds: bool = False
 
     def splits(self, device: torch.device, tile: Tile) -> int:
-        """Return into how many programs the sum over the inputs is split: as in `GpuDecoder`, times `tile.splits`."""
+        """Return the number of programs that share the sum over the inputs: as in `GpuDecoder`, times `tile.splits`."""
         from workbench.kernels.gpu.products import n_splits, programs_aimed_at
 
         usual = n_splits(self.rows, self.inputs, programs_aimed_at(device), tile.rows, tile.step)
@@ -101,7 +101,7 @@ class WeightKernel:
         )
 
     def inputs_of(self, n: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return random inputs [n, inputs], and the random summand [n, rows] of the product or None."""
+        """Return random inputs [n, inputs] of the product, and a random summand [n, rows] or None."""
         return (
             numbers((n, self.inputs), device, dtype, 100),
             numbers((n, self.rows), device, dtype, 101) if self.adds else None,

@@ -61,7 +61,7 @@ NOT_BUILT = {
     "profile of a round by kernels": "not built yet",
     "transformers' assisted generation": "in `workbench bench --suite gpu`, which takes longer than a few minutes",
 }
-"""GPU measurements that this suite does not contain, with the reason."""
+"""GPU measurements that the suite `gpu-kernels` does not contain, with the reason."""
 
 
 def blocks(toy: bool) -> list[Block]:

@@ -44,7 +44,7 @@ GRAPH_KERNEL_S, READ_SHARE = 2.8e-6, 0.95
 The prediction is bytes / (`READ_SHARE` · copy rate) + kernels · `GRAPH_KERNEL_S`.
 """
 BUCKET = 64
-"""A forward pass reads a multiple of this number of KV cache positions."""
+"""Block size of the KV cache: a forward pass reads a multiple of this number of positions."""
 DRAFT = 5
 """Draft length of chains and depth of draft trees in the GPU measurements."""
 LEVEL = 0.9

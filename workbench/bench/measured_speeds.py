@@ -75,7 +75,7 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
 
 
 def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
-    """Return the speed-up of runs over plain decoding, paired by prompt; None if no prompt has both."""
+    """Return the speed-up of a method's runs over runs of plain decoding, paired by prompt; None without pairs."""
     return speedup(*({key: run[0] / run[2] for key, run in side.items()} for side in (runs, plain)))
 
 

@@ -146,7 +146,7 @@ class Regression:
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the result of the comparison as plain JSON."""
+        """Return the result of the comparison of two bench reports as plain JSON."""
         return asdict(self)
 
     def to_markdown(self) -> str:

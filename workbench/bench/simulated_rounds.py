@@ -30,7 +30,7 @@ TOP_PROBS = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum
 
 
 def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
-    """Return a `Models` without a model, with the attributes that text-only drafters use."""
+    """Return a stub of `Models` without any model, with the attributes that drafters without a model use."""
     target = SimpleNamespace(
         vocab_size=vocabulary, device=torch.device("cpu"), dtype=torch.float32, model=None, config=None, n_layers=2,
         why_no_trees="", context=1 << 30, meter=None,

@@ -110,7 +110,7 @@ class Store(Protocol[C_contra, R_co]):
         ...
 
     def save(self, cell: C_contra, result: Any) -> R_co:
-        """Store the result that a runner returned; return the result that the study keeps."""
+        """Store the result of a cell that a runner returned; return the result that the study keeps."""
         ...
 
 
@@ -356,7 +356,7 @@ class Study(Generic[C, R]):
         self._is_exhausted = True
 
     def _is_new(self, cell: C) -> bool:
-        """Read the stored result of a cell; return whether the store has a result that was not read before."""
+        """Read the stored result of a study's cell; return whether the store has a result that was not read before."""
         key = self._key(cell)
         if self._store is None or key in self.results or (result := self._store.load(cell)) is None:
             return False

@@ -172,7 +172,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _CellStore:
-    """Store of a sweep's study in a folder, if any; only cells measured under the workers' conditions count."""
+    """Store of a sweep's cells, in a folder if any; only cells measured under the workers' conditions count."""
 
     folder: SweepFolder | None
     workers: WorkerGroup

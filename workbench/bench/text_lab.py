@@ -191,7 +191,7 @@ class TextLab:
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied_answers(self) -> TextLab:
-        """Return a copy of this `TextLab` with only those prompts that ask for a copy and get one from the target."""
+        """Return a copy of this `TextLab` with only those prompts that ask for a copy and that the target copies."""
         return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:

@@ -57,7 +57,10 @@ EARLIER_LABELS = {
 """Labels in verifier reports saved by earlier versions, with their replacements."""
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 LOGIT_STD = 2.5
-"""Standard deviation of the verifier benchmark's random logits: the top token of 49,152 has a few percent."""
+"""Standard deviation of the random logits in the verifier benchmark.
+
+The most probable of 49,152 tokens then has a probability of a few percent.
+"""
 
 
 @dataclass(frozen=True, slots=True)

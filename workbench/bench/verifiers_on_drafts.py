@@ -32,8 +32,8 @@ VerifierSetup = tuple[Verifier | None, Sampling]
 SETS = 64
 """Number of sets of drafts that are sampled at each position of a text."""
 POSITIONS_PER_TREE = 32
-"""Positions verified at once, as one draft tree; a limit, since some verifiers compare all nodes of a tree with each
-other."""
+"""Largest number of positions of a text that are verified together as one draft tree. It is limited, since some
+verifiers compare all nodes of a tree with each other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
 
 
 def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
-    """Return by name of each image compressor the number of runs in which the drafter's gate chose it."""
+    """Return for each image compressor the number of runs in which the drafter's gate chose it."""
     counts: dict[str, int] = {}
     for vision in _vision(traces):
         if vision.get("gate"):

@@ -364,7 +364,7 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
 
 
 def _open_answers(path: Path, options: AnswersOptions, prompts: abc.Sequence[tuple[str, str]]) -> tuple[set[int], int]:
-    """Return the numbers of the prompts with an answer in the file, and the number of answer tokens.
+    """Open the file of a target's answers; return the numbers of the answered prompts, and the number of answer tokens.
 
     A missing file is created, with the options as its first line; an incomplete last line is removed.
     """

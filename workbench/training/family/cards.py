@@ -71,7 +71,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return a sentence for the model card on whether a head has its own LM head; empty without this option."""
+    """Return a model card's sentence on whether a head has its own LM head; empty for kinds without this option."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
@@ -122,7 +122,7 @@ def _lacks_storage_section(config: Figures) -> bool:
 
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
-    """Return a note on how the weights are stored, and whether the figures were measured with stored weights."""
+    """Return a model card's note on how weights are stored, and whether the stored weights were measured."""
     when = "in this form" if BITS in measured else "before that, with 16 bits"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
@@ -156,13 +156,13 @@ def _rate(figures: Figures) -> str:
 
 
 def _text_answers_text(figures: Figures) -> str:
-    """Return a note on the amount of training text that the target did not generate."""
+    """Return a model card's note on the amount of training text that the target did not generate."""
     n_tokens = figures.get("given_tokens", 0)
     return f", and {n_tokens:,} tokens of answers from those data sets (`--set given=true`)" if n_tokens else ""
 
 
 def _approximate_text(kind: str) -> str:
-    """Return a note on the approximate methods that use this drafter and may change the output."""
+    """Return a model card's note on the approximate methods that use a drafter and may change the output."""
     approximate = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
     return f", except with an approximate method (`{'`, `'.join(approximate)}`)" if approximate else ""
 

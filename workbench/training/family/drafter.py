@@ -289,9 +289,10 @@ def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterIn
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
-    """Write a drafter's folder; if its target is in the model index, without tokenizer and token embeddings.
+    """Write a drafter's folder.
 
-    These come from the target when the drafter is loaded.
+    If the target is in the model index, the folder has no tokenizer and no token embeddings: they are taken from the
+    target when the drafter is loaded.
     """
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:

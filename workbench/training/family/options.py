@@ -121,7 +121,7 @@ class LayerOptions(ChatHeadOptions):
 
 
 def find_kind_module(kind: str) -> ModuleType | None:
-    """Return the module `train` in the folder of this kind of head; None if the folder has no such module."""
+    """Return the training module (`train.py`) in the folder of a kind of head; None if the folder has none."""
     folder = f"{methods.__name__}.{kind.replace('-', '_')}"
     if not importlib.util.find_spec(folder) or not importlib.util.find_spec(f"{folder}.train"):
         return None

@@ -1,4 +1,4 @@
-"""The frozen target's own answers and its features over them, computed once and stored."""
+"""A frozen target's own answers with its features over them, computed once and stored as training data."""
 
 from __future__ import annotations
 

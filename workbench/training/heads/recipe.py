@@ -206,7 +206,7 @@ def prepare_dialogues(
 def read_scenes(
     options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
 ) -> Iterator[tuple[str, list[Dialogue]]]:
-    """Compute the target's features over its own answers; yield batches (part, dialogues), part "train" or "held"."""
+    """Compute the target's features over its own answers; yield (part, dialogues), with part "train" or "held"."""
     turns = json.loads(options.own.read_text())[: options.used]
     scenes = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)

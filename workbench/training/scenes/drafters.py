@@ -270,7 +270,7 @@ def newer_than_weights(path: Path, folder: Path) -> bool:
 
 
 def _prepare_data(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
-    """Prepare the data of both drafters: the tokenizer, and the target's own answers on disk."""
+    """Prepare the training data of a drafter for the vision-language target: tokenizer, and the target's answers."""
     torch.set_num_threads(options.threads)
     if not newer_than_weights(options.own, options.target):
         write_own_answers(options, report)
@@ -323,7 +323,7 @@ def _before_tuning(
     held: dict[str, float],
     report: Report,
 ) -> LlavaForConditionalGeneration:
-    """Return the drafter with image input after its first phase: the target's frozen tower, and a trained projector."""
+    """Return the drafter with image input after the first training phase: frozen tower of the target, and projector."""
     base = _base_model(options, tokenizer, report)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
