@@ -65,7 +65,11 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run, and its trace while the race, a replay of the lanes, may still select the run."""
+        """Store the figures of a run of this lane, and for now its trace.
+
+        The race, a replay of all lanes, may still select any repetition; traces that are not selected are discarded
+        later.
+        """
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))

@@ -96,7 +96,7 @@ def random_model(
     Args:
         config: configuration of the model.
         seed: seed of the weights.
-        scale: factor on the usual initial weights, with which the next-token distributions would be nearly flat.
+        scale: factor on the usual initial weights. Without it the next-token distributions would be nearly flat.
         device: device of the model.
         auto: class of transformers whose `from_config` builds the model.
     """

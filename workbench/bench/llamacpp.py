@@ -190,7 +190,9 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield llama.cpp's contenders (plain decoding, counterparts of the methods); the end of the block stops servers.
+    """Yield llama.cpp's contenders for a `with` block: plain decoding, and counterparts of the workbench's methods.
+
+    The servers of llama.cpp are stopped at the end of the block.
 
     A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
     the whole vocabulary in llama.cpp.

@@ -158,7 +158,7 @@ def reusable_rows(
 
 
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """Return the workload board: an entry for each target, with its methods by their speed over all kinds of work.
+    """Return the workload board: an entry for each target, with its methods ordered by speed over all kinds of work.
 
     Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
     `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain

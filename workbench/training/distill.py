@@ -187,7 +187,7 @@ def distillation_loss(
 
 
 def draft_model_losses(text: str) -> WeightedLoss:
-    """Return the losses with which a draft model can be trained, parsed by `WeightedLoss.parse`.
+    """Parse the losses, such as "forward_kl:1", with which a draft model is to be trained; see `WeightedLoss.parse`.
 
     Raises:
         ParameterError: `text` names an unknown loss, or a loss that compares features.

@@ -134,7 +134,7 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
 
 
 def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
-    """Compute the hidden states of both models after each replaced token.
+    """Compute the target's and the draft model's last hidden states after each replaced token (swap).
 
     Raises:
         ParameterError: all tokens are harmless, or all are wrong.

@@ -38,7 +38,7 @@ def kind_name(kind: Any) -> str:
 
 
 def types_of(options: type) -> dict[str, Any]:
-    """Return the type of each option of a dataclass of options, by name."""
+    """Return the type of each training option by name, from a dataclass of options."""
     hints = typing.get_type_hints(options)
     return {field.name: hints[field.name] for field in dataclasses.fields(options)}
 

@@ -1,7 +1,7 @@
 """Training of drafters on drafts of several steps, as in real drafting, with the target's distributions as labels.
 
-Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
-the target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
+A draft of several steps starts after each position of an answer. The distribution of each step is compared with the
+target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
 inputs are its states of the step before, with the embeddings of the true tokens.
 """
 
