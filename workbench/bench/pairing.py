@@ -30,9 +30,13 @@ MAX_PAIRS, LONGEST_S, MAX_HALF_WIDTH = 12, 60.0, 0.05
 MIN_PAIRS = 3
 """Smallest number of pairs of runs before the interval of the speed-up can end the measurement."""
 STOPPING_CONFIDENCE = 0.99
-"""Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
-stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
-about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
+"""Confidence of the speed-up's interval in the check after each pair of runs.
+
+The measurement ends when this interval excludes 1. With up to twelve checks at 95 %, a wrong conclusion would be far
+more frequent than one in twenty. With 99 % per check, it is about one in twenty in total.
+
+Source: Pocock 1977, doi:10.1093/biomet/64.2.191, table 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)

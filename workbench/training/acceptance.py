@@ -51,9 +51,9 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 BINS = 5
 """Number of bins of the acceptance head's reliability table."""
 HELD_EVERY = 10
-"""One prompt in `HELD_EVERY` is held out of the acceptance head's training, besides those held out of all training.
+"""One prompt in `HELD_EVERY` is held out to evaluate the acceptance head, besides the prompts held out of all training.
 
-With few answers, the prompts held out of all training are too few to evaluate the head.
+With few answers, the prompts held out of all training are too few.
 """
 
 

@@ -53,8 +53,8 @@ FIRST_HELD = 4
 """Number of held-out prompts that are answered before all other prompts."""
 REPORT_S = 10.0
 RATE = "rate.json"
-"""File beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of models trained on
-them."""
+"""Name of the file beside the answers with {"tokens", "seconds"} of all runs that wrote answers. The cards of models
+trained on the answers show the resulting speed."""
 
 
 @dataclass
