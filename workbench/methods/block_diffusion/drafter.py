@@ -18,7 +18,6 @@ alone, and no draw influences the distribution of another token of the draft. Th
 from which a token was drawn, and a tree may draw several tokens from each distribution. If sampled tokens were filled
 in, a token could depend on one that *follows* it. The acceptance of the first token would then carry information about
 the second, whose true distribution would differ from the declared one, and the output would not be exact.
-
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
+"""Maximum number of positions in a drafted block. DFlash's released drafters have 16 and 10, for targets whose
+forward passes cost more."""
 TRAIN_ADVICE = "Train a head for this target: workbench train block-diffusion --target …"
 
 
@@ -87,7 +87,7 @@ class BlockLayer(DecoderLayer):
     def project_text_kv(
         self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of the text. The same weights also compute the keys and values of the block.
+        """Return the keys and values of the text in one layer. The same weights also compute those of the block.
 
         Args:
             text: fused hidden states of the target.
@@ -139,7 +139,7 @@ class BlockNet(TrainedNet):
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: the accuracy of each rank at each position was not measured."""
+    """Accuracy of the r-th most likely token at each block position. It is empty, because it was not measured."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class BlockNet(TrainedNet):
 
     @property
     def decoder_layers(self) -> list[BlockLayer]:
-        """Return the drafter's layers."""
+        """Return the decoder layers of the drafter."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def project_text_kv(
@@ -355,13 +355,13 @@ class BlockState:
 
 @dataclass(frozen=True)
 class BlockDiffusion(DistributionDrafter):
-    """Draft a block of the trained length in one or a few passes, and use as many positions as the plan has levels.
+    """Draft a block of the trained length in one or a few passes, and use the planned number of its positions.
 
     A tree is built as in Medusa: all nodes of a level have the same distribution for their children. In a prompt with
     images the drafter reads only the text after the images.
 
     Attributes:
-        unmaskings: number of passes per block, at most one per masked position.
+        unmaskings: number of forward passes per block, at most one per masked position.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory): one pass. Several passes, highest confidence
     first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025, Block
@@ -433,7 +433,7 @@ class BlockDiffusion(DistributionDrafter):
 
 
 def _net(models: Models) -> BlockNet:
-    """Return the net that was trained for the target of `models`. It is loaded once.
+    """Return the block diffusion drafter that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.

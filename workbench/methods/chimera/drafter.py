@@ -8,7 +8,6 @@ later tokens:
     trigram     c(s) = E( e(s − 2), e(s − 1), e(s) )
     fusion      g(t + k) = layer( c(t + k) ) over  f(1), …, f(t), g(t + 1), …, g(t + k − 1)  and itself
     head k      f(t), g(t + k)   →  distribution of x(t + 1 + k)
-
 """
 
 from __future__ import annotations
@@ -161,14 +160,14 @@ class ChimeraGrowth(PartialTree):
         return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the approximated hidden states: verification computes the target's own for accepted tokens."""
+        """Drop the KV cache entries of approximated hidden states; verification computes the target's own ones."""
         self.state.kv_caches[0].drop_speculative()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
-        """Return the distributions after the w nodes of one level. For the root w is 1.
+        """Return the next-token distributions after the w nodes of one level of the draft tree. At the root, w is 1.
 
         Each node attends to the text, to the root and to the nodes of its own path.
 

@@ -36,7 +36,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train encoder, fusion layer and heads on the target's distributions. The loss is the sum over all heads.
+    """Train Chimera's encoder, fusion layer and heads on the target's distributions. The loss is summed over all heads.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """

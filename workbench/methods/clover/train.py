@@ -16,7 +16,7 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 LOSS_DECAY = 0.7
-"""Weight of a level's loss relative to the level before, as in Clover-2's released code."""
+"""Weight of a draft level's loss, relative to the loss of the previous level; from Clover-2's released code."""
 
 
 @dataclass

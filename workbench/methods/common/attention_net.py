@@ -81,7 +81,7 @@ class Norm(nn.RMSNorm):
 
 
 class AttentionNet(TrainedNet):
-    """Causal attention with rotary positions, added to the residual stream. Subclasses add other parts and norms.
+    """Causal attention with rotary positions, added to the residual stream. Subclasses add MLPs, inputs and norms.
 
     Args:
         width: D, width of the residual stream.
@@ -97,7 +97,7 @@ class AttentionNet(TrainedNet):
     """
 
     packed_layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
-    """Names of the linear layers whose weights are packed for drafting."""
+    """Names of the linear layers whose weights are packed into a faster layout for drafting."""
     _rope: Tensor
 
     def __init__(
@@ -194,7 +194,7 @@ class AttentionNet(TrainedNet):
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Return to the original weights, because the packed copies for drafting support no gradients."""
+        """Drop the packed copies of the weights, which support no gradients, and use the original weights again."""
         self._matrices = {}
         return self
 
@@ -205,7 +205,7 @@ class DecoderLayer(AttentionNet):
     packed_layers: ClassVar[tuple[str, ...]] = (*AttentionNet.packed_layers, "gate_up", "down")
 
     def add_mlp(self, ffn: int) -> None:
-        """Create the MLP with the inner width `ffn`."""
+        """Create the decoder layer's gated MLP with the inner width `ffn`."""
         self.between = Norm(self.width, eps=self.eps)
         self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, self.width, bias=False)
@@ -224,7 +224,7 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
     Args:
         context: maximum sequence length, in positions.
         head_size: size of a head.
-        rope: see `AttentionNet`.
+        rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
     """
     settings: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
     rates: Tensor = settings["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)

@@ -6,7 +6,6 @@ into the residual stream; its projection is added to queries, keys and values, a
 therefore run the layer: a dozen small operations per level become one, and bfloat16 weights are read at memory
 bandwidth. Because of rounding, a draft may differ from the draft of the uncompiled net. This changes only the number
 of accepted tokens, because the target verifies every draft.
-
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class CompiledFeatureNet:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Return whether one compiled call supports n pairs of a token and a feature."""
+        """Return whether one compiled call can process n pairs of a token and a feature."""
         return self._fused.supports((1, n))
 
     def run_level(
@@ -159,7 +158,7 @@ class CompiledFeatureNet:
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the array for the residual stream, and the arguments of two calls of `feature_inputs.join`.
+        """Return the array that will hold the residual stream, and the arguments of two calls of `feature_inputs.join`.
 
         The first call writes the residual stream, the second the bias of queries, keys and values. If one of them is
         not needed, the arguments of its call are empty arrays.

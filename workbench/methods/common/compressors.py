@@ -91,7 +91,7 @@ def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> Compres
 
 
 class Convolution(nn.Module):
-    """Grouped 2 × 2 convolution of stride 2, repeated until the compression ratio 4, 16, 64 … is reached."""
+    """Compressor of images: a grouped 2 × 2 convolution of stride 2, repeated until the ratio is reached."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Convolution(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned queries that attend to all tokens of an image, with one compressed input per query.
+    """Compressor with learned queries that attend to all vision tokens of an image. Each query gives one drafter input.
 
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2; two queries gave the best results there.
     """
@@ -135,7 +135,7 @@ class Resampler(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
         """Compress an image to one input per query: a weighted sum of projections of the image's tokens.
 
-        The attribute `weights` of the result has the weights for the first prompt of the batch.
+        The attribute `weights` of the result contains the weights for the first prompt of the batch.
         """
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
@@ -154,5 +154,5 @@ def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
 
 
 def even_positions(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
-    """Return m positions spread evenly over the tokens of `x`, int64 [m]."""
+    """Return m positions spread evenly over the vision tokens `x`, int64 [m]."""
     return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

@@ -62,7 +62,7 @@ class FeatureState:
     _last_output: LevelOutput | None = None
 
     def prefill(self, inputs: PromptInputs, position: int) -> None:
-        """Run the layer on a prompt, commit its KV cache entries, and store the last predicted feature in `guess`.
+        """Run the drafter's layer on a prompt, commit the KV cache entries, and store the newest predicted feature.
 
         Args:
             inputs: pairs of the text, and compressed images.
@@ -75,7 +75,7 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Run the layer on the inputs of committed tokens, and commit their KV cache entries.
+        """Run the drafter's layer on the inputs of committed tokens, and commit their KV cache entries.
 
         Args:
             x: inputs of the layer.
@@ -90,7 +90,7 @@ class FeatureState:
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Run the layer on the accepted pairs that it has not read yet, and return `guess`, the newest prediction."""
+        """Run the drafter's layer on the accepted pairs not read yet, and return the newest predicted feature."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -106,7 +106,7 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the layer's inputs for the accepted pairs that it has not read yet, and clear `features` and `tokens`.
+        """Return the drafter layer's inputs for the accepted pairs not read yet, and clear `features` and `tokens`.
 
         Return None if there are no such pairs.
         """
@@ -147,7 +147,7 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """Run the compiled net on n pairs, and return the layer's states.
+        """Run the compiled net on n pairs of token and feature, and return the layer's states.
 
         The logits that the same call computes are cached until the next call.
         """
@@ -173,7 +173,8 @@ class FeatureState:
         Args:
             x: inputs of the layer.
             positions: positions of the inputs in the text, int64 [n].
-            tree_mask: see `speculate`.
+            tree_mask: bool [n, s + n], true at the speculative entries (columns) that each input (row) attends to: s
+                older ones, then the n new ones. None: causal attention.
             since: start of the computation of `x`, whose time counts as part of the forward pass.
         """
         clock, meter = self.models.target.clock, self.models.meter
@@ -196,7 +197,7 @@ class FeatureState:
         return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most likely tokens after each feature."""
+        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary after each feature."""
         if (level := self._compiled_output(features)) is not None and k <= level.summary.top.shape[1]:
             return level.summary.logs[:, :k].contiguous(), self.head.to_token_ids(level.summary.top[:, :k])
         return self.head.top_tokens(self.logits(features), k)
@@ -218,11 +219,14 @@ class FeatureDistributions(NodeDistributions):
     sampling: SamplingParams
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
+        """Return the distributions after the features, over the target's whole vocabulary.
+
+        Penalties are not applied.
+        """
         return FullDistributions.of(self.state.head.scatter_logits(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary, without temperature."""
+        """Return log-probabilities and ids of the k likeliest draft tokens after each feature, without temperature."""
         return self.state.best(self.features, k)
 
 
@@ -251,7 +255,7 @@ class FeatureGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class FeatureDrafter(DistributionDrafter):
-    """Base class of feature drafters. Each subclass is a dataclass that names its net.
+    """Base class of drafters that read the target's features. Each subclass is a dataclass that names its net class.
 
     The default tree builder is EAGLE-2's, `BestFirst`.
 
@@ -267,7 +271,7 @@ class FeatureDrafter(DistributionDrafter):
 
     @property
     def image_options(self) -> Any:
-        """Return the method's parameters for images, which are passed to `FeatureNet.compress_image`."""
+        """Return the method's parameters for image compression, which are passed to `FeatureNet.compress_image`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -290,15 +294,15 @@ class FeatureDrafter(DistributionDrafter):
         head: SharedHead,
         compiled_net: CompiledFeatureNet | None,
     ) -> FeatureState:
-        """Return a new drafting state of a sequence, after the net has read the features of the committed text.
+        """Return a new drafting state of a sequence, after its drafter has read the features of the committed text.
 
         Args:
             sequence: the sequence.
             models: models of the run.
             features: the target's features at all committed positions but the last.
-            net: see `FeatureState`.
-            head: see `FeatureState`.
-            compiled_net: see `FeatureState`.
+            net: the drafter.
+            head: the target's LM head over the draft vocabulary.
+            compiled_net: compiled version of the net's layer and the LM head; None if it is not available.
         """
         clock = models.target.clock
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
@@ -317,7 +321,10 @@ class FeatureDrafter(DistributionDrafter):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted pairs and start a tree. Return None after a prompt of one token, which has no pairs."""
+        """Process the new accepted pairs of feature and token, and start a draft tree.
+
+        Return None after a prompt of one token, which has no pairs.
+        """
         guess = sequence.state.drafter.catch_up()
         return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
@@ -371,7 +378,7 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the trace's description of the drafter's image inputs: their number, memory and patches of origin.
+    """Return a description of the drafter's image inputs for the trace: their number, memory and source patches.
 
     Patches are numbered consecutively over all images.
 
@@ -407,7 +414,7 @@ def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureStat
 
 
 def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads") -> FeatureNet:
-    """Return the trained net of a kind for the target of `models`. It is loaded once.
+    """Return the trained net of the class `kind` for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the weights cannot be read, or were trained for another target.

@@ -1,4 +1,4 @@
-"""Parts that methods of one family share, so that a declaration states only its differences.
+"""Verifiers, policies and tree builders that methods of one family share, for their declarations.
 
 A preset returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
 """
@@ -23,7 +23,9 @@ PolicyClass = Callable[..., Policy]
 
 
 class Parts(TypedDict):
-    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults.
+    """Keyword arguments of `Method`: verifiers, policies and tree builders.
+
+    The first of each are the method's defaults.
 
     The default verifier is `Lossless`.
     """
@@ -41,7 +43,7 @@ def tree_head(
     drafter: type[DistributionDrafter] = DistributionDrafter,
     policies: Sequence[PolicyClass] = (Fixed, Planned, Entropy, Bandit),
 ) -> Parts:
-    """Return the parts of a drafter that has a distribution q and may draft trees: a head, or a draft model.
+    """Return verifiers, policies and tree builders for a drafter that has a distribution q: a head, or a draft model.
 
     The method offers all tree builders that the drafter supports, and all verifiers that are exact for one of them.
 
@@ -64,7 +66,7 @@ def tree_head(
 def copying(
     *other_verifiers: Verifier, depth: int, policies: Sequence[PolicyClass] = (Fixed, Planned, Bandit)
 ) -> Parts:
-    """Return the parts of a drafter that copies drafts from n-grams, tries or guesses and has no distribution q.
+    """Return verifiers and policies for a drafter without a distribution q: copies from n-grams, tries or guesses.
 
     Args:
         other_verifiers: approximate verifiers offered besides the exact one.
@@ -75,7 +77,7 @@ def copying(
 
 
 def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
-    """Return the parts of a drafter that runs some layers of the target and drafts a chain.
+    """Return verifiers and policies for a drafter that runs some layers of the target and drafts a chain.
 
     Args:
         other_verifiers: verifiers offered besides the exact one.

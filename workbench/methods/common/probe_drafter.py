@@ -12,7 +12,6 @@ next one:
 After x(t), probe s(j) guesses x(t + 1 + j). The token x(t + 1) needs no guess, because the target's own output at x(t)
 determines it. Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this
 module, or the tree builder `DynamicSparse`, decides the number of probes after each node.
-
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ class ProbeNet(LevelNet):
 
 @dataclass(slots=True)
 class ProbeState:
-    """Drafting state of a probe drafter for one text.
+    """Drafting state of one text, for a drafter that uses the target's predictions at probe positions.
 
     Attributes:
         net: net that computes the inputs of probes.
         guesses: the target's logits at the s probe steps after the position where the last round ended; None: there
             were no probes after it.
-        end: length of the text in tokens for which `guesses` are valid.
+        end: length in tokens of the text for which `guesses` are valid.
         probe_counts: number of probe steps after the root and after each node in the current forward pass.
         probing: probes of the current forward pass; None: it has none.
     """
@@ -77,7 +76,7 @@ class ProbeState:
     probing: Probes | None = None
 
     def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
-        """Return the guesses if they are valid for the current text, else None."""
+        """Return the target's logits at the last probes if they are valid for the current text, else None."""
         return self.guesses if self.end == len(sequence.committed) else None
 
     def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
@@ -99,10 +98,10 @@ class ProbeDrafter(DistributionDrafter):
 
     reads_target: ClassVar[bool] = True
     display_name: ClassVar[str]
-    """Display name of the probes, in the plural."""
+    """Display name of the method's probes, in the plural."""
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return `probes` with the inputs that the trained net computes for them.
+        """Return the probes of a forward pass with the inputs that the trained net computes for them.
 
         Args:
             sequence: the sequence.
@@ -113,11 +112,11 @@ class ProbeDrafter(DistributionDrafter):
         raise NotImplementedError
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the maximum number of draft levels: one per probe step after a position, at least 1."""
+        """Return the maximum number of draft levels: one for each probe step that can follow a position, at least 1."""
         return max(1, sequence.state.drafter.net.levels)
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
-        """Start a tree whose levels are drafted from the guesses of the last round, or return None without guesses."""
+        """Start a tree, to be drafted from the target's logits at the last round's probes; None without probes."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
@@ -153,7 +152,7 @@ class ProbeDrafter(DistributionDrafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the logits at the probes after the position where the round ended."""
+        """Store the target's logits at the probes after the last accepted position of the round."""
         state: ProbeState = sequence.state.drafter
         state.guesses, probed = None, feedback.probe_output
         if probed is None or probed.probes is not state.probing:

@@ -7,7 +7,6 @@ loss of its own:
     position     s                    s + 1                         s + 2
     input        g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
     predicts                          distribution of x(s + 2)      distribution of x(s + 3)
-
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):
-    """EAGLE-3's drafter: a decoder layer on [embedding ; state], each normalised, with an optional LM head of its own.
+    """EAGLE-3's drafter: a decoder layer on normalised embedding and state, optionally with its own LM head.
 
     Args:
         width: the target's hidden size D.
@@ -164,7 +163,7 @@ class DraftLMHead(SharedHead):
 
     @property
     def rows(self) -> Float[Tensor, "W D"]:
-        """Return the weights of the LM head for the W tokens of the draft vocabulary."""
+        """Return the rows of the LM head's weight for the W tokens of the draft vocabulary."""
         return self._weight
 
 
@@ -237,7 +236,7 @@ class Eagle3(FeatureDrafter):
 
 
 def _net(models: Models) -> Eagle3Net:
-    """Return the net that was trained for the target of `models`. It is loaded once.
+    """Return the EAGLE-3 net that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.
@@ -267,14 +266,14 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
 
 
 def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
-    """Select the outputs of these layers, counted from 1, for capture during prefill."""
+    """Select the outputs of the given target layers, counted from 1, for capture during prefill."""
     return CaptureSelection(layers=frozenset(layer - 1 for layer in layers))
 
 
 def concat_hidden_states(
     hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
 ) -> Float[Tensor, "*b TD"]:
-    """Return the concatenated outputs of T layers.
+    """Return the concatenated outputs of T layers of the target.
 
     Args:
         hidden_states: outputs by index of the layer, from 0.

@@ -1,4 +1,4 @@
-"""FSPAD: the drawn token's embedding gates the feature, and the LM head reads a projection of the predicted feature.
+"""FSPAD: the drafted token's embedding gates the feature; the LM head reads a projection of the predicted feature.
 
 EAGLE's layer has two weaknesses. A feature f(s) represents all tokens that may follow, and the embedding e(s + 1) of
 the drawn token has to select one of them; a single projection of both selects weakly. At the output, one vector has to
@@ -8,7 +8,6 @@ tasks:
     selection   g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space `wide` times as wide
     prediction  f̂(s + 1) = layer( g(≤ s) )                       trained towards f(s + 1), and fed back
     output      f̂ + V f̂  →  LM head  →  distribution of x(s + 2) trained on the distribution alone
-
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class FSPADNet(FeatureNet):
         wide: width of the gated space, in multiples of D.
         apart: whether the LM head reads the predicted feature plus a learned projection of it, instead of the predicted
             feature.
-        norms: see `FeatureNet`.
-        head_size: see `FeatureNet`.
+        norms: names of the norms of the layer, from `NORMS`.
+        head_size: size of an attention head; 0: the width divided by the number of heads.
         options: further arguments of `AttentionNet`.
 
     Raises:

@@ -10,7 +10,6 @@ refine them:
 
 The pseudo hidden states are probes in the forward pass. `ProbeDrafter` defines their positions and uses the
 predictions.
-
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class HiddenTransfer(ProbeDrafter):
     display_name: ClassVar[str] = "pseudo states"
 
     def init_state(self, sequence: Sequence, models: Models) -> ProbeState:
-        """Return the state with the transfer matrices, which are loaded once per target.
+        """Return the drafting state with the transfer matrices of hidden transfer, which are loaded once per target.
 
         Raises:
             ModelError: the matrices cannot be read or were trained for another target, or the target's forward pass
