@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 SIGNAL = "largest q at the last test"
-"""Name of the signal: the largest probability at the last test, which is compared with the threshold."""
+"""Name of the trace signal for the drafter's largest probability at the last test, compared with the threshold."""
 
 
 @dataclass(frozen=True)
