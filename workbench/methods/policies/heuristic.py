@@ -34,6 +34,6 @@ class Heuristic(Policy):
         return Plan(state[0])
 
     def observe(self, sequence: Sequence, state: list[int], feedback: RoundFeedback) -> None:
-        """Adapt the draft length to the round. If the end of the text cut the round short, no round follows."""
+        """Increase the draft length after a fully accepted draft, otherwise decrease it."""
         all_accepted = len(feedback.tokens) > 0 and len(feedback.result.path) == len(feedback.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

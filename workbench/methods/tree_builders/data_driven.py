@@ -1,4 +1,4 @@
-"""STAND's tree builder: draft the tree of the ranks that were accepted most often so far."""
+"""STAND's tree builder: the shape of the draft tree follows the ranks that were accepted most often so far."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, f
 from workbench.models.loading import Models
 
 PRIOR_TESTS = 5.0
-"""Weight of the assumed probabilities, as a number of tests."""
+"""Weight of the assumed acceptance probabilities of token ranks, as a number of acceptance tests."""
 REPLAN_INTERVAL = 16
-"""Number of rounds after which the tree is planned again."""
+"""Number of rounds after which the shape of the draft tree is planned again."""
 
 DRIVEN = TreeBuilderRule(
     "data-driven",
