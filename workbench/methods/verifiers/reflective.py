@@ -26,7 +26,7 @@ from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
-"""Question appended after the draft. The paper's wording is not published."""
+"""Question about the draft that the target reads after it. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
     "p after a second reading",
@@ -52,7 +52,7 @@ _SHARED = "reflective: the question"
 
 @dataclass(frozen=True)
 class Reflective(Verifier):
-    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are also replaced from p̂.
+    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are replaced by draws from p̂.
 
     The draft d₁ … d_K is followed by the question, the last m committed tokens and the draft again, as probe positions:
     positions that the same pass computes and that are never accepted. l are the target's logits for a draft token at
@@ -62,7 +62,7 @@ class Reflective(Verifier):
 
     For a draft of N tokens, a pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The
     deviation of a round is the total variation distance between p̂ and p, summed over the tested positions. Because p̂
-    depends on the draft, this is, for sampled drafts, the deviation given the draft. It is no bound on the distance
+    depends on the draft, this is, for sampled drafts, the deviation given the draft. It does not bound the distance
     between the overall output distribution and p. The second reading favours tokens that the target has read before:
     with higher α more drafts are accepted, both right and wrong ones.
 
@@ -90,23 +90,23 @@ class Reflective(Verifier):
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:
-        """Return the token ids of the question as a tensor, which all sequences share."""
+        """Return the token ids of the question about the draft as a tensor, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probe positions for the question and the second reading; None if α is 0 or the draft is empty."""
+        """Return probe positions for question and second reading of the draft; None if α is 0 or there is no draft."""
         if len(tree) == 0 or self.reflection == 0.0:
             return None
         last_tokens = to_device(sequence.committed[-self.again :], tree.tokens.device, torch.long)
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection with p̂ in place of p, or greedy match at temperature 0.
+        """Apply recursive rejection with the distribution p̂ of both readings, or greedy match at temperature 0.
 
-        If the pass had no probes, apply the exact rule.
+        If the forward pass had no second reading, the exact rule is applied.
         """
         tree = v.tree
         if v.probe_output is None:
@@ -152,7 +152,7 @@ class Reflective(Verifier):
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return the interpolated logits (1 − α)·l + α·l′, and l′, after the root and each node, before penalties."""
+        """Return the interpolated logits (1 − α)·l + α·l′ and l′ after root and draft nodes, before penalties."""
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second
