@@ -1,4 +1,4 @@
-"""Choice of the default method, for the command line, the servers and the app."""
+"""Choice of the default decoding method, for the command line, the servers and the app."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class MethodInfo:
 
     @property
     def drafts(self) -> bool:
-        """Return whether the method is neither plain decoding nor a simulation."""
+        """Return whether the method really drafts, that is, it is neither plain decoding nor a simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
@@ -151,7 +151,7 @@ class MethodInfo:
         return self.drafts and not set(self.needs) - {"trees"}
 
     def check_params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check and convert values of this method's parameters.
+        """Check and convert the values of a decoding method's parameters.
 
         Raises:
             UnknownNameError: the method has no such parameter.
@@ -160,7 +160,7 @@ class MethodInfo:
         return split_values(f"parameter of {self.name}", self.params, {}, values)[0]
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check and convert values of this method's parameters and of the sampling parameters.
+        """Check and convert the values of a decoding method's parameters and of the sampling parameters.
 
         Returns:
             Values of the method's parameters, and values of the sampling parameters.
@@ -216,7 +216,7 @@ def get(name: str) -> MethodInfo:
 
 
 def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
-    """Check a method's name, its parameters and the sampling parameters. Return the facts about the method.
+    """Check a decoding method's name, its parameters and the sampling parameters, and return the facts about it.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -228,7 +228,7 @@ def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
 
 
 def sampling() -> Mapping[str, ParamSpec]:
-    """Return the sampling parameters, which all methods share."""
+    """Return the sampling parameters, which all decoding methods share, with their types and ranges."""
     if _has_registry() or is_stale():
         from workbench.core.sampling import SamplingParams
 
@@ -275,7 +275,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all methods' declarations: `__init__` files, and the class fields in the other files."""
+    """Return a hash of the declarations of all methods: `__init__` files, and the class fields of all other files."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):

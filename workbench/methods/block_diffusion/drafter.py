@@ -98,7 +98,7 @@ class BlockLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B m D"], positions: Int[Tensor, "*b m"], text_kv: TextKV, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
-        """Return the block's hidden states after this layer.
+        """Return the hidden states of a drafted block after one layer of the drafter.
 
         Args:
             x: hidden states of the block's m positions.
@@ -175,7 +175,7 @@ class BlockNet(TrainedNet):
     def project_text_kv(
         self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
-        """Return, for each layer of the drafter, keys and values of a text.
+        """Return the keys and values of a text for each layer of the drafter.
 
         Args:
             hidden_states: concatenated hidden states of the T captured layers of the target, at n positions.
@@ -239,7 +239,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare the net for drafting: disable gradients, and pack the layers' weights for inputs of few positions."""
+        """Prepare the block diffusion net for drafting: disable gradients, and pack the layers' weights."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()
@@ -247,7 +247,7 @@ class BlockNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the block diffusion net."""
         layer = self.decoder_layers[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),
@@ -301,7 +301,8 @@ class BlockState:
         self.position += len(hidden_states)
 
     def catch_up(self) -> None:
-        """Compute keys and values from `new_hidden_states`, append them to the KV caches, and clear the list."""
+        """Append the text's keys and values, computed from `new_hidden_states`, to the KV caches, and clear the list.
+        """
         if self.new_hidden_states:
             streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []
             places = torch.arange(self.position - streams.shape[1], self.position, device=streams.device)
@@ -376,7 +377,7 @@ class BlockDiffusion(DistributionDrafter):
     )
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the indices of the target layers that the net was trained to read."""
+        """Return the indices of the target layers whose outputs the drafter was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -410,14 +411,14 @@ class BlockDiffusion(DistributionDrafter):
         return sequence.state.drafter.net.block - 1
 
     def begin(self, sequence: Sequence) -> HeadsGrowth:
-        """Predict a block after the newest token, and start a tree."""
+        """Predict a block of masked positions after the newest token, and start a draft tree."""
         state: BlockState = sequence.state.drafter
         token = to_device(sequence.committed[-1:], sequence.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(sequence, logits, *state.head.top_tokens(logits, RANKS))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's hidden states of the root and of the accepted nodes."""
+        """Store the target's hidden states of the root and of the accepted nodes, for the next draft."""
         state: BlockState = sequence.state.drafter
         accepted = feedback.path_indices
         state.add_hidden_states(concat_hidden_states(feedback.layer_states, state.net.taps)[accepted])

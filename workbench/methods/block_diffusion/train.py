@@ -66,7 +66,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the drafter's layers, fusion and mask vector on blocks that begin at sampled positions of answers.
+    """Train a block diffusion drafter on blocks that begin at sampled positions of answers.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory): blocks from sampled positions, and the
     decay of the weights within a block; partly visible blocks are from block diffusion (Arriola et al. 2025,

@@ -27,7 +27,7 @@ from workbench.methods.hydra.drafter import HydraDistributions
 from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
-"""Number of tokens that the trigram encoder reads."""
+"""Number of consecutive tokens that Chimera's trigram encoder reads."""
 
 
 class FusionLayer(DecoderLayer):
@@ -44,7 +44,7 @@ class FusionLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"],
         kv_cache: DraftKVCache,
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs, and append keys and values that are computed from them to the KV cache.
+        """Return the fusion layer's outputs, and append keys and values that are computed from them to the KV cache.
 
         Args:
             x: inputs of the layer.
@@ -94,7 +94,7 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def encode_trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """Return the encoding c of three consecutive tokens, given their concatenated projections, the newest last."""
+        """Return the trigram encoding c of three consecutive tokens, from their projections, the newest last."""
         return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
     def forward(
@@ -111,7 +111,7 @@ class ChimeraHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Chimera's net."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
@@ -119,7 +119,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare the net for drafting: disable gradients, and pack the fusion layer's weights for few positions."""
+        """Prepare Chimera's net for drafting: disable gradients, and pack the fusion layer's weights."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self

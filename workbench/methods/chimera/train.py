@@ -96,7 +96,7 @@ def compute_draft_states(
 
 
 def _shift_inputs(token_inputs: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
-    """Return at each position s the input of position s + `steps`; the first token's input if s + `steps` < 0."""
+    """Return, for each position s, the input of position s + `steps`, or the first token's input if s + `steps` < 0."""
     return (
         shift_left(token_inputs, steps)
         if steps >= 0

@@ -48,7 +48,7 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """Return the states A(s, e) after the addition of one token to each.
+        """Return the states A(s, e) after the gate has added one token to each state s.
 
         Args:
             states: states s before the tokens.
@@ -92,7 +92,7 @@ class AugmentingBlock(nn.Module):
     def forward(
         self, states: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_caches: list[DraftKVCache] | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return the augmented states at consecutive positions.
+        """Return the augmenting block's output states at consecutive text positions.
 
         Args:
             states: states of a text, at the positions after those in `kv_caches`.
@@ -192,7 +192,7 @@ class CloverHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Clover's net."""
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
@@ -201,7 +201,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare the net for drafting: disable gradients, and pack the block's weights for inputs of few positions."""
+        """Prepare Clover's net for drafting: disable gradients, and pack the augmenting block's weights."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()

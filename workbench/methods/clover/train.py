@@ -54,7 +54,7 @@ def guesses(
     """Yield, for each draft level, the predicted and the true features at positions of answers.
 
     Args:
-        net: the heads.
+        net: Clover's net.
         embedding: the target's embedding, [V, D].
         ids: padded dialogues, int64 [B, n].
         features: the target's features, [B, n, D].

@@ -31,7 +31,7 @@ class DraftKVCache:
         self.n_stable = self.n_used = 0
 
     def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
-        """Append keys and values of n positions.
+        """Append the keys and values of n positions to the KV cache.
 
         Return the keys and the values of all entries in use, old and new, [1, H, n_used, d] each.
         """
@@ -41,7 +41,7 @@ class DraftKVCache:
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
-        """Reserve n more entries, whose keys and values the caller writes into the buffer.
+        """Reserve n more KV cache entries, whose keys and values the caller writes into the buffer.
 
         Returns:
             The buffer of keys (index 0) and values (index 1) for C entries, and the index of the first new entry.
@@ -52,24 +52,24 @@ class DraftKVCache:
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
-        """Overwrite the keys and values of the newest n entries with `new`."""
+        """Overwrite the keys and values of the newest n KV cache entries with `new`."""
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
-        """Commit all entries, so that `drop_speculative` keeps them."""
+        """Commit all KV cache entries, so that `drop_speculative` retains them."""
         self.n_stable = self.n_used
 
     def truncate(self, n: int) -> None:
-        """Commit the first n entries, and drop all other entries."""
+        """Commit the first n entries of the KV cache, and drop all later entries."""
         self.n_stable = self.n_used = n
 
     def drop_speculative(self) -> None:
-        """Drop the speculative entries, which belong to drafted tokens."""
+        """Drop the speculative KV cache entries, which belong to drafted tokens."""
         self.n_used = self.n_stable
 
     @property
     def bytes_each(self) -> int:
-        """Return the size of one entry in bytes, keys and values together."""
+        """Return the size of one KV cache entry in bytes, keys and values together."""
         return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
 
 

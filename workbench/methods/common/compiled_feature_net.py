@@ -56,7 +56,8 @@ INHERITED_METHODS = (
     "make_pairs",
     "combine_hidden_states",
 )
-"""Methods that a net must inherit unchanged from the class that sets `input_fusion`; otherwise it is not compiled."""
+"""Names of the methods that a net must inherit unchanged from the class that sets `input_fusion`. A net that
+overrides one of them is not compiled."""
 
 
 class CompiledFeatureNet:
@@ -79,7 +80,7 @@ class CompiledFeatureNet:
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
-        """Return the compiled version of a net; None if the net, its dtype or its device is not supported.
+        """Return the compiled version of a feature drafter's net; None if net, dtype or device is not supported.
 
         Args:
             net: net prepared for drafting (`prepare_for_drafting`).
@@ -127,7 +128,7 @@ class CompiledFeatureNet:
         kv_cache: DraftKVCache,
         last_only: bool = False,
     ) -> LevelOutput:
-        """Run the layer and the LM head on pairs of a token and a feature, in one compiled call.
+        """Run the drafter's layer and the LM head on pairs of a token and a feature, in one compiled call.
 
         Args:
             tokens: token ids.
@@ -210,7 +211,7 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
 
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
-    """Return the compiled version of a net, or None if the net or its target cannot be compiled.
+    """Return the compiled version of a feature drafter's net; None if net or target cannot be compiled.
 
     The net is compiled at the first call; later calls return the same object.
     """
@@ -221,7 +222,7 @@ def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> Compil
 
 
 def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
-    """Compile a net with its current weights. Return None if the net or the target cannot be compiled."""
+    """Compile a feature drafter's net with its current weights. Return None if net or target cannot be compiled."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:

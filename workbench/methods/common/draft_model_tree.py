@@ -137,7 +137,7 @@ class TreeFromModel(DistributionDrafter):
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def begin(self, sequence: Sequence) -> ModelGrowth:
-        """Read the committed tokens that are not cached yet, and start a tree."""
+        """Read the committed tokens that the draft model has not cached yet, and start a draft tree."""
         return ModelGrowth(sequence, self.source)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -124,7 +124,7 @@ class FeatureState:
         positions: Int[Tensor, " w"],
         tree_mask: Tensor | None,
     ) -> Float[Tensor, "w D"]:
-        """Return the layer's states at w drafted tokens, and append speculative entries to the KV cache.
+        """Return the drafter layer's states at w drafted tokens, and append speculative entries to the KV cache.
 
         Args:
             features: predicted feature before each drafted token.
@@ -203,7 +203,7 @@ class FeatureState:
         return self.head.top_tokens(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
-        """Return the last output of the compiled net if `features` are the states in that output, else None."""
+        """Return the compiled net's last output if it contains `features` as the layer's states, else None."""
         level = self._last_output
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
@@ -246,7 +246,7 @@ class FeatureGrowth(PartialTree):
         return self._distributions()
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the speculative entries of the KV cache."""
+        """Drop the drafter's speculative KV cache entries, which belong to drafted tokens."""
         self.state.kv_cache.drop_speculative()
 
     def _distributions(self) -> FeatureDistributions:
@@ -267,7 +267,7 @@ class FeatureDrafter(DistributionDrafter):
     state: ClassVar[type[FeatureState]] = FeatureState
     default_tree_builder: ClassVar[TreeBuilder | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
-    """Name of the training recipe for the net."""
+    """Name of the recipe that trains the drafter's net."""
 
     @property
     def image_options(self) -> Any:
@@ -329,7 +329,7 @@ class FeatureDrafter(DistributionDrafter):
         return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's features of the root and of the accepted nodes."""
+        """Store the target's features of the root and of the accepted nodes, for the next draft."""
         state: FeatureState = sequence.state.drafter
         assert feedback.hidden is not None
         state.features.append(feedback.hidden[feedback.path_indices])
@@ -342,7 +342,7 @@ class FeatureDrafter(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return attribution maps over the target's image patches, see `explain_feature_drafter`."""
+        """Return attribution maps of emitted tokens over the target's image patches, see `explain_feature_drafter`."""
         return explain_feature_drafter(
             load_net(self.net, models), self.image_options, models, request, tokens, on_progress
         )

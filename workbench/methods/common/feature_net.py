@@ -127,7 +127,7 @@ class FeatureNet(DecoderLayer):
     kind: ClassVar[str] = "eagle"
     packed_layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.packed_layers)
     ahead: int = 1
-    """Number of future features that one state predicts."""
+    """Number of future features of the target that one drafter state predicts."""
     predicts_features: ClassVar[bool] = True
     """Whether the layer's output state is a predicted feature, to which the output norm is applied. If not, the norm
     is part of the LM head."""
@@ -185,7 +185,9 @@ class FeatureNet(DecoderLayer):
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
-        """Sample the argument `options` of `compress_image` for a training batch. This class always returns None.
+        """Sample options of the image compression for a training batch.
+
+        This class has no such options and returns None.
 
         Args:
             n_prompts: number of prompts in the batch.
@@ -234,7 +236,7 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input, which is its prediction of the next feature.
+        """Return the layer's output state at each input, which is its prediction of the target's next feature.
 
         Args:
             x: inputs of the layer.
@@ -255,7 +257,7 @@ class FeatureNet(DecoderLayer):
         return state if self.predicts_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return the causal attention weight from each input (row) to each input (column), averaged over heads.
+        """Return the layer's causal attention weight from each input (row) to each input (column), averaged over heads.
 
         Args:
             x: inputs of the layer.
@@ -272,7 +274,7 @@ class FeatureNet(DecoderLayer):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild EAGLE's net."""
         names = {name for name, _ in self.named_parameters()}
         options: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),
@@ -287,10 +289,10 @@ class FeatureNet(DecoderLayer):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
-        """Create the net from an external checkpoint of EAGLE.
+        """Create EAGLE's net from an external checkpoint.
 
         Args:
-            checkpoint: the checkpoint.
+            checkpoint: checkpoint of an EAGLE drafter from another program.
             context: maximum sequence length, in positions.
             layers: number of the target's layers.
         """
@@ -329,5 +331,5 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat the rows of each key or value head `groups` times: once for each query head that shares the head."""
+    """Repeat the weight rows of each key or value head `groups` times: once per query head that shares the head."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

@@ -40,11 +40,13 @@ class ReducedTarget(PartialTarget):
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Run the reduced target over new tokens of several sequences; their outputs are in the order of their slots.
+        """Run the reduced target over new tokens of several sequences.
+
+        The outputs are in the order of the sequences' KV cache slots.
 
         Args:
             batch: new tokens of each sequence.
-            layers: run only these layers; None: all.
+            layers: indices of the layers that run; None: all layers.
         """
         return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
 

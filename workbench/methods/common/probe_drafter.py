@@ -38,13 +38,13 @@ ProbeCounts = tuple[int, ...]
 
 
 class ProbeNet(LevelNet):
-    """Base of trained nets that compute the inputs of probes."""
+    """Base class of trained nets that compute the inputs of probe positions."""
 
     levels: int
     """Maximum number of probe steps after one position, which is also the maximum number of draft levels."""
     ensemble: int = 1
-    """Number of probes per step. Their predictions are averaged. They have the indices 0, 1, … in the ensemble, and
-    each attends only to probes with the same index."""
+    """Number of probes per step (the ensemble), whose predictions are averaged. The probes of a step have the
+    indices 0, 1, …, and each probe attends only to probes with the same index."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
         """Return the logits of j probe steps: in each step, the mean of the logits at the v probes of the ensemble.
@@ -124,7 +124,7 @@ class ProbeDrafter(DistributionDrafter):
         return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a tree with at most one level for each probe step that followed the last accepted position."""
+        """Draft a tree with at most one level for each probe step after the last accepted position."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(
@@ -132,7 +132,7 @@ class ProbeDrafter(DistributionDrafter):
         )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes after the root and the nodes of the draft; None if no position has probes."""
+        """Return the probe positions after the root and the nodes of the draft; None if no position has probes."""
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
@@ -170,7 +170,8 @@ class ProbeDrafter(DistributionDrafter):
 def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
     """Return the number of probe steps after the root and after each node of a draft.
 
-    The tree builder may have planned these numbers. Otherwise every position has as many probe steps as fit.
+    The tree builder may have planned these numbers. Otherwise every position has `useful` probe steps, or fewer if the
+    size limit of a forward pass requires it.
 
     Args:
         sequence: the sequence.
@@ -212,7 +213,7 @@ class ProbeLayout:
 
 @lru_cache(maxsize=256)
 def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
-    """Return the layout of the probes of a forward pass. It is cached, so callers must not modify it.
+    """Return the layout of the probe positions of a forward pass. It is cached, so callers must not modify it.
 
     Args:
         counts: number of probe steps after the root and after each node.

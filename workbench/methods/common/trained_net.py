@@ -36,7 +36,7 @@ class TrainedNet(nn.Module):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this drafter net."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class TrainedNet(nn.Module):
         """Create a net from its configuration, without trained weights.
 
         Args:
-            config: result of `config`.
+            config: configuration, as the method `config` returns it.
             context: maximum sequence length, in positions.
 
         Raises:

@@ -23,8 +23,8 @@ class TokensPerLayer(Policy):
     """Choose exit layer and draft length (0 or more) for the most expected tokens per computed layer.
 
     The draft ends early if the largest probability at the exit layer is below a threshold. The threshold is the
-    midpoint between the mean of this probability where the exit layer was right and its mean where it was wrong. If the
-    drafter has no exit layers, the policy plans drafts of `depth` tokens.
+    midpoint between the mean of this probability where the exit layer's prediction was right and its mean where it was
+    wrong. If the drafter has no exit layers, the policy plans drafts of `depth` tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """

@@ -38,7 +38,7 @@ class Options(FeatureHeadOptions):
     """Options for training EAGLE's layer.
 
     Attributes:
-        average: Weight a of the initial weights, those of `begin`, in the result: a · (initial weights) + (1 − a) ·
+        average: Weight a of the initial weights (option `begin`) in the result: a · (initial weights) + (1 − a) ·
             (trained weights). If both were trained on different texts, the average keeps the accuracy on both; the
             trained weights alone lose accuracy on the earlier texts. Source: Wortsman et al. 2022, Model soups,
             arXiv:2203.05482.

@@ -81,7 +81,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def has_lm_head(self) -> bool:
-        """Return whether the net has its own LM head."""
+        """Return whether the EAGLE-3 net has its own LM head."""
         return hasattr(self, "lm_head")
 
     @property
@@ -103,7 +103,7 @@ class Eagle3Net(FeatureNet):
         return torch.cat([self.norm_embed(next_embeds), features], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the state as residual stream, and [embedding ; normalised state] as input of the attention."""
+        """Return the state g as residual stream, and [embedding ; normalised g] as input of the attention."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
@@ -113,7 +113,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild EAGLE-3's net."""
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.has_lm_head else 0}
 
 
@@ -139,7 +139,7 @@ def default_capture_layers(layers: int) -> tuple[int, ...]:
 
 
 class DraftLMHead(SharedHead):
-    """The drafter's own LM head over its draft vocabulary.
+    """Own LM head of an EAGLE-3 drafter, over its draft vocabulary.
 
     Args:
         net: the drafter.
@@ -180,7 +180,7 @@ class Eagle3(FeatureDrafter):
     net: ClassVar[type[FeatureNet]] = Eagle3Net
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the indices of the target layers that the net was trained to read."""
+        """Return the indices of the target layers whose outputs the drafter was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -218,7 +218,7 @@ class Eagle3(FeatureDrafter):
         return super().begin(sequence)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's hidden states of the root and of the accepted nodes."""
+        """Store the target's hidden states of the root and of the accepted nodes, for the next draft."""
         accepted = feedback.path_indices
         sequence.state.drafter.features.append(
             concat_hidden_states(feedback.layer_states, sequence.state.drafter.net.taps)[accepted]
@@ -252,7 +252,9 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """Return a net's LM head: its own, or the target's over the draft vocabulary. It is packed once and cached.
+    """Return the LM head of an EAGLE-3 net: its own, or the target's over the draft vocabulary.
+
+    The LM head is packed once and cached.
 
     Raises:
         ModelError: the net's draft vocabulary has tokens that the target does not have.

@@ -71,7 +71,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head, if it has one, on drafts of `ttt` steps.
+    """Train EAGLE-3's layer, its fusion and its LM head, if it has one, on drafts of `ttt` steps.
 
     The loss of step i = 0, 1, … has the weight 0.8ⁱ. Training may start from a finished EAGLE layer. The paper starts
     from random weights, and trains on half a million dialogues. With few dialogues the start matters: a layer that

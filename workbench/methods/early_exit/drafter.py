@@ -98,7 +98,7 @@ class EarlyExitDrafter(Drafter):
         raise NotImplementedError
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the object that stores this round's draft and exit states."""
+        """Return the object that stores the round's draft and the hidden states at which the drafting layers exit."""
         return sequence.state.drafter
 
     def truncated_target(
@@ -170,7 +170,7 @@ class EarlyExit(EarlyExitDrafter):
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
     def init_state(self, sequence: Sequence, models: Models) -> ExitStates:
-        """Check that the target is deep enough, and return empty exit states."""
+        """Check that the target has enough layers, and return a drafting state without a draft."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
             raise MethodUnavailableError(

@@ -34,7 +34,8 @@ from workbench.methods.common.feature_net import NORMS, FeatureNet
 LONGEST = 4
 """Maximum number of positions in a drafted block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
-"""Names of the weights of the LSTM's two layers: (gates from the input, gates from the previous state)."""
+"""Names of the weights of Falcon's two-layer LSTM: for each layer, (gates from the input, gates from the previous
+state)."""
 
 
 class FalconNet(FeatureNet):
@@ -93,7 +94,7 @@ class FalconNet(FeatureNet):
         return torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the residual stream and its normalised form.
+        """Return the residual stream that enters Falcon's decoder layer, and its normalised form.
 
         The residual stream is the fused pairs plus the output of the LSTM over each block.
 
@@ -159,14 +160,14 @@ class FalconNet(FeatureNet):
         return super().forward(x, positions, mask, kv_cache)
 
     def attention(self, x: Float[Tensor, "B n E"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return the attention weight from each pair (row) to each pair (column), averaged over heads."""
+        """Return the attention weight from each pair of feature and token to each pair, averaged over heads."""
         queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(~self.block_mask(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Falcon's net."""
         return super().sizes | {"block": self.block, "cond": self.cond}
 
 
@@ -184,7 +185,7 @@ class FalconState(FeatureState):
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Run the layer on committed pairs of feature and token, and commit their KV cache entries.
+        """Run Falcon's layer on committed pairs of feature and token, and commit their KV cache entries.
 
         Args:
             x: pairs.
@@ -260,7 +261,7 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Draft blocks of levels, with one forward pass per block. The default tree builder is EAGLE-2's.
+    """Draft a tree in blocks of levels, with one forward pass per block. The default tree builder is EAGLE-2's.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """

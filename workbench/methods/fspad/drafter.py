@@ -76,7 +76,7 @@ class FSPADNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild FSPAD's net."""
         return super().sizes | {"wide": self.wide, "apart": self.voice is not None}
 
 

@@ -48,7 +48,7 @@ class SequentialHeads(LevelNet):
         return self.narrow(self.norm(embeds))
 
     def head_inputs(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
-        """Return the heads' input at each position of whole texts, for training.
+        """Return the input of Hydra's heads at each position of whole texts, for training.
 
         Args:
             features: the target's last hidden states.
@@ -57,7 +57,7 @@ class SequentialHeads(LevelNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the net with the heads."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
 
@@ -92,7 +92,7 @@ class HydraHeads(SequentialHeads):
     def forward(
         self, features: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output, the input of the LM head.
+        """Return the output of one Hydra head, which is the input of the LM head.
 
         Args:
             features: the target's last hidden states.

@@ -52,7 +52,7 @@ class PrefixHeads(SequentialHeads):
 
     @property
     def text_layers(self) -> list[DecoderLayer]:
-        """Return the decoder layers that read the whole text; each has a KV cache."""
+        """Return the decoder layers that read the whole text before Hydra++'s heads; each has a KV cache."""
         raise NotImplementedError
 
 
@@ -111,7 +111,7 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output, the input of the LM head.
+        """Return the output of one Hydra++ head, which is the input of the LM head.
 
         Args:
             features: result of `head_inputs` for some positions.
@@ -129,7 +129,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the net with Hydra++'s heads."""
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
@@ -138,7 +138,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare the net for drafting: disable gradients, and pack the prefix layer's weights."""
+        """Prepare Hydra++'s net for drafting: disable gradients, and pack the prefix layer's weights."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self
@@ -232,7 +232,7 @@ class HydraPlusPlus(Hydra):
         return HydraGrowth(sequence, hidden)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's features of the root and of the accepted nodes."""
+        """Store the target's features of the root and of the accepted nodes, for the next draft."""
         accepted = feedback.path_indices
         assert feedback.hidden is not None
         sequence.state.drafter.features.append(feedback.hidden[accepted])

@@ -73,7 +73,7 @@ class ExitAdapter(AttentionNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Kangaroo's adapter."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
@@ -96,7 +96,7 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Append the next exit states to the adapter's KV cache, and return the LM head inputs predicted from them."""
+        """Run the adapter on the next exit states, extend its KV cache, and return the predicted LM head inputs."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]
@@ -147,7 +147,7 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the exit states of the prompt, for capture during prefill."""
+        """Select the prompt's hidden states after the exit layer, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:

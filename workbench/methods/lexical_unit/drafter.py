@@ -99,7 +99,7 @@ class LexicalUnit(DistributionDrafter):
         return state
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the maximum number of draft levels: one per placeholder."""
+        """Return the maximum number of draft levels: one per placeholder token after a position."""
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:

@@ -152,7 +152,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Return the number of guesses in the window. The last committed token, which is also in it, is not counted."""
+        """Return the number of guesses in the lookahead window, without the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
@@ -237,7 +237,7 @@ class Lookahead(Drafter):
         return replace(tree, explanation=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the window's guesses as probes. The last committed token is not one of them."""
+        """Return the guesses of the lookahead window as probes. The last committed token is not one of them."""
         state: LookaheadState = sequence.state.drafter
         if not state.size:
             return None
@@ -250,7 +250,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the target's predictions to the window as a new row, and the n-grams of its columns to the pool."""
+        """Add the target's predictions as a new row to the lookahead window, and its columns' n-grams to the pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
         state.n_pool_hits += len(feedback.result.path) if state.drafted else 0

@@ -1,4 +1,4 @@
-"""Lookahead trie: one look-up in a trie of prompt and output tokens gives several branches."""
+"""Lookahead trie: one look-up in a trie of prompt and output tokens gives several draft branches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TrieNode:
     output: float = 0.0
 
     def score(self, request: int, weight: float) -> float:
-        """Return (1 − w) · count in the request's prompt + w · count in outputs, where w is `weight`."""
+        """Return a trie node's score: (1 − w) · count in the request's prompt + w · count in outputs, w = `weight`."""
         return (1.0 - weight) * self.prompt.get(request, 0.0) + weight * self.output
 
 

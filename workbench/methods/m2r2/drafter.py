@@ -57,18 +57,18 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def merge_into_next(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Return the weight of a projection that reads this adapter's output, with the adapter merged into it."""
+        """Return the weight of a projection that reads an adapter's output, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def merge_into_previous(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """Return a weight or bias of the projection before this adapter, with the adapter merged into it."""
+        """Return a weight or bias of the projection before an adapter, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
 class AdaptedHalfLayer(nn.Module):
-    """Attention or MLP of a layer between two adapters."""
+    """Attention or MLP of a target layer, placed between two low-rank adapters."""
 
     def __init__(self, half: nn.Module, before: Adapter, after: Adapter) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """Return one adapter of a target layer.
+        """Return one of the four M2R2 adapters of a target layer.
 
         Args:
             layer: index of the target layer, from 0.
@@ -170,7 +170,7 @@ class Accelerators(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild M2R2's adapters."""
         return {"width": self.width, "exit_layer": self.exit_layer, "rank": self.rank}
 
 
@@ -263,7 +263,7 @@ class M2R2(EarlyExitDrafter):
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
-    """Return the target's first layers with the net's adapters inserted. They are created once per target.
+    """Return the target's first layers with M2R2's adapters inserted. They are created once per target.
 
     Raises:
         ModelError: the target has too few layers, or layers that do not support adapters.

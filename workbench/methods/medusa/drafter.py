@@ -67,7 +67,7 @@ class MedusaHeads(LevelNet):
         return x
 
     def prepare_for_drafting(self) -> MedusaHeads:
-        """Prepare the net for drafting: disable gradients, and use one matrix product per layer for all stacks."""
+        """Prepare Medusa's heads for drafting: disable gradients, and use one product per layer for all heads."""
         super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:

@@ -17,7 +17,8 @@ from workbench.models.other_vocabulary import OtherVocabularyDrafter
 BROKEN = "\ufffd"
 """Character that a tokenizer decodes in place of the bytes of an incomplete character."""
 LONGEST = 64
-"""Maximum length in characters of a token that is looked up. Longer ones are white space or lines of punctuation."""
+"""Maximum length in characters of a target token to which drafted text is mapped. Longer tokens are white space or
+lines of punctuation."""
 BEFORE = 48
 """Maximum number of characters of the committed text that are used as context when a draft is tokenised."""
 
@@ -137,7 +138,7 @@ class VocabularyMap:
         return [token for token, end in matches if end <= n_safe] or [token for token, _ in matches[:1]]
 
     def tokenise_after(self, before: str, text: str) -> list[tuple[int, int]] | None:
-        """Tokenise a text in the context of the text before it.
+        """Tokenise a text with the target's tokenizer, in the context of the text before it.
 
         Returns:
             (token, its end in the text) of each token. None if the target's tokenizer returns no offsets, or if a token

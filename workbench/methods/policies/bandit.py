@@ -89,7 +89,7 @@ class Bandit(Policy):
         return [RoundHistory()]
 
     def plan(self, sequence: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the draft length of the highest upper confidence bound."""
+        """Return a plan with the draft length that has the highest upper confidence bound."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundHistory(parts)
         played = state[0]

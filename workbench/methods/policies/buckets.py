@@ -98,7 +98,7 @@ class Buckets(Policy):
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:
-        """Return a list with an empty history; `plan` replaces it when the sequence's drafter or verifier changes."""
+        """Return a list with an empty round history. `plan` replaces the history when drafter or verifier change."""
         return [Pulls()]
 
     def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -1,4 +1,4 @@
-"""Stop drafting when the drafter's confidence is low."""
+"""Policy that stops drafting when the drafter's largest probability is low."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class Confidence(Policy):
         return Plan(self.depth, can_stop_early=self.threshold > 0)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
-        """Return whether the drafter's largest probability, over all nodes of the level, reaches the threshold."""
+        """Return whether drafting should continue: some node's largest draft probability reaches the threshold."""
         sequence.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

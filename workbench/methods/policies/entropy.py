@@ -1,4 +1,4 @@
-"""Stop drafting when the entropy of the drafter's distribution is high."""
+"""Policy that stops drafting when the entropy of the drafter's distribution is high."""
 
 from __future__ import annotations
 

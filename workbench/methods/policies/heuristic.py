@@ -1,4 +1,4 @@
-"""Adapt the draft length: more after full acceptance, less after a rejection."""
+"""Policy that adapts the draft length: longer after full acceptance, shorter after a rejection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the initial draft length, in a list so that it can change."""
+        """Return the policy's state: a list with the current draft length, at first K."""
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -69,7 +69,7 @@ class RoundEstimates:
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:
-        """Return the seconds of a round with 0 … `depth` draft levels, measured or interpolated."""
+        """Return the estimated seconds of a round with 0 … `depth` draft levels, measured or interpolated."""
         measured = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
         costs_s: list[float] = []
         for k in range(depth + 1):

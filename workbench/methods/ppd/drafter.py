@@ -44,7 +44,7 @@ class PromptTokens(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the trained prompt tokens."""
         return {"width": self.width, "prompts": self.levels, "ensemble": self.ensemble}
 
 

@@ -37,7 +37,7 @@ class Options(ProbeOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the prompt tokens' embeddings; they are initialised with the embeddings of some target tokens.
+    """Train the prompt tokens' embeddings, which are initialised with embeddings of target tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
     target's distribution; the weight of a loss is 0.8 to the power of the distance). Here the loss is computed at many

@@ -209,7 +209,7 @@ class Rest(Drafter):
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> DatastoreState:
-        """Return the datastore as the drafter's state."""
+        """Return the drafter's state of a sequence: the datastore."""
         return DatastoreState(store_of(models, self.store == "own"))
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

@@ -99,7 +99,7 @@ class S2DNet(TrainedNet):
         return outputs
 
     def prepare_for_drafting(self) -> S2DNet:
-        """Prepare the net for drafting: disable gradients, and pack weights for inputs of few positions."""
+        """Prepare the S2D draft model for drafting: disable gradients, and pack its weights."""
         super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.prepare_for_drafting()
@@ -108,7 +108,7 @@ class S2DNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the S2D draft model."""
         layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,

@@ -56,7 +56,7 @@ class Text:
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens to the text."""
+        """Append tokens to the searched text."""
         if (size := self.n + len(tokens)) > len(self._room):
             self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
         self._room[self.n : size] = tokens

@@ -38,7 +38,8 @@ FEATURE_LOSS_WEIGHT, DISTRIBUTION_LOSS_WEIGHT = 1.0, 0.1
 MAX_POSITIONS = 16_384
 """Maximum number of text positions whose features a pool of training texts stores."""
 MAX_DISTRIBUTIONS = 512
-"""Maximum number of positions per training step with a loss on distributions, because the LM head costs most."""
+"""Maximum number of positions per training step with a loss on distributions. The product with the LM head is the
+most expensive operation of the step."""
 STEPS = 2
 """Number of newest versions of the target's weights from whose texts a training step samples."""
 
@@ -60,7 +61,7 @@ class Text:
     features: list[Float[Tensor, "m D"]]
 
     def __len__(self) -> int:
-        """Return the number of positions with a feature."""
+        """Return the number of text positions that have a target feature."""
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
@@ -100,7 +101,7 @@ class Pool:
         self.step, self.most = 0, most
 
     def __len__(self) -> int:
-        """Return the number of positions with a feature."""
+        """Return the number of text positions with a target feature, over all stored texts."""
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
@@ -227,7 +228,7 @@ class OnlineHead(OnlineTrainer):
         return True
 
     def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
-        """Return the weighted sum of EAGLE's two losses, each the mean over positions.
+        """Return the weighted sum of EAGLE's losses on features and on distributions, each averaged over positions.
 
         Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
         """
@@ -286,7 +287,7 @@ class OnlineHead(OnlineTrainer):
         return ((name, weight.detach(), origin) for (name, weight), origin in weights)
 
     def use_weights(self) -> None:
-        """Copy the trained weights to the net that drafts."""
+        """Copy the trained weights to the net that drafts, and compile this net again."""
         self.version += 1
         with torch.inference_mode(False), torch.no_grad():
             for weight, trained in zip(self.net.parameters(), self._student.parameters(), strict=True):

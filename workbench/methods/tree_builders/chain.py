@@ -35,7 +35,7 @@ _GROWN = TreeExplanation((ONE_BY_ONE,))
 class Chain(TreeBuilder):
     """Draft one token after the other: the likeliest if greedy, otherwise a sample from the drafter's distribution.
 
-    Drafters that support `draft_chain` draft the same tokens for several sequences in lock-step.
+    Drafters that support `draft_chain` draft for several sequences in lock-step instead, with the same result.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -44,7 +44,7 @@ class Chain(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft one token for each level of the plan, unless the policy stops drafting."""
+        """Draft one token per planned level, until the policy stops drafting, and return the chain as a tree."""
         row, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
         sampled = not row.sampling.greedy

@@ -37,7 +37,7 @@ class Counts:
     """State of STAND's data-driven tree builder in one run: acceptance counts and the current tree shape.
 
     Attributes:
-        accepted: number of accepted drafts by level and rank.
+        accepted: number of accepted drafts by tree level and token rank.
         tested: number of tested drafts by level and rank. A draft is tested if its parent is the root or was accepted.
         rounds: number of rounds so far.
         current_tree: the current tree shape as a tuple: (depth, nodes) of the plan for which it was built; value of

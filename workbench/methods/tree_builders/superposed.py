@@ -56,7 +56,7 @@ class NGrams:
         self.n_read = 0
 
     def read(self, text: Sequence[int]) -> None:
-        """Count the tokens that were committed since the last call.
+        """Count the n-grams that end with the tokens committed since the last call.
 
         Args:
             text: all committed tokens of the sequence.

@@ -1,4 +1,4 @@
-"""Approximate verifier that accepts drafts of high draft probability unverified, and computes the deviation."""
+"""Approximate verifier that accepts drafts of high draft probability unverified, and computes its deviation."""
 
 from __future__ import annotations
 

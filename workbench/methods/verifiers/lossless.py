@@ -37,5 +37,5 @@ class Lossless(Verifier):
     )  # fmt: skip
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match at temperature 0, and recursive rejection otherwise."""
+        """Verify a draft by greedy match at temperature 0, and by recursive rejection otherwise."""
         return verify_lossless(v)
