@@ -1,4 +1,4 @@
-"""Sound combinations of drafters with verifiers, policies and tree builders: the matrix on the methods page.
+"""Combinations of drafters with verifiers, policies and tree builders, for the matrix on the methods page.
 
 The matrix is computed from the declarations of methods, verifiers, policies and tree builders. This module names none
 of them.

@@ -301,7 +301,9 @@ class BlockState:
         self.position += len(hidden_states)
 
     def catch_up(self) -> None:
-        """Append the text's keys and values, computed from `new_hidden_states`, to the KV caches, and clear the list.
+        """Compute the text's keys and values from `new_hidden_states`, and append them to the KV caches.
+
+        The list `new_hidden_states` is then emptied.
         """
         if self.new_hidden_states:
             streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []

@@ -116,7 +116,7 @@ class CompiledFeatureNet:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Return whether one compiled call can process n pairs of a token and a feature."""
+        """Return whether one compiled call can process n pairs of a token and a feature at once."""
         return self._fused.supports((1, n))
 
     def run_level(

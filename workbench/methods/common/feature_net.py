@@ -31,7 +31,7 @@ FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
 """Ways in which a pair of feature and embedding enters a drafter's layer (`FeatureNet.input_fusion`).
 
 FUSED: one product fuses embedding and feature into the residual stream. QKV_ONLY: the state is the residual stream, and
-queries, keys and values also read the embedding. CUSTOM: another way."""
+queries, keys and values also read the embedding. CUSTOM: the subclass defines another way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,7 @@ PolicyClass = Callable[..., Policy]
 class Parts(TypedDict):
     """Keyword arguments of `Method`: verifiers, policies and tree builders.
 
-    The first of each are the method's defaults.
-
-    The default verifier is `Lossless`.
+    The first policy and the first tree builder are the method's defaults. The default verifier is `Lossless`.
     """
 
     verifier: Verifier

@@ -101,7 +101,7 @@ def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
     Args:
         kind: class of the net.
-        models: models of the run, with a head of that kind.
+        models: models of the run, with a trained head of this class.
         label: name of the net in error messages, such as "exit adapter".
         advice: advice in error messages.
 
@@ -134,7 +134,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
     Args:
         kind: class of the net.
-        models: models of the run, with a head of that kind.
+        models: models of the run, with a trained head of this class.
         label: name of the net in error messages, in the plural, such as "Medusa heads".
         advice: advice in the error message if the net was trained for another target.
 

@@ -71,8 +71,8 @@ class ExitStatistics:
     def threshold(self, at: int) -> float:
         """Return the probability threshold of an exit layer: a draft stops if the layer's top probability is lower.
 
-        It is the midpoint between the mean probability of the layer's right shadow tokens and that of its wrong ones; 0
-        if no shadow token was right or none was wrong.
+        The threshold is the midpoint between the mean probability of the layer's right predictions and that of its
+        wrong ones. It is 0 if no prediction was right or none was wrong.
 
         Args:
             at: index of the exit layer in `layers`.

@@ -98,7 +98,7 @@ class EarlyExitDrafter(Drafter):
         raise NotImplementedError
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the object that stores the round's draft and the hidden states at which the drafting layers exit."""
+        """Return the object that stores the round's draft and the hidden states after its last drafting layer."""
         return sequence.state.drafter
 
     def truncated_target(

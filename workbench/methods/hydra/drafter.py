@@ -57,7 +57,7 @@ class SequentialHeads(LevelNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild the net with the heads."""
+        """Return the constructor arguments that rebuild the Hydra heads."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
 

@@ -150,7 +150,8 @@ class IndependentLevels(Protocol):
     def net(self) -> Any:
         """Return the drafter's net.
 
-        Its attribute `accuracy` is the share of correct r-th likeliest tokens per level.
+        Its attribute `accuracy` contains, for each level, the share of positions at which the r-th likeliest token was
+        right.
         """
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:

@@ -79,7 +79,7 @@ class Online(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained layers, for reuse by later drafters. It ignores the training schedule."""
+        """Return the key of the trained layers, for reuse by later drafters, without the training schedule."""
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:

@@ -138,7 +138,7 @@ class PARD(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Predict all draft levels at once, and start a tree; None after a prompt of one token, without a feature."""
+        """Predict all draft levels at once, and start a tree; None if the target has no feature yet."""
         state: PARDState = sequence.state.drafter
         feature = sequence.cache_slot.last_hidden
         if feature is None:

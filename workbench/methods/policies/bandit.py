@@ -85,7 +85,10 @@ class Bandit(Policy):
     )  # fmt: skip
 
     def init_state(self) -> list[RoundHistory]:
-        """Return a list with an empty round history. `plan` replaces the history when drafter or verifier change."""
+        """Return a list with an empty round history.
+
+        `plan` replaces the history when the drafter or the verifier changes.
+        """
         return [RoundHistory()]
 
     def plan(self, sequence: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -98,7 +98,10 @@ class Buckets(Policy):
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:
-        """Return a list with an empty round history. `plan` replaces the history when drafter or verifier change."""
+        """Return a list with an empty round history.
+
+        `plan` replaces the history when the drafter or the verifier changes.
+        """
         return [Pulls()]
 
     def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:

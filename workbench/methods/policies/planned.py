@@ -168,7 +168,10 @@ class Planned(Policy):
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
     def init_state(self) -> list[RoundEstimates]:
-        """Return a list with initial estimates. `plan` replaces the estimates when drafter or verifier change."""
+        """Return a list with initial estimates.
+
+        `plan` replaces the estimates when the drafter or the verifier changes.
+        """
         return [RoundEstimates()]
 
     def plan(self, sequence: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -98,7 +98,7 @@ class RetrievedTree:
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:
-        """Record the matched length and its position in the datastore as signals of the round in the trace."""
+        """Record length and position of the match in the datastore as signals of the round in the trace."""
         sequence.report.signals["datastore tokens"] = len(store)
         sequence.report.signals["matched tokens"] = self.matched
         sequence.report.signals["occurrences in the datastore"] = self.hits

@@ -207,7 +207,7 @@ class S2DGrowth(PartialTree):
         return self._distributions(len(tokens))
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return whether drafting should continue: not if even the last exit's confidence is low for all nodes.
+        """Return whether drafting should continue: at least one node of the newest level has a confident exit.
 
         The test is made before tokens are drawn, so it does not bias the output.
         """

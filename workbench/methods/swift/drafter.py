@@ -142,7 +142,7 @@ class Swift(LayerSkippingDrafter):
     def score_set(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
         """Return the matchness of a set of skipped layers, and record it in the search state.
 
-        Matchness is the share of the window's tokens that the reduced target predicts.
+        Matchness is the share of the committed tokens in a window that the reduced target predicts correctly.
         """
         assert state.end is not None
         start, target = state.end - self.window, sequence.models.target

@@ -110,7 +110,7 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained head, for reuse by later drafters. It ignores the training schedule."""
+        """Return the key of the trained head, for reuse by later drafters, without the training schedule."""
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:

@@ -146,7 +146,7 @@ class EntropyAdaptive(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> EntropyState:
-        """Return the initial state: the target generates the first token; then the small model may generate."""
+        """Return the initial state: the target generates the first token; then the draft model may generate."""
         make_ready(models.target.device)
         return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
 

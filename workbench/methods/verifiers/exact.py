@@ -101,7 +101,7 @@ class EmissionVerifier(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Draw a token from the distribution of the emitted token, and accept the draft that equals this token."""
+        """Draw the emitted token from its distribution given the drafts, and accept the draft that equals it."""
         assert tree.q is not None
         is_compiled = supports_distributions(p, tree.q)
 

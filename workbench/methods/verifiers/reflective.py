@@ -26,7 +26,7 @@ from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
-"""Question about the draft that the target reads after it. The paper's wording is not published."""
+"""Question about a draft, which the target reads after the draft. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
     "p after a second reading",

@@ -19,7 +19,7 @@ from workbench.trace import metrics
 
 
 def facts_gap(lab: Any) -> Measurement:
-    """Return the acceptance rate on words that state facts about the image, subtracted from that on all other words.
+    """Return the difference of two acceptance rates: on words without facts about the image, minus on words with facts.
 
     Args:
         lab: a `workbench.bench.vision_lab.VisionLab`.
