@@ -80,20 +80,20 @@ class LayerSkippingDrafter(ReducedTargetDrafter):
     """Base class of drafters that skip some attention layers and MLPs of the target. Subclasses choose which ones."""
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the half layers (attention or MLP of a layer) that are skipped in this round."""
+        """Return the attention blocks and MLPs that are skipped in this round."""
         raise NotImplementedError
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the target without the skipped half layers, and record in the trace which half layers draft."""
+        """Return the target without the skipped attention blocks and MLPs, and record the skipped ones in the trace."""
         target, without = sequence.models.target, self.skipped_half_layers(sequence)
         sequence.report.signals.update(layer_signals(without, target.n_layers))
         return ReducedTarget(target, without)
 
 
 def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
-    """Return the half layers to skip so that `n_run` of `n_layers` layers run, evenly spread from first to last.
+    """Return the attention blocks and MLPs to skip so that `n_run` of `n_layers` evenly spread layers run.
 
-    The attention of layer i is half layer 2 i, its MLP is half layer 2 i + 1.
+    In the result, the attention of layer i has the number 2 i, its MLP the number 2 i + 1.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 

@@ -74,7 +74,7 @@ class Transfers(ProbeNet):
 
 @dataclass(frozen=True)
 class HiddenTransfer(ProbeDrafter):
-    """Draft with pseudo hidden states of future tokens as probes. `ProbeDrafter` describes the algorithm.
+    """Draft with pseudo hidden states of future tokens in the verifying pass. `ProbeDrafter` describes the algorithm.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -102,7 +102,7 @@ class HiddenTransfer(ProbeDrafter):
         return ProbeState(net)
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes of a forward pass, with pseudo hidden states as inputs.
+        """Return the probes (extra positions for drafting) of a forward pass, with pseudo hidden states as inputs.
 
         The trace shows each pseudo hidden state with the token at the position from which it was computed.
         """

@@ -108,7 +108,7 @@ class LexicalUnit(DistributionDrafter):
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes:
-        """Return the placeholders as probes: `places` of them after each position at which the round may end."""
+        """Return the placeholder tokens as probe positions: `places` after each position at which the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = tree_attention_mask(tree.parents, n)

@@ -111,7 +111,8 @@ class LookaheadState(InspectableState):
         now: number of rounds so far.
         drafted: number of nodes drafted in the current round.
         n_pool_hits: number of drafted tokens that were accepted so far.
-        probing: probes that contain the window in the current round's forward pass; None: there are none.
+        probing: probes (extra positions) that contain the window in the current round's forward pass; None: there are
+            none.
     """
 
     title = "Pool of n-grams"
@@ -237,7 +238,7 @@ class Lookahead(Drafter):
         return replace(tree, explanation=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the guesses of the lookahead window as probes. The last committed token is not one of them."""
+        """Return the guesses of the lookahead window as probes, extra positions that are never accepted."""
         state: LookaheadState = sequence.state.drafter
         if not state.size:
             return None

@@ -61,7 +61,9 @@ class PromptState(ProbeState):
 
 @dataclass(frozen=True)
 class PPD(ProbeDrafter):
-    """Draft with trained prompt tokens as probes after the text. `ProbeDrafter` describes the algorithm.
+    """Draft with trained prompt tokens at extra positions of the verifying pass.
+
+    `ProbeDrafter` describes the algorithm.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
     """
@@ -85,7 +87,7 @@ class PPD(ProbeDrafter):
             return PromptState(net, similar_tokens=similarity.argmax(-1))
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes of a forward pass, with trained prompt embeddings as inputs."""
+        """Return the probes (extra positions for drafting) of a forward pass, with prompt embeddings as inputs."""
         state: PromptState = sequence.state.drafter
         assert state.similar_tokens is not None
         return replace(

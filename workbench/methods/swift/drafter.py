@@ -35,7 +35,7 @@ If the best score is then below the threshold, half as many attention blocks and
 
 @dataclass(slots=True)
 class Search:
-    """State of a sequence's search for half layers to skip. A half layer is an attention block or an MLP.
+    """State of a sequence's search for half layers to skip. A half layer is the attention block or the MLP of a layer.
 
     Attributes:
         size: number of skipped half layers.
@@ -155,11 +155,11 @@ class Swift(LayerSkippingDrafter):
 
 
 def initial_set(n_layers: int, size: int) -> HalfLayers:
-    """Return the initial set of skipped half layers: evenly spread layers, plus one attention block if `size` is odd.
+    """Return the initial set of skipped layers: evenly spread layers, plus one attention block if `size` is odd.
 
     Args:
         n_layers: number of the target's layers.
-        size: number of half layers to skip.
+        size: number of attention blocks and MLPs to skip.
     """
     halves = evenly_skipped(n_layers, n_layers - size // 2)
     return halves if size % 2 == 0 else halves | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in halves)}
@@ -176,7 +176,7 @@ def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
 
 
 def sets_one_swap_away(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
-    """Return all m sets that differ from a set of half layers by the exchange of one half layer, as bits."""
+    """Return all m sets that differ from a set of skipped attention blocks and MLPs by one exchange, as bits."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
     variants = np.repeat(bits[None], len(pairs), 0)
     for row, (i, j) in zip(variants, pairs, strict=True):
@@ -189,8 +189,9 @@ def bounds(
 ) -> Float[np.ndarray, " m"]:
     """Return upper bounds μ + κ σ on the scores of sets of skipped layers, by a Gaussian process (Matérn 5/2).
 
-    The distance of two sets is the square root of the number of half layers in which they differ. The length scale is
-    the distance of sets that differ in half of the half layers. Scores are scaled by their standard deviation.
+    The distance of two sets is the square root of the number of attention blocks and MLPs in which they differ. The
+    length scale is the distance of sets that differ in half of the attention blocks and MLPs. Scores are scaled by
+    their standard deviation.
 
     Args:
         scored: scored sets, at least two.

@@ -156,7 +156,7 @@ class OnlineHead(OnlineTrainer):
         net: net that drafts, in the target's dtype. It is updated after each training step.
         head: the target's LM head with its current weights.
         compiled_net: compiled version of net and head, if available.
-        pool: texts to train on.
+        pool: pool of training texts.
         seconds: CPU time that this process spent on training.
         version: number of changes of the net or the head.
         rounds: number of rounds since the last training step, over all sequences.
@@ -182,7 +182,7 @@ class OnlineHead(OnlineTrainer):
     def detect_target_changes(self) -> None:
         """Detect changes of the target's weights since the last call.
 
-        After a change, the pool starts a new version of the weights, and the net drafts with the new LM head.
+        After a change, later training texts count as texts of a new version, and the net drafts with the new LM head.
 
         Changes that PyTorch does not track (through `.data`) are not detected, as in the target's compiled layers.
         """

@@ -18,7 +18,7 @@ from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, f
 from workbench.models.loading import Models
 
 PRIOR_TESTS = 5.0
-"""Weight of the assumed acceptance probabilities of token ranks, as a number of acceptance tests."""
+"""Weight of the initially assumed acceptance probabilities of token ranks, as a number of acceptance tests."""
 REPLAN_INTERVAL = 16
 """Number of rounds after which the shape of the draft tree is planned again."""
 

@@ -95,12 +95,13 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Draft a planned tree with as many levels as the last round's probes allow, and plan the next round's probes.
+    """Draft a planned tree with one level per probe after the last accepted position, and plan this round's probes.
 
     A tree's expected tokens are 1 + Σ over its nodes of Π P[level, rank] along the path, where P is the acceptance
-    probability of a rank at a level. The next round can draft as many levels as there are probes after the node where
-    this round ends. The trees maximise the long-run tokens per second. For this, the cost of target passes is measured
-    once on this machine in the models' dtype, and cached.
+    probability of a rank at a level. A probe is an extra position of the target's pass, whose output drafts a token.
+    The next round can draft as many levels as there are probes after the node where this round ends. The trees maximise
+    the long-run tokens per second. For this, the cost of target passes is measured once on this machine in the models'
+    dtype, and cached.
 
     Attributes:
         places: maximum number of nodes and probes per pass.
@@ -144,6 +145,8 @@ class DynamicSparse(TreeBuilder):
 
 def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:
     """Return the planned number of probes after the root and after each node of the draft `tree`.
+
+    A probe is an extra position of the target's forward pass, whose output drafts a token of the next round.
 
     Return None if another tree builder built the draft.
     """
@@ -196,7 +199,7 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best draft tree for one number of levels, with the best number of probes after each node.
+    """Return the best draft tree for one number of levels, with the best number of probe positions after each node.
 
     Args:
         order: candidate nodes as paths of ranks, the likeliest first; every prefix is a tree. Empty: no level can be

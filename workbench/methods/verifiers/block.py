@@ -63,7 +63,7 @@ class Block(Exact):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the verifier needs, so that no round waits for the compiler. There is no state."""
+        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
         make_ready(models.target.device)
 
     def decide(

@@ -62,7 +62,7 @@ class KSeq(EmissionVerifier):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for the discount ρ, so that no round waits for the compiler. There is no state."""
+        """Compile the search for the discount ρ before the first round. The verifier has no state to return."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))

@@ -97,7 +97,10 @@ class Reflective(Verifier):
         return models.shared[_SHARED]
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probe positions for question and second reading of the draft; None if α is 0 or there is no draft."""
+        """Return extra positions at which the target reads a question about the draft, and the draft again.
+
+        The result is None if the second reading has the weight 0 or the draft is empty.
+        """
         if len(tree) == 0 or self.reflection == 0.0:
             return None
         last_tokens = to_device(sequence.committed[-self.again :], tree.tokens.device, torch.long)
