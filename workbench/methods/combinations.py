@@ -58,7 +58,7 @@ class Offer:
     greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the fields of the offer as JSON values."""
+        """Return a method's combinations in one cell of the matrix as JSON values."""
         ways = {name: list(values) for name, values in self.ways.items()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}

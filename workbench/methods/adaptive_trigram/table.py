@@ -96,7 +96,9 @@ class Trigrams(InspectableState):
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
-        """Move the weights w of a pair's successors towards the target's distribution p: w ← (1 − rate) · w + rate · p.
+        """Move the weights w of the next tokens after a token pair towards the target's distribution p.
+
+        The rule is w ← (1 − rate) · w + rate · p.
 
         Args:
             pair: the two tokens before the position.
@@ -137,7 +139,7 @@ class SearchNode:
     below: dict[int, SearchNode] | None = None
 
     def expand(self, row: dict[int, float]) -> None:
-        """Create an unvisited child node for each next token.
+        """Create an unvisited child node in the search tree for each next token.
 
         Args:
             row: weight of each next token.
@@ -215,7 +217,7 @@ def _drawn(row: dict[int, float], number: float) -> int:
 
 @dataclass(slots=True)
 class Sentences:
-    """Draft tree as lists with one entry per node: token, parent, number of visits, and weight in the table."""
+    """Draft tree as lists with one entry per node: token, parent, number of visits, and tri-gram weight."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])

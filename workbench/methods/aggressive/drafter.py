@@ -34,7 +34,7 @@ class Alignment:
     realigned: int = 0
 
     def follow(self, output: abc.Sequence[int], longest: int) -> None:
-        """Advance by one token if the output's newest token is next in the source text; otherwise align again.
+        """Advance the alignment if the output's newest token is next in the source text; otherwise align again.
 
         Args:
             output: at least the last `longest` tokens of the output.

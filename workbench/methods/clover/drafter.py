@@ -150,7 +150,7 @@ class CloverHeads(PrefixHeads):
         self, features: Float[Tensor, "B n D"], token_embeds: Float[Tensor, "B n C"] | None = None,
         positions: Int[Tensor, " n"] | None = None, kv_caches: list[DraftKVCache] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
-        """Return the speculation state after each of n positions of a text.
+        """Return Clover's speculation state, from which drafting starts, after each of n text positions.
 
         Args:
             features: the target's last hidden states.

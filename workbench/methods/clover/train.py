@@ -41,7 +41,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the augmenting block, the gates and the recurrent step. The loss of level k has the weight 0.7^(k − 1).
+    """Train Clover's augmenting block, gates and recurrent step. The loss of level k has the weight 0.7^(k − 1).
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
     """

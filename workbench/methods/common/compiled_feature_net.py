@@ -233,7 +233,7 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
-    """Return a one-layer Llama decoder that shares the net's weights, with `rows` as LM head.
+    """Return a one-layer Llama decoder that shares a feature drafter's weights, with `rows` as LM head.
 
     Args:
         net: feature net.

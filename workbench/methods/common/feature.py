@@ -90,7 +90,7 @@ class FeatureState:
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Run the drafter's layer on the accepted pairs not read yet, and return the newest predicted feature."""
+        """Run the drafter's layer on new accepted pairs of feature and token; return the newest predicted feature."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -106,7 +106,9 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the drafter layer's inputs for the accepted pairs not read yet, and clear `features` and `tokens`.
+        """Return the drafter layer's inputs for new accepted pairs of feature and token.
+
+        The lists `features` and `tokens` are then emptied.
 
         Return None if there are no such pairs.
         """
@@ -168,7 +170,7 @@ class FeatureState:
         tree_mask: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """Run the layer on inputs [1, n, E], and return the layer's states [1, n, D].
+        """Run the drafter's layer on inputs [1, n, E], and return the layer's states [1, n, D].
 
         Args:
             x: inputs of the layer.
@@ -219,7 +221,7 @@ class FeatureDistributions(NodeDistributions):
     sampling: SamplingParams
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return the distributions after the features, over the target's whole vocabulary.
+        """Return the distributions after the predicted features, over the target's whole vocabulary.
 
         Penalties are not applied.
         """

@@ -92,7 +92,7 @@ class CompressedImage:
 
 @dataclass(slots=True)
 class PromptInputs:
-    """Inputs of the drafter's layer for B prompts: the pairs of the text and the compressed images, in order.
+    """Inputs of the drafter's layer for B prompts: pairs of feature and embedding, and compressed images, in order.
 
     Attributes:
         inputs: inputs of the layer.
@@ -197,7 +197,7 @@ class FeatureNet(DecoderLayer):
         return None
 
     def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
-        """Return the layer's inputs for prompts, in order: pairs for text, results of `compress_image` for images.
+        """Return the drafter layer's inputs for prompts: pairs of feature and embedding, and compressed images.
 
         Args:
             prompt: embeddings and features of the prompts.

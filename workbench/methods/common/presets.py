@@ -1,4 +1,4 @@
-"""Verifiers, policies and tree builders that methods of one family share, for their declarations.
+"""Presets for declarations of methods: verifiers, policies and tree builders that methods of one family share.
 
 A preset returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
 """

@@ -27,7 +27,7 @@ class TrainedNet(nn.Module):
     """Base class of trained nets of drafters. A method declares its net in `Method.head`."""
 
     kind: ClassVar[str]
-    """Name of this type of net, in `config.json` and in a drafter's `needs`."""
+    """Name of the net class, in `config.json` and in a drafter's `needs`."""
     no_random_init: ClassVar[tuple[str, ...]] = ()
     """Substrings of weight names. Training retains the constructor's initial values of the matrices with such a
     name, and initialises all other matrices with small random values."""

@@ -81,11 +81,12 @@ class ExitStatistics:
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
-        """Add the shadow tokens of one round to the statistics of the exit layers.
+        """Add the predictions of each exit layer in one round to the statistics.
 
         Args:
-            right: whether the shadow token of each exit layer (row) at each accepted position (column) was right, bool.
-            confidences: probability of each shadow token, in the same shape.
+            right: whether the token predicted by each exit layer (row) at each accepted position (column) was right,
+                bool.
+            confidences: probability of each predicted token, in the same shape.
             forgetting: factor on the counts and sums of earlier rounds.
         """
         self.hits = forgetting * self.hits + right.sum(1)

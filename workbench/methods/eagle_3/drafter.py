@@ -86,7 +86,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def draft_token_ids(self) -> Int[Tensor, " W"]:
-        """Return the ids in the target's vocabulary of the W draft tokens, ascending."""
+        """Return the target's ids of the W tokens of the draft vocabulary, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
@@ -169,7 +169,7 @@ class DraftLMHead(SharedHead):
 
 @dataclass(frozen=True)
 class Eagle3(FeatureDrafter):
-    """Draft from the target's fused hidden states of three layers, then from the layer's own states.
+    """Draft from the target's fused hidden states of three layers, then from the drafter layer's own states.
 
     In a prompt with images the drafter reads only the text after the images.
 

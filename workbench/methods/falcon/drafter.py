@@ -129,7 +129,7 @@ class FalconNet(FeatureNet):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def block_mask(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-        """Return the attention mask of n pairs of feature and token: each attends to all pairs until its block ends."""
+        """Return the attention mask of n pairs of feature and token: each attends up to the end of its block."""
         places = torch.arange(n, device=device)
         end = n - 1 - (n - 1 - places) // self.block * self.block
         return places <= end.unsqueeze(1)
@@ -141,7 +141,7 @@ class FalconNet(FeatureNet):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each pair: its prediction of the feature `block` positions ahead.
+        """Return the layer's state at each pair of feature and token: the predicted feature `block` positions ahead.
 
         Args:
             x: pairs, in blocks aligned to the last pair.

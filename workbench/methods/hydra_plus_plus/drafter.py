@@ -40,7 +40,7 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs for features at consecutive positions.
+        """Return the prefix layer's outputs for features at consecutive positions.
 
         The arguments are the same as those of `AttentionNet.attend`.
         """

@@ -36,7 +36,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Maximum number of positions whose exit states Kangaroo's adapter reads in one call."""
+"""Maximum number of positions that Kangaroo's adapter reads in one call."""
 
 
 class ExitAdapter(AttentionNet):
@@ -96,7 +96,7 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Run the adapter on the next exit states, extend its KV cache, and return the predicted LM head inputs."""
+        """Run the adapter on new hidden states of the exit layer, and return the predicted LM head inputs."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]

@@ -85,7 +85,7 @@ class Pool:
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
     def tails_after(self, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return (later tokens, round of the last addition) of the n-grams that begin with a token, newest first."""
+        """Return (later tokens, round of the last addition) of pooled n-grams that begin with a token, newest first."""
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
@@ -287,7 +287,7 @@ class Lookahead(Drafter):
 def window_layout(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
-    """Return positions, parents and attention mask of the P guesses in a window, row by row.
+    """Return positions, parents and attention mask of the P guesses in a lookahead window, row by row.
 
     The tensors are cached; callers must not write to them.
 

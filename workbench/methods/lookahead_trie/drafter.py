@@ -41,7 +41,7 @@ NODE_BYTES = 450
 
 @dataclass(slots=True)
 class TrieNode:
-    """Node of the trie: a token after the prefix that leads to it, with the number of its occurrences there.
+    """Trie node: a token after the prefix that leads to it, with counts of its occurrences after this prefix.
 
     Attributes:
         children: child node for each next token.

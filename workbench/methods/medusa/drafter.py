@@ -57,7 +57,7 @@ class MedusaHeads(LevelNet):
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """Return the outputs of the K stacks, which are LM head inputs, for N hidden states of the target."""
+        """Return the outputs of Medusa's K heads, which are LM head inputs, for N hidden states of the target."""
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:

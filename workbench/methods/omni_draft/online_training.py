@@ -21,7 +21,7 @@ STEP = 0.2
 
 
 class SharedTokens(NamedTuple):
-    """Tokens with the same text in both vocabularies.
+    """Tokens with the same text in the vocabularies of drafter and target.
 
     Attributes:
         drafter_ids: the drafter's ids of the S tokens, int64.
@@ -33,7 +33,7 @@ class SharedTokens(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """Training position whose next token is a single token in both vocabularies.
+    """Training position whose next token is a single token in the vocabularies of drafter and target.
 
     Attributes:
         at: index of the drafter's token before the position.

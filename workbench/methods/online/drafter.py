@@ -79,7 +79,10 @@ class Online(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained layers, for reuse by later drafters, without the training schedule."""
+        """Return the key of the trained layers, for reuse by later drafters.
+
+        The key does not depend on the training schedule.
+        """
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:

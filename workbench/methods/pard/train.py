@@ -48,7 +48,7 @@ class Options(LayerOptions):
     ahead: int = 6
     starts_from_eagle: ClassVar[bool] = True
     """Whether training may start from a trained EAGLE layer: yes, because PARD's layer has the same shape. Only the
-    mask is new."""
+    mask embedding is new."""
 
 
 RETENTION, MIN_RETENTION = 0.7, 0.2
@@ -57,7 +57,7 @@ released code."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train PARD's layer and mask in drafts of `ahead` tokens. Each retained position has the same weight.
+    """Train PARD's layer and mask embedding in drafts of `ahead` tokens. Each retained position has the same weight.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; start from a trained drafter).
     """

@@ -21,7 +21,8 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStatsReader, parts_of
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
-"""Pairs (smallest number of sequences in a batch, maximum number of verified tokens per sequence)."""
+"""Token budgets of TLT: pairs (smallest number of sequences in a batch, maximum number of verified tokens per
+sequence)."""
 MOST = 32
 """Batch size (number of sequences) above which nothing is drafted, because such a batch uses the whole device."""
 

@@ -24,8 +24,8 @@ EVERY = 4
 POOLED = 2.0
 """Weight of the overall acceptance rate in the estimated acceptance rate of one draft level, as a number of tests."""
 REMEMBERED = 2.0
-"""Number of acceptance tests below which plain rounds no longer discount the counts. A single trial can then change
-the estimate."""
+"""Number of counted acceptance tests below which plain rounds no longer discount the counts. A single trial can then
+change the estimate."""
 
 
 @dataclass(slots=True)

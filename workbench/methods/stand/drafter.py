@@ -36,7 +36,7 @@ from workbench.models.loading import Models
 KEPT = 16_384
 """Maximum number of contexts in a table of distributions. The least recently updated contexts are dropped first."""
 ENTRY_BYTES = 900
-"""Memory of one context in the table, in bytes: its key, and lists of tokens and probabilities."""
+"""Memory of one context in a table of distributions, in bytes: its key, and lists of tokens and probabilities."""
 PROBLEMS = 8
 """Maximum number of prompts whose tables of distributions are stored for later runs."""
 

@@ -110,7 +110,10 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained head, for reuse by later drafters, without the training schedule."""
+        """Return the key of the trained head, for reuse by later drafters.
+
+        The key does not depend on the training schedule.
+        """
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:

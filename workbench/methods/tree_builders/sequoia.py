@@ -282,7 +282,7 @@ def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[float], m: int, level: int) -> list[Path]:
-    """Return the nodes, as paths of ranks, of the best draft tree of m nodes in at most `level` levels.
+    """Return the nodes, as paths of token ranks, of the best draft tree of m nodes in at most `level` levels.
 
     Args:
         table: expected tokens, as `expected_tokens` returns them.

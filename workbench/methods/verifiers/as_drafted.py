@@ -95,7 +95,7 @@ class AsDrafted(Verifier):
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Accept nodes whose draft probability exceeds β, and apply the exact rule at all other nodes."""
+        """Accept nodes whose draft probability exceeds the threshold β; apply the exact rule at all other nodes."""
         tree, exact = v.tree, exact_decision(v)
         if not is_chain_with_probs(tree, exact):
             return exact.without_error

@@ -34,7 +34,7 @@ class Deterministic(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Verify all drafts like deterministic ones: accept the draft that equals a token drawn from p."""
+        """Verify all drafts as deterministic: accept the draft that equals a token drawn from the target."""
         deterministic = replace(
             tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
         )

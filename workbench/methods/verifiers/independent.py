@@ -32,5 +32,5 @@ class Independent(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Apply recursive rejection, with siblings treated as independent draws from q."""
+        """Apply recursive rejection, with siblings treated as independent draws from the drafter's distribution."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_bonus, lazy)

@@ -107,7 +107,7 @@ class Reflective(Verifier):
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection with the distribution p̂ of both readings, or greedy match at temperature 0.
+        """Verify a draft against the distribution of both readings: recursive rejection, or greedily at temperature 0.
 
         If the forward pass had no second reading, the exact rule is applied.
         """
@@ -132,7 +132,7 @@ class Reflective(Verifier):
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
-        """Apply greedy match with the likeliest token of the interpolated logits at every position with drafts."""
+        """Verify a draft greedily: accept the tokens that are likeliest by the interpolated logits of both readings."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
@@ -155,7 +155,11 @@ class Reflective(Verifier):
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return the interpolated logits (1 − α)·l + α·l′ and l′ after root and draft nodes, before penalties."""
+        """Return the logits interpolated between both readings of a draft, and those of the second reading.
+
+        The interpolated logits are (1 − α)·l + α·l′ after the root and each node, before penalties. l′ are the logits
+        of the second reading.
+        """
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second

@@ -77,7 +77,7 @@ def price_of_keeping(
 
 
 def make_ready(device: torch.device) -> None:
-    """Compile the sums over two distributions for a device.
+    """Compile the functions that sum over the vocabulary, for one device.
 
     This takes seconds. It is done before the first round, so that no round waits for the compiler.
     """
