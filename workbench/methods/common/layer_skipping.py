@@ -40,7 +40,7 @@ class ReducedTarget(PartialTarget):
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Run the reduced target over new tokens of several sequences.
+        """Run the reduced target, without its skipped attention blocks and MLPs, over new tokens of several sequences.
 
         The outputs are in the order of the sequences' KV cache slots.
 
@@ -58,11 +58,11 @@ class ReducedTargetDrafter(Drafter):
     source: ClassVar[str]
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the reduced target that drafts in this round, and record signals about it in the trace."""
+        """Return the reduced target (skipped layers or smaller MLPs) that drafts in this round, and record it."""
         raise NotImplementedError
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft a chain for each sequence. Sequences that use the same reduced target form one batch."""
+        """Draft a chain for each sequence. Sequences with the same skipped layers or smaller MLPs form one batch."""
         groups = dict[ReducedTarget, list[Sequence]]()
         for row in sequences:
             groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)

@@ -49,7 +49,9 @@ class ProbeNet(LevelNet):
     averaged. Its probes have the indices 0, 1, …, and each probe attends only to probes with the same index."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return the draft logits of j probe steps: in each step, the mean of the target's logits at the v probes.
+        """Return the draft logits of j probe steps: in each step, the mean of the target's logits at v probes.
+
+        Probes are extra positions of the verifying forward pass, whose outputs draft the next tokens.
 
         Args:
             logits: the target's logits at all probes, step by step.
@@ -60,7 +62,7 @@ class ProbeNet(LevelNet):
 
 @dataclass(slots=True)
 class ProbeState:
-    """Drafting state of one text, for a drafter that uses the target's predictions at probe positions.
+    """Drafting state of one text, for a drafter that uses the target's predictions at extra positions (probes).
 
     Attributes:
         net: net that computes the inputs of probes.
@@ -78,7 +80,7 @@ class ProbeState:
     probing: Probes | None = None
 
     def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
-        """Return the target's logits at the last round's probes if they are valid for the current text, else None."""
+        """Return the target's logits at the last round's extra positions (probes); None if the text has changed."""
         return self.guesses if self.end == len(sequence.committed) else None
 
     def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
@@ -118,7 +120,10 @@ class ProbeDrafter(DistributionDrafter):
         return max(1, sequence.state.drafter.net.levels)
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
-        """Start a tree, to be drafted from the target's logits at the last round's probes; None without probes."""
+        """Start a tree, to be drafted from the target's logits at the last round's extra positions (probes).
+
+        Return None if there are no such logits.
+        """
         guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
@@ -126,7 +131,7 @@ class ProbeDrafter(DistributionDrafter):
         return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a tree from the target's logits at the probes after the last accepted position, one level per step."""
+        """Draft a tree from the target's logits at the probes (extra positions) after the last accepted position."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(
@@ -154,7 +159,7 @@ class ProbeDrafter(DistributionDrafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's logits at the probes after the last accepted position, for the next draft."""
+        """Store the target's logits at the extra positions (probes) after the last accepted position, for drafting."""
         state: ProbeState = sequence.state.drafter
         state.guesses, probed = None, feedback.probe_output
         if probed is None or probed.probes is not state.probing:

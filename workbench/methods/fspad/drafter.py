@@ -66,8 +66,7 @@ class FSPADNet(FeatureNet):
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's inputs: the target's features, each gated by the embedding of the token that follows it.
-        """
+        """Return the layer's inputs: the target's features, each gated by the embedding of the next token."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(next_embeds)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 

@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi iteration on a window of probe positions yields n-grams, which are drafted later."""
+"""Lookahead decoding: Jacobi iteration on a window of extra positions yields n-grams, which are drafted later."""
 
 from __future__ import annotations
 

@@ -169,6 +169,8 @@ def plan_state_trees(
 ) -> StateTrees:
     """Return draft trees, one for each number of levels, that together give the most tokens per second in the long run.
 
+    Each tree also defines the number of probes, extra positions whose outputs draft the next round's tokens.
+
     Args:
         rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper levels.
         levels: maximum number m of probes after one position.

@@ -53,8 +53,8 @@ class StochasticBeam(TreeBuilder):
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw draft levels of at most `width` nodes each, and return the draft tree.
 
-        If the node budget allows fewer nodes in the last level, the nodes with the largest perturbed values G are
-        drafted.
+        If the node budget allows fewer nodes in the last level, the nodes with the largest perturbed values are
+        drafted. The perturbed value of a node is the log-probability of its path plus conditioned Gumbel noise.
         """
         row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)

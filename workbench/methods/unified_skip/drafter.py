@@ -26,6 +26,9 @@ class UnifiedSkip(LayerSkippingDrafter):
     )
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the attention blocks and MLPs to skip: round(L / s) of the target's L layers run, at least two."""
+        """Return the attention blocks and MLPs to skip.
+
+        Of the target's L layers, L / (intended speed-up) run, rounded, but at least two.
+        """
         n = sequence.models.target.n_layers
         return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))

@@ -215,7 +215,7 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the same results as `weights`, but the weights instead of their logarithms.
+    """Return the token weights that give the largest acceptance of two drafts, like `weights`, but not as logarithms.
 
     Two drafts without replacement: a token of weight w and draft probability q is chosen with the probability r = q ·
     (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another token
@@ -268,7 +268,10 @@ def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"
 def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the same results as `_search_weights`, if possible from compiled code, which takes a tenth of the time."""
+    """Return the token weights that give the largest acceptance of two drafts, like `_search_weights`.
+
+    Compiled code, which takes a tenth of the time, is used if possible.
+    """
     if (pairs := load_kernels("pairs")) is None:
         return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

@@ -168,7 +168,7 @@ class Reflective(Verifier):
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
-    """Return probe positions for the second reading of a draft: the tokens of `lead`, then the draft's tokens.
+    """Return probes (extra positions) for the second reading of a draft: the tokens of `lead`, then the draft's.
 
     The probes' positions in the text follow the position of the deepest node. The last N + 1 probes correspond to the
     root and the N nodes of the tree; the last token of `lead` corresponds to the root.
