@@ -75,7 +75,7 @@ def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-    """Compress an image to one input per window: the mean of the window's vision tokens.
+    """Compress an image to one drafter input per window of vision tokens: their mean.
 
     Args:
         x: vision tokens, N = rows · cols.
@@ -91,7 +91,7 @@ def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> Compres
 
 
 class Convolution(nn.Module):
-    """Compressor of images: a grouped 2 × 2 convolution of stride 2, repeated until the ratio is reached."""
+    """Compressor of images: a grouped 2 × 2 convolution of stride 2, repeated up to the compression ratio."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
 
 
 def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
-    """Return the index of the middle token of each window, int64 [M]; the window's pooled input has this position."""
+    """Return the index of the middle vision token of each window, int64 [M], the position of the pooled input."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in groups], device=x.device)
 
 

@@ -235,7 +235,10 @@ class Stand(DistributionDrafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the table of distributions, for reuse by later drafters: the table's parameters."""
+        """Return the key of the table of distributions, for reuse by later drafters.
+
+        It contains the table's parameters.
+        """
         return "stand", self.longest, self.everywhere, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Table:

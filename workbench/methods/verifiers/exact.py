@@ -87,7 +87,7 @@ class EmissionVerifier(Exact):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return acceptance probabilities and a summary of the residuals from compiled code; None without such code.
+        """Return acceptance probabilities and residual probabilities from compiled code; None without such code.
 
         `workbench.kernels.rejection.supports_distributions` must be true for the distributions, and every position must
         have children.

@@ -70,7 +70,7 @@ class GreedyDraft(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return acceptance probabilities and a summary of the residuals, computed by compiled code."""
+        """Return acceptance probabilities and residual probabilities of the drafted tokens, from compiled code."""
         test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
         return accept_probs, test.at_tokens, test.other_mass.unsqueeze(1)

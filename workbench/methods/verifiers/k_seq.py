@@ -90,7 +90,7 @@ class KSeq(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return acceptance probabilities and a summary of the residuals, computed by compiled code.
+        """Return acceptance probabilities and residual probabilities of the drafted tokens, from compiled code.
 
         The code keeps the distributions of a position in the CPU caches.
         """

@@ -138,13 +138,14 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return acceptance probabilities and a summary of the residuals, without intermediate tensors of width V."""
+        """Return acceptance and residual probabilities of the drafted tokens, without intermediate tensors of width V.
+        """
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """Return the acceptance probabilities and summaries of `compiled_acceptance`, and n residual distributions.
+        """Return acceptance and residual probabilities, as `compiled_acceptance` does, and n residual distributions.
 
         Args:
             tree: draft tree.
