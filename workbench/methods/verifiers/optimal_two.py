@@ -138,8 +138,7 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return acceptance and residual probabilities of the drafted tokens, without intermediate tensors of width V.
-        """
+        """Return acceptance and residual probabilities of drafted tokens, without intermediate tensors of width V."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
