@@ -32,9 +32,9 @@ CHAIN_AND_TREE = {
 
 
 class Parts(TypedDict):
-    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults.
+    """Keyword arguments of `Method`: verifiers, policies and tree builders.
 
-    The default verifier is `Lossless`.
+    The first policy and the first tree builder are the method's defaults. The default verifier is `Lossless`.
     """
 
     verifier: Verifier
@@ -50,7 +50,7 @@ def tree_head(
     drafter: type[DistributionDrafter] = DistributionDrafter,
     policies: Sequence[PolicyClass] = (Fixed, Planned, Entropy, Bandit),
 ) -> Parts:
-    """Return the parts of a drafter that has a distribution q and may draft trees: a head, or a draft model.
+    """Return verifiers, policies and tree builders for a drafter that has a distribution q: a head, or a draft model.
 
     The method offers all tree builders that the drafter supports, and all verifiers that are exact for one of them.
 
@@ -73,7 +73,7 @@ def tree_head(
 def copying(
     *other_verifiers: Verifier, depth: int, policies: Sequence[PolicyClass] = (Fixed, Planned, Bandit)
 ) -> Parts:
-    """Return the parts of a drafter that copies drafts from n-grams, tries or guesses and has no distribution q.
+    """Return verifiers and policies for a drafter without a distribution q: copies from n-grams, tries or guesses.
 
     Args:
         other_verifiers: approximate verifiers offered besides the exact one.
@@ -84,7 +84,7 @@ def copying(
 
 
 def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
-    """Return the parts of a drafter that runs some layers of the target and drafts a chain.
+    """Return verifiers and policies for a drafter that runs some layers of the target and drafts a chain.
 
     Args:
         other_verifiers: verifiers offered besides the exact one.

@@ -1,4 +1,4 @@
-"""Hydra++: deeper Hydra heads on one more attention layer over the whole text."""
+"""Hydra++: deeper Hydra heads, which also read an additional attention layer over the whole text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-token prediction: draft with the module that predicts one token more than the target."""
+"""Multi-token prediction: draft with a module that predicts one token further ahead than the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel prompt decoding: trained prompt tokens let the target predict ahead in the pass that verifies."""
+"""Parallel prompt decoding: with trained prompt tokens, the target predicts later tokens in the verifying pass."""
 
 from __future__ import annotations
 

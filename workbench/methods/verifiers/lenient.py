@@ -67,7 +67,7 @@ class Lenient(Verifier):
     )
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection with λ·q in place of q, or greedy match at temperature 0."""
+        """Apply recursive rejection with λ·q in place of the draft distribution q; greedy match at temperature 0."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree = v.tree

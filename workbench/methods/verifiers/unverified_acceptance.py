@@ -18,14 +18,14 @@ from workbench.kernels.rejection import recursive_rejection
 
 
 def exact_decision(v: Verification) -> AcceptanceDecision:
-    """Return the decision of the exact rule: greedy match at temperature 0, otherwise recursive rejection."""
+    """Return the exact rule's decision on a draft: greedy match at temperature 0, otherwise recursive rejection."""
     if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
 
 
 def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
-    """Return whether a draft is a non-empty chain that has its drafter's distributions.
+    """Return whether a draft is a non-empty chain that stores its drafter's distributions.
 
     Verifiers that accept drafts unverified apply the exact rule to any other draft.
 
@@ -37,12 +37,12 @@ def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
 
 
 def allowed_mask(v: Verification) -> Bool[Tensor, " N"]:
-    """Return a mask of the N drafts of a chain: true at drafts that no logits processor forbids."""
+    """Return a mask of the N tokens of a drafted chain: true at tokens that no logits processor forbids."""
     return at_draft_tokens(v.tree, v.logits[:-1]) > -math.inf
 
 
 def at_draft_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-    """Return, for each of the N positions of a chain, the entry of `values` at the drafted token."""
+    """Return, for each of the N positions of a drafted chain, the entry of `values` at the drafted token."""
     return values.gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
 
 
@@ -53,7 +53,7 @@ def accept_unverified(
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | LazySequence[float],
 ) -> AcceptanceDecision:
-    """Return the exact rule's decision about a chain, changed so that some nodes are accepted unverified.
+    """Return the exact rule's decision on a drafted chain, changed so that some tokens are accepted unverified.
 
     Args:
         exact: decision of the exact rule, with its explanation.
