@@ -406,6 +406,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         CHANGES + "test_change_of_method_keeps_only_parameters_with_the_same_meaning",
         why="after a switch of methods a parameter has the value of another parameter of that name",
     ),
+    _m(
+        "warning-from-the-opening-is-in-no-round",
+        "engine.request:Sequence.add_warning",
+        DropStatement(0, "call"),
+        "tests/decoders/test_beam_search.py::test_a_warning_from_the_opening_is_in_the_first_round_and_the_run",
+        why="the page does not show warnings that a decoder gives before the first round",
+    ),
+    _m(
+        "round-is-published-without-its-warning",
+        "engine.decoder:append_round",
+        DropStatement(1, "call"),
+        "tests/engine/test_errors.py::test_a_round_has_its_warning_when_it_is_published",
+        why="a viewer reads each round once, and never sees the warning",
+    ),
     # -- chat templates, tokenizers, vocabularies --------------------------------------------------------------------
     _m(
         "message-writes-special-tokens",

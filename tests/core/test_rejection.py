@@ -287,8 +287,8 @@ def test_mixed_tree_reports_each_nodes_draft_probability() -> None:
         q=torch.stack([Q, R]), node_q_rows=torch.tensor([CHOSEN, 1, 0]),
     )  # fmt: skip
     ruling = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
-    assert ruling.reason is not None
-    assert ruling.reason.inputs["q"].tolist() == [1.0, 0.4, 0.1]
+    assert ruling.explanation is not None
+    assert ruling.explanation.inputs["q"].tolist() == [1.0, 0.4, 0.1]
     assert ruling.accept.tolist() == pytest.approx([0.3, min(1, 0.05 / 0.7 / 0.4), 1.0])
 
 

@@ -79,9 +79,9 @@ def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeyp
     torch.testing.assert_close(found.accept, wanted.accept)
     for name in ("score", "distribution_error"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
-    assert found.reason is not None
-    assert wanted.reason is not None
-    torch.testing.assert_close(dict(found.reason.inputs), dict(wanted.reason.inputs))
+    assert found.explanation is not None
+    assert wanted.explanation is not None
+    torch.testing.assert_close(dict(found.explanation.inputs), dict(wanted.explanation.inputs))
     kept = float(found.accept.sum())
     assert kept > 0
     assert kept < len(tree) or case.verifier.name == "as-drafted", "this verifier accepts all drafts"
@@ -162,14 +162,14 @@ def test_compiled_verification_equals_plain_verification(
             for module in (optimal_two, exact):
                 patch.setattr(module, "supports_distributions", lambda p, q: False)
             wanted = run_verifier(case, tree, logits)
-    assert found.reason is not None
-    assert wanted.reason is not None
+    assert found.explanation is not None
+    assert wanted.explanation is not None
     # Where elders have nearly all of a token's probability, a younger sibling's share is dominated by rounding errors.
-    is_significant = wanted.reason.inputs.get("unclaimed", torch.ones(len(tree))) > 1e-4
+    is_significant = wanted.explanation.inputs.get("unclaimed", torch.ones(len(tree))) > 1e-4
     assert is_significant.sum() >= len(tree) / 2
     torch.testing.assert_close(found.accept[is_significant].double(), wanted.accept[is_significant].double(), **near)
-    for name, values in wanted.reason.inputs.items():
-        torch.testing.assert_close(found.reason.inputs[name].double(), values.double(), **near)
+    for name, values in wanted.explanation.inputs.items():
+        torch.testing.assert_close(found.explanation.inputs[name].double(), values.double(), **near)
     if is_double:
         return
     others = [a != b for a, b in zip(found.bonus.tolist(), wanted.bonus.tolist(), strict=True)]

@@ -56,7 +56,7 @@ def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
     n = len(tree)
     logits = (4 * torch.randn(n + 1, V, generator=torch.Generator().manual_seed(1))).bfloat16()
     with torch.inference_mode(), Passes((n + 1) * V) as counted:
-        accept(row, tree, logits, logits, {}, record=True)
+        accept(row, tree, logits, logits, {}, is_trace_detailed=True)
     return counted.found
 
 
@@ -84,7 +84,7 @@ def test_target_with_excluded_tokens_has_an_entropy(temperature: float) -> None:
         Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], make_small_models(noise=None)
     )
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
-    found = accept(row, DraftTree.empty(), logits, logits, {}, record=True)
+    found = accept(row, DraftTree.empty(), logits, logits, {}, is_trace_detailed=True)
     assert found.figures.entropy.tolist() == pytest.approx([math.log(2)])
 
 

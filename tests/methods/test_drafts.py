@@ -81,8 +81,8 @@ def drafts(
         )
         return rule(self, v)
 
-    def drawn(self: RoundState, record: bool) -> None:
-        accept(self, record)
+    def drawn(self: RoundState, is_trace_detailed: bool) -> None:
+        accept(self, is_trace_detailed)
         found[-1] = dataclasses.replace(found[-1], accept=self.acceptance_tensors.uniform)
 
     engine, method = Engine(models), registry.get(name)

@@ -218,7 +218,7 @@ def test_custom_verifier_may_have_no_rule(text: Models, vision: Models) -> None:
     @dataclasses.dataclass(frozen=True)
     class Silent(Lossless):
         def rule(self, v: Verification) -> AcceptanceDecision:
-            return dataclasses.replace(super().rule(v), reason=None)
+            return dataclasses.replace(super().rule(v), explanation=None)
 
     method = registry.get("draft-model").with_params()
     trace = generate(dataclasses.replace(method, verifier=Silent()), "sampled", text, vision)
@@ -233,16 +233,16 @@ TREE, CHAIN, TYPICAL = "draft-tree-sampled", "draft-model", "medusa-typical"
 
 
 def reasoned(ruling: AcceptanceDecision, **changed: Any) -> AcceptanceDecision:
-    if ruling.reason is None:  # an empty tree
+    if ruling.explanation is None:  # an empty tree
         return ruling
-    return dataclasses.replace(ruling, reason=dataclasses.replace(ruling.reason, **changed))
+    return dataclasses.replace(ruling, explanation=dataclasses.replace(ruling.explanation, **changed))
 
 
 def other(
     ruling: AcceptanceDecision, name: str, change: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 ) -> AcceptanceDecision:
     """Return the decision with another input of this name."""
-    inputs = ruling.reason.inputs if ruling.reason else {}
+    inputs = ruling.explanation.inputs if ruling.explanation else {}
     return reasoned(ruling, inputs={**inputs, name: change(inputs)}) if name in inputs else ruling
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.decoders import Method, Promise, Source
@@ -75,7 +75,7 @@ class StepJudge(Verifier):
             return AcceptanceDecision(torch.zeros_like(p_x), stop)
         threshold = p_x.new_full(p_x.shape, self.easy)
         return AcceptanceDecision(
-            (p_x > threshold).to(p_x.dtype), stop, reason=Reason((EASY,), {"threshold": threshold})
+            (p_x > threshold).to(p_x.dtype), stop, explanation=RuleExplanation((EASY,), {"threshold": threshold})
         )
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:

@@ -42,11 +42,11 @@ class AdvisingBackend(Hosting, Protocol):
     """Protocol of a backend that reports whether other runs are active on it."""
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """See `workbench.client.protocol.Client.methods`."""
+        """Return a dict for each method: its parameters, and the reason if it cannot run with these models."""
         ...
 
     def targets(self) -> list[dict[str, Any]]:
-        """See `workbench.client.protocol.Client.targets`."""
+        """Return the targets of the backend as {"name", "title", "kind", "detail"}, the default one first."""
         ...
 
 
@@ -73,7 +73,7 @@ class Advice:
     last: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the progress as plain JSON."""
+        """Return the progress of the recommendation as plain JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -89,7 +89,7 @@ def advise(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Advice]:
-    """Measure methods on the prompts, and yield the progress and the recommendation so far.
+    """Measure drafting methods on a user's prompts; yield the progress and the recommendation so far.
 
     Arguments are those of `workbench.client.protocol.Client.stream_recommendation`.
 
@@ -133,7 +133,10 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """Do one run, restarted after each interruption; yield the reasons for waiting, and return the run's trace."""
+        """Do one run alone on the device; yield the reasons for waiting, and return the run's trace.
+
+        A run that another user's run interrupts is started again.
+        """
         nonlocal spent
         start = partial(
             backend.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,

@@ -1,7 +1,7 @@
-"""Share of right answers under approximate verifiers, for sums, word problems and JSON records.
+"""Benchmark of approximate verifiers: share of right answers to sums, word problems and JSON records.
 
-`draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier raises τ
-and may lower the number of right answers. The table shows both figures. The suite is small enough to be repeated.
+The method `draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier
+raises τ and may lower the number of right answers. The table shows τ and right answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOARD = "answers.json"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Number of problems, temperature, length and seed of the measurement.
+    """Size of the measurement of right answers: number of problems, temperature, length limit and seed.
 
     Attributes:
         per_group: number of problems per group; 0: all.
@@ -46,7 +46,7 @@ class Scale:
 
 
 def verifiers_of(models: Models) -> list[str]:
-    """Return the verifiers that these models can run: the exact default, then those that are never exact."""
+    """Return the names of the compared verifiers: the exact default, then each approximate one that can run."""
     method = registry.get(METHOD)
     default = method.verifier.name
     others = [v for v in method.other_verifiers if not v.exact_for and not models.unsupported_reason(v.needs)]
@@ -59,7 +59,7 @@ def run_suite(
     progress: Callable[[str], None] = lambda words: None,
     resume: Path | None = None,
 ) -> dict[str, Any]:
-    """Answer every problem with every verifier.
+    """Answer every problem with every verifier of `draft-model`, and count the right answers.
 
     Args:
         models: models with a draft model.
@@ -121,7 +121,9 @@ def run_suite(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a Markdown table: for each verifier τ, right answers by group and in total, and relative to the exact one.
+    """Return a Markdown table with a row per verifier: τ, and numbers of right answers by group and in total.
+
+    The last column is the ratio of right answers to those of the exact verifier.
 
     Args:
         report: result of `run_suite`.
@@ -144,11 +146,13 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
-    """Return (right answers / right answers of the exact verifier) as text, with the 95 % interval if it is finite.
+    """Return the ratio of a verifier's right answers to those of the exact verifier as text.
+
+    The text contains the 95 % interval if it is finite.
 
     Args:
-        right: 1 for each right answer and 0 for each wrong answer.
-        exact: the same for the answers of the exact verifier.
+        right: 1 for each right answer and 0 for each wrong answer of the verifier.
+        exact: 1 for each right answer and 0 for each wrong answer of the exact verifier.
     """
     if not sum(exact):
         return format_interval(None)
@@ -161,7 +165,7 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:
-    """Return the board of right answers as Markdown: one table per target."""
+    """Return the results of approximate verifiers as Markdown: one table of right answers per target."""
     lines = [
         "# Correct answers under approximate verifiers",
         "",

@@ -1,4 +1,4 @@
-"""A measured run on a backend, alone on its device: request it until admitted, follow it to its end, then delete it."""
+"""Do a measured run alone on a backend's device: request the run until it is admitted, wait for its end, delete it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class RunBackend(Protocol):
 
     @property
     def start(self) -> Callable[..., Any]:
-        """Return the function that starts a run, see `workbench.service.Backend.start`.
+        """Return the function that starts a generation on the backend, such as `workbench.service.Backend.start`.
 
-        With `is_timed=True` the run has the device to itself.
+        With the argument `is_timed=True` no other run uses the device at the same time.
         """
         ...
 
     def drop_run(self, run: Any) -> None:
-        """Delete a run that has ended."""
+        """Delete a finished run from the backend."""
         ...
 
 
@@ -71,7 +71,7 @@ class BackendRun:
         return 0 if self.run is None else n_emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
-        """Yield the reason for waiting every `POLL_S` seconds; an empty string while the run is active.
+        """Yield the run's reason for waiting every `POLL_S` seconds; an empty string while the run is active.
 
         Closing the iterator ends the run.
 

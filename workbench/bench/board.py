@@ -1,8 +1,8 @@
-"""Generated boards: storage of their rows, and the exactness board, which compares each method's promise with evidence.
+"""Storage of boards (published tables of results), and the exactness board: each method's promise with its evidence.
 
-`claimsboard` compares each paper's claim with a measurement. A board is a JSON file and the Markdown generated from it,
-in `assets/boards`. Each row is replaced as soon as its evidence exists, so that a stopped run loses nothing; each row
-has its date, commit and machine.
+A board is a JSON file and the Markdown generated from it, in `assets/boards`. A row is saved as soon as it is measured,
+so that a stopped run loses no results. Each row has its date, commit and machine. The claims board, which compares
+papers' claims with measurements, is in `claimsboard`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def commit() -> str:
 
 
 def commit_of(row: dict[str, Any]) -> str:
-    """Return the commit of a saved row for display, with a note if the row marks it as missing from this repository.
+    """Return the commit of a board's saved row as text, with a note if this repository does not contain the commit.
 
     A few rows were measured before the repository's history begins, or on a branch that was rewritten.
     """
@@ -96,13 +96,13 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
-    """Save a method's evidence to the exactness board."""
+    """Save the results of a method's tests as the method's row of the exactness board."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows)))
 
 
 def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings: Sequence[Finding]) -> None:
-    """Save the evidence for one setting of a method on one target to the exactness board."""
+    """Save the test results of one setting of a method on one target as a row of the exactness board."""
     promise, key = configured.promise.value, choice_key(configured)
     row = {
         "promise": promise,
@@ -120,7 +120,10 @@ def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings:
 
 
 def choice_key(configured: ConfiguredMethod) -> str:
-    """Return the key of a setting: method and non-default parameters, for example "draft-model, verifier=k-seq"."""
+    """Return a setting's key on the exactness board: method and non-default parameters.
+
+    An example is "draft-model, verifier=k-seq".
+    """
     return combinations.setting_name(configured)
 
 
@@ -139,7 +142,7 @@ def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def choice_standings() -> dict[tuple[str, str], str]:
-    """Return for each (setting, promise) whether the tests on all targets confirm it, in the words of `standing`.
+    """Return the standing ("shown", "broken", …) of each (setting of a method, promise) over the tests on all targets.
 
     A promise that is broken on one target counts as broken.
     """
@@ -152,7 +155,7 @@ def choice_standings() -> dict[tuple[str, str], str]:
 
 
 def registered_methods() -> list[tuple[str, str, str]]:
-    """Return (name, title, promise) of every registered method."""
+    """Return (name, title, promise) of every registered method; promises are "exact", "greedy-exact" and others."""
     from workbench.methods import registry
 
     return [(m.name, m.title, m.promise.value) for m in registry.methods()]
@@ -161,7 +164,9 @@ def registered_methods() -> list[tuple[str, str, str]]:
 def exactness_rows(
     methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for every method, in the order of the catalogue; a method without evidence is "unproven".
+    """Return the exactness board's row for every method, in the order of the catalogue.
+
+    The standing of a method without evidence is "unproven".
 
     Args:
         methods: (name, title, promise); by default the registered ones.
@@ -178,7 +183,7 @@ def exactness_rows(
 
 
 def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
-    """Return the evidence in a saved row for a promise; evidence for another promise does not count."""
+    """Return the test results in a saved row of the exactness board; tests of another promise do not count."""
     evidence = row.get("findings", []) if row.get("promise") == promise else []
     return {
         "promise": promise,
@@ -193,7 +198,7 @@ def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
 
 
 def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the numbers of equal texts, compared texts, prompts and families over all greedy tests."""
+    """Return sums over a method's greedy tests: texts equal to the reference, compared texts, prompts, families."""
     texts = [f for f in findings if f["kind"] in ("greedy", "families")]
     if not texts:
         return None
@@ -216,7 +221,12 @@ def _sampling_test(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
-    """Return the exactness board as Markdown: tables of methods and of settings (`chosen`; None: all saved)."""
+    """Return the exactness board as Markdown: a table of methods, and a table of settings.
+
+    Args:
+        rows: rows of the methods, as `exactness_rows` returns them.
+        chosen: rows of the settings; None: all saved ones.
+    """
     lines = [
         "# Exactness board",
         "",
@@ -266,7 +276,7 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _left_out(n: int) -> str:
-    """Return the note that a test had no time for `n` settings; empty if `n` is 0."""
+    """Return a note that `n` settings of a method were not tested for lack of time; empty if `n` is 0."""
     return f" ({n} settings not tested, for lack of time)" if n else ""
 
 

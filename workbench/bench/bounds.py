@@ -1,11 +1,11 @@
-"""Limits of measurements, as numbers only, so that a request can be checked without importing the engine."""
+"""Size limits of comparisons, sweeps and recommendations. A request is checked without importing the engine."""
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
-"""Largest numbers of lanes, prompts and repeats in one comparison."""
+"""Largest numbers of lanes (methods with settings), prompts and repeats in one comparison."""
 RUNS = 400
 """Largest number of runs in one comparison, warm-up included."""
 CELLS = 400
-"""Largest number of cells of one sweep."""
+"""Largest number of cells (combinations of axis values) of one sweep."""
 SHORTEST_S, LONGEST_S = 5, 3600
 """Shortest and longest time that a recommendation may measure, in seconds."""
 TOKENS = 4096

@@ -1,8 +1,8 @@
-"""Elimination rounds: methods take turns on prompts; after each pass, methods clearly slower than the best are dropped.
+"""Search for the fastest method: all run on the same prompts, and clearly slower ones are dropped after each pass.
 
 The remaining time goes to the methods that may still be the fastest: a `Study` whose next run depends on the results so
-far. The contenders determine where the runs happen: in this process (`recommend`), or on a backend that others use too
-(`advice`).
+far. The contenders determine where the runs happen: in this process (module `recommend`), or on a backend shared with
+other users (module `advice`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of the measuring time after which no further method is warmed up."""
+"""Share of a recommendation's measuring time after which no further method is warmed up."""
 MIN_CONTENDERS = 3
-"""Number of methods that are measured even if one pass over the prompts takes longer than the available time."""
+"""Smallest number of methods to measure, even if their first pass over the prompts takes longer than the given time."""
 IMPLAUSIBLE_FACTOR = 1.5
-"""Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
-many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
-room for noise."""
+"""Factor above which a result is implausible.
+
+A run of plain decoding this many times slower than the median was disturbed by other work. A speed-up this many times
+larger than τ is refused: a round takes at least about as long as a plain step, so the speed-up cannot exceed τ.
+"""
 REPEAT_CONTEXT = 3
 """Number of preceding tokens that are looked up in the earlier text, to predict the next token."""
 
 RunGenerator = Generator[str, None, Sample]
-"""A run as a generator: it yields the reasons for waiting, and returns its sample."""
+"""Type of a measured run as a generator: it yields reasons for waiting, and returns the `Sample` of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A method with its settings.
+    """A method with its settings that is measured for a recommendation, and the function that runs it.
 
     Attributes:
         name: name of the method.
@@ -83,13 +85,15 @@ class CandidateRuns:
 
     @property
     def plain(self) -> list[Sample]:
-        """Return the runs of plain decoding."""
+        """Return the timed runs of plain decoding, the first contender."""
         return self.samples[self.contenders[0].name]
 
     def run(
         self, is_over: Callable[[], bool], remaining: Callable[[], float]
     ) -> Generator[tuple[str, str], None, None]:
-        """Measure until `is_over` returns True, or one method is left. All finished runs count.
+        """Measure the contenders until `is_over` returns True or only one method besides plain decoding is left.
+
+        All finished runs count.
 
         Every contender is warmed up. If one pass of all contenders over the prompts takes longer than the available
         time, only as many contenders as fit are measured: those that were fastest in the warm-up.
@@ -132,7 +136,10 @@ class CandidateRuns:
             self._per_token[run.contender] = sample.seconds / len(sample.token_ids)
 
     def _choose_runs(self, is_over: Callable[[], bool], remaining: Callable[[], float]) -> Iterator[Run]:
-        """Yield the runs in order: the warm-up, then one pass after another. Each depends on the results before it."""
+        """Yield the next run: first the warm-up runs of all contenders, then passes over the prompts.
+
+        After each pass, contenders that are clearly slower than the best one get no further runs.
+        """
         end_s = remaining() * (1 - WARM_UP_SHARE)
         for contender in self.contenders:
             is_plain = contender is self.contenders[0]
@@ -157,7 +164,7 @@ class CandidateRuns:
                 return
 
     def _shortlist(self, seconds: float) -> list[Candidate]:
-        """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
+        """Return plain decoding and the contenders that were fastest in the warm-up, as many as fit the time."""
         plain, *others = self.contenders
         warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
         run_s = {e.name: self._per_token[e.name] * self._tokens for e in (plain, *warm) if e.name in self._per_token}
@@ -241,13 +248,13 @@ class CandidateRuns:
         )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
-        """Return the figures of each of these methods that has a measured speed-up."""
+        """Return the measured figures of the given contenders, without those that have no measured speed-up yet."""
         disturbed = self.disturbed
         choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]
 
     def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
-        """Return the figures of a method, compared with plain decoding on the same prompts in the same passes."""
+        """Return a contender's speed-up over plain decoding, τ and costs, from runs on the same prompts and passes."""
         runs, plain_runs = self._paired_runs(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")
@@ -260,7 +267,10 @@ class CandidateRuns:
 
 
 def _is_impossible(choice: RankedMethod) -> bool:
-    """Return whether a speed-up is too far above τ to be real: a round takes at least about as long as a plain step."""
+    """Return whether a measured speed-up is too far above τ to be real.
+
+    A round takes at least about as long as a step of plain decoding, so the speed-up cannot exceed τ.
+    """
     return (
         choice.speedup is not None and choice.tau is not None and choice.speedup.value > IMPLAUSIBLE_FACTOR * choice.tau
     )

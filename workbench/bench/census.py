@@ -49,19 +49,24 @@ MEANINGS = {
     NOT_CHECKED: "`workbench check --families` has not tested it yet",
 }
 LARGEST = 10_000_000
-"""Number of parameters above which a model is not tiny, and not built."""
+"""Largest number of parameters of a model that the census builds."""
 PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in range(24)))
-"""A prompt that repeats itself, so that copying methods can draft, and a prompt that does not."""
+"""Token ids of two prompts: one that repeats itself, so that copying methods can draft, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
-"""Noise of the drafter's weights, relative to their standard deviation: so small that its drafts are often accepted.
+"""Noise that turns a copy of the target into its drafter, relative to the weights' standard deviation.
+
+The noise is so small that drafts are often accepted.
 
 A wrong tree position is only visible in accepted drafts, and it changes few of a random model's top tokens: with 0.2,
 MPT's trees, which are normally refused, generated the same twelve tokens as `generate`.
 """
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
-"""Shape of a second tree. With many siblings, the cache slot of a node is far from its position in the text."""
+"""Shape of the second draft tree that each family decodes, besides the default one.
+
+With many siblings, the cache slot of a node differs much from its position in the text.
+"""
 LONGEST_REASON = 200
 
 
@@ -88,7 +93,7 @@ def families() -> dict[str, str]:
 
 
 def check_family(name: str, tokenizer: Any) -> Entry:
-    """Build a tiny random model of a family in float64 and test it.
+    """Build a tiny random model of a model family in float64, and test whether it is decoded correctly.
 
     Args:
         name: name of the family.
@@ -117,7 +122,7 @@ def check_family(name: str, tokenizer: Any) -> Entry:
 
 
 def _build(name: str) -> Any:
-    """Build a tiny random model of the family `name`."""
+    """Build a tiny random model of the model family `name`."""
     config = tiny_config(name)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
@@ -127,7 +132,7 @@ def _build(name: str) -> Any:
 
 
 def _try_alone(models: Models) -> None:
-    """Check that the model was built correctly: its own forward pass runs in float64, or else in float32 (XGLM)."""
+    """Check that the tiny model runs in transformers alone: in float64, or else in float32, as XGLM requires."""
     model = models.target.model
     with torch.inference_mode():
         try:
@@ -138,7 +143,7 @@ def _try_alone(models: Models) -> None:
 
 
 def _error_reason(error: Exception) -> str:
-    """Return the reason in one line: the innermost of nested errors, without the family name that the board shows."""
+    """Return the reason of an error in one line: the innermost of nested errors, without the family's name."""
     text = error.message if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if len(line.split()) > 1]
     line = next(
@@ -149,7 +154,7 @@ def _error_reason(error: Exception) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress irrelevant warnings in this block, and use one thread, with which tiny models run faster."""
+    """Suppress warnings inside the `with` block, and use one thread, with which tiny models run faster."""
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     with one_thread(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -164,7 +169,7 @@ def _quietly() -> Iterator[None]:
 
 
 def save(entries: Sequence[Entry]) -> None:
-    """Write the board: a JSON file, and the Markdown generated from it."""
+    """Write the board of model families: a JSON file, and the Markdown generated from it."""
     data = {
         "board": BOARD,
         "transformers": transformers.__version__,
@@ -183,7 +188,7 @@ def read() -> dict[str, Any]:
 
 
 def saved_entries() -> dict[str, Entry]:
-    """Return the board's entries by family; empty if none were saved with this version of transformers."""
+    """Return the saved census results by model family; empty if they are from another version of transformers."""
     if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
         return {}
     return {name: Entry(**row) for name, row in board.read(BOARD).items()}

@@ -1,4 +1,4 @@
-"""Tests of promises: compare greedy output with Hugging Face's, and sampled output with the exact distribution."""
+"""Tests of methods' promises: compare greedy output with Hugging Face's, and samples with the exact distribution."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from workbench.models.runner import Runner
 from workbench.trace.metrics import count_drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
-"""A prompt that repeats itself, so that copying methods can draft."""
+"""Token ids of a prompt that repeats itself, so that methods that copy from the text can draft."""
 NO_REFERENCE = "a masked-diffusion model has no plain decoding from left to right to compare with"
 
 
@@ -113,7 +113,7 @@ def check_method(
 
 
 def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
-    """Return the finding, with a note if the time sufficed only for part of the runs."""
+    """Return the finding of a sampling test, with a note if there was only time for a part of the runs."""
     if n_runs >= runs:
         return finding
     detail = f"{finding.detail}; {n_runs:,} runs of {runs:,}, as many as there was time for"
@@ -278,7 +278,7 @@ class _Greedy:
 
 
 TRIAL, LEAST = 16, 96
-"""Number of trial runs that measure the time of a run, and the smallest number of runs that makes a useful test."""
+"""Number of trial runs that estimate the time of a run, and smallest number of runs of a sampling test."""
 
 
 def affordable_runs(
@@ -313,7 +313,7 @@ def _make_finding(
     kind: str,
     figures: dict[str, Any],
 ) -> Finding:
-    """Return a finding with the verdict "pass" if all compared texts were right and there were texts and drafts."""
+    """Return the finding of a greedy test; without any compared text or any drafted token the test fails."""
     if not figures["tried"]:
         passed, detail = False, f"{NEVER_RAN}: {detail}"
     elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):
@@ -325,7 +325,7 @@ def _make_finding(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread inside this block: in tiny models, threads would wait for each other."""
+    """Limit PyTorch to one thread inside the `with` block: with tiny models, several threads are slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

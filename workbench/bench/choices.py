@@ -1,8 +1,8 @@
-"""Tests of single settings' promises: one verifier, tree builder or policy of a method, or two of them, on a target.
+"""Tests of the promise of one setting of a method: a verifier, tree builder or policy, or two of them, on a target.
 
-`check` tests a method: its defaults, and all other settings in one line. Here each setting has a line of its own, so
-that the board shows the evidence for every name. The most informative settings come first: each name with the first
-method that offers it, each verifier on a tree for which it is exact, other methods, and pairs.
+The module `check` tests a whole method: its defaults, and all other settings in one line. Here each setting gets a line
+of the exactness board. The most informative settings are tested first: each verifier, tree builder and policy with the
+first method that offers it; each verifier on a tree for which it is exact; other methods; pairs of settings.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 KINDS = ("verifier", "grower", "policy")
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 TEXTS, TOKENS, CELLS = 6, 48, 16
-"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for all
-positions in the cumulative distribution."""
+"""Size of a sampling test if the distribution of a text cannot be enumerated: number of sampled texts, tokens per text,
+and number of equal intervals of [0, 1) in which the tokens' positions in the cumulative distribution are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,21 @@ class Choice:
 
     @property
     def is_evidence(self) -> bool:
-        """Return whether this setting is evidence for the promise of a verifier, tree builder or policy."""
+        """Return whether a test of this setting is evidence for its verifier's, tree builder's or policy's promise."""
         return self.rank < 2
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Return the method of this choice with the choice's values as parameters."""
+        """Return the method of this setting, configured with the setting's parameter values."""
         return self.method.with_params(**self.values)
 
 
 def all_choices(methods: Iterable[Method]) -> list[Choice]:
-    """Return all settings that get a row of the board, the most informative first.
+    """Return all settings that get a row of the exactness board, the most informative first.
 
-    Rank 0 has every name once, with the first method that offers it. Rank 1 has each verifier on trees for which it is
-    exact, one per kind of sibling sampling. Rank 2 has the other methods, rank 3 verifiers with policies, and rank 4
-    verifiers on the other trees.
+    Rank 0 has every verifier, tree builder and policy once, with the first method that offers it. Rank 1 has each
+    verifier on trees for which it is exact, one for each way of sampling siblings. Rank 2 has the other methods, rank 3
+    verifiers with policies, and rank 4 verifiers on trees for which they are not exact.
 
     Args:
         methods: methods of the registry, in its order; methods without drafting rounds are skipped.

@@ -23,12 +23,12 @@ INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
-"""Verdicts that follow from a measured figure."""
+"""Verdicts on papers' claims that follow from a measured figure."""
 VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All verdicts on the board, in the order of its table of counts."""
+"""All verdicts on the claims board, in the order of the board's table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
-"""Columns of the board: the bundled models that a claim is designed for, and a real chat model."""
+"""Columns of the claims board: the bundled models that a claim is designed for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ SCALES = {
 
 
 def scale_of(target: str) -> Scale:
-    """Return the default scale of measurements on a target."""
+    """Return the default `Scale` (number format, prompts, repeats) of the claim measurements on a target."""
     return SCALES.get(target) or Scale(target, "auto")
 
 
@@ -84,7 +84,7 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the column of the claims board for a target: its name, or `BUNDLED` for the claim's home target."""
+    """Return the claims board's column for a target: `BUNDLED` for the claim's bundled target, else its name."""
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
@@ -126,7 +126,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
 
 def _compare_figures(claim: Claim, measured: Measurement) -> str:
-    """Return the verdict on a measured figure, one of `MEASURED_VERDICTS`; see `compute_verdict`."""
+    """Return the verdict on a paper's claim that follows from a measured figure, one of `MEASURED_VERDICTS`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
     if claim.low is not None and low <= claim.neutral <= high:
@@ -149,7 +149,7 @@ def claims() -> list[Claim]:
 
 
 def claims_of(method: str, key: str | None = None) -> list[Claim]:
-    """Return the claims of papers that a method declares.
+    """Return the claims of papers that a method declares, or only the claim with the given key.
 
     Raises:
         UnknownNameError: the method has no claim with this key.

@@ -37,11 +37,11 @@ def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
 def measure_claims(
     claims: Sequence[Claim], target: str | None, scale_options: Mapping[str, Any], saves: bool
 ) -> Study[Claim, Measurement | None]:
-    """Return the study that measures papers' claims one by one; a result is None if something required is missing.
+    """Return the study that measures papers' claims one by one; a claim with a missing requirement has the result None.
 
     Args:
         claims: the claims. If one of several claims cannot be measured, the study continues with the next claim.
-        target: target of all measurements; None: the home target of each claim.
+        target: target of all measurements; None: for each claim the bundled target that it is designed for.
         scale_options: fields of `workbench.bench.claims.Scale` that differ from the target's scale.
         saves: whether to save each figure on the board.
     """
@@ -92,10 +92,12 @@ def claim_entry(
 
 
 def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the claims board: each claim with its first column, and the other columns as `elsewhere`.
+    """Return a dict for each claim of the claims board: the claim and its entry in the first column.
+
+    The entries of the other columns are the list `elsewhere`. Verdicts are computed again.
 
     Args:
-        saved_rows: the saved rows; by default those of the repository. Verdicts are computed again.
+        saved_rows: saved measurements; by default those of the repository.
     """
     saved_rows = board.read(BOARD) if saved_rows is None else saved_rows
     entries = []
@@ -106,7 +108,7 @@ def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return for each column of the claims board the number of rows per verdict."""
+    """Return the number of claims with each verdict, for each column of the claims board."""
     by_column: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
         of_column = by_column.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
@@ -128,7 +130,7 @@ def format_paper_figure(low: float | None, high: float | None, neutral: float) -
 
 
 def format_figure(measured: dict[str, Any]) -> str:
-    """Return a measured figure with its interval and its number of observations."""
+    """Return a measured figure with its interval and number of observations as text."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     answers = measured.get("answers")
     return figure + (
@@ -192,7 +194,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return the function that formats a cell of the table of counts: the number of claims with this verdict."""
+    """Return the function that formats a cell of the claims board's counts: number of claims with a verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -215,7 +217,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return the cell of a claim in one column: verdict, figure, and the missing requirement or the explanation."""
+    """Return a cell of the claims board as text: verdict, figure, and the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(format_figure(column["measured"]))

@@ -1,4 +1,6 @@
-"""Comparison: two to four lanes on the same prompts, alone on the device, interleaved and repeated.
+"""Comparison of two to four lanes (methods with settings) on the same prompts: interleaved, repeated, timed runs.
+
+No other run uses the device at the same time.
 
 `measure` requests one run after the other from a backend, so that one implementation serves the library, the command
 line, the API and the app. `workbench.bench.comparison_figures` computes the results.
@@ -29,7 +31,7 @@ from workbench.trace.events import Trace
 def prepare(
     prompts: Sequence[str | BenchPrompt], lanes: Sequence[Lane | str | dict[str, Any]], plan: Plan
 ) -> Comparison:
-    """Return a comparison before its first run; all errors in a request are raised here.
+    """Check the request for a comparison, and return the comparison before its first run.
 
     Raises:
         WorkbenchError: the request is invalid; the error says what to do.
@@ -174,7 +176,7 @@ def _run(
 
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:
-    """Run all steps and return the comparison. Ctrl-C ends the measurement; its results so far are returned."""
+    """Run a comparison to its end and return it. Ctrl-C ends the measurement; the results so far are returned."""
     comparison = None
     try:
         for step in steps:

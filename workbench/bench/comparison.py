@@ -1,4 +1,4 @@
-"""A comparison: its plan, the recorded runs of its lanes, and its figures, as plain data for display and transfer."""
+"""A comparison of lanes (methods with settings): plan, recorded runs and figures, as plain data for display."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Return whether every lane takes the most probable token."""
+        """Return whether all lanes decode greedily, at temperature 0."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
@@ -65,7 +65,11 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run, and its trace while the race, a replay of the lanes, may still select the run."""
+        """Store the figures of a run of this lane, and for now its trace.
+
+        The race, a replay of all lanes, may still select any repetition; traces that are not selected are discarded
+        later.
+        """
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))
@@ -85,12 +89,12 @@ class LaneRuns:
 
 @dataclass(slots=True)
 class Comparison:
-    """Lanes of a comparison with their plan and prompts; all figures are computed from the recorded runs.
+    """Comparison of lanes (methods with settings) on prompts; all figures are computed from the recorded runs.
 
     Attributes:
         plan: common settings of the lanes.
         prompts: prompts of all lanes.
-        lanes: in the order of the request; plain decoding is first if it was added.
+        lanes: runs of each lane, in the order of the request; plain decoding is first if it was added.
         machine: description of the machine.
         complete: whether every run of the plan was done.
     """
@@ -102,7 +106,7 @@ class Comparison:
     complete: bool = False
 
     def __getitem__(self, name: str) -> LaneRuns:
-        """Return a lane by its name or its method.
+        """Return a lane of the comparison by its name or its method.
 
         Raises:
             KeyError: no lane has this name or method.
@@ -114,12 +118,12 @@ class Comparison:
 
     @property
     def reference(self) -> LaneRuns | None:
-        """Return plain decoding, the reference of the other lanes."""
+        """Return the lane of plain decoding, the reference of all speed-ups."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return the figures by lane: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token and counts."""
+        """Return each lane's figures: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
@@ -128,7 +132,11 @@ class Comparison:
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Return the comparison with its figures as plain JSON; with `traces`, all data that `from_wire` needs."""
+        """Return the comparison with its runs and figures as plain JSON.
+
+        Args:
+            traces: whether to include the traces that the race (a replay of all lanes) shows.
+        """
         data = full_figures(self)
         for lane, wire in zip(self.lanes, data["lanes"], strict=True):
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
@@ -139,7 +147,7 @@ class Comparison:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Comparison:
-        """Return a comparison from the data of `to_wire`; data without traces have neither races nor texts."""
+        """Rebuild a comparison from the plain JSON of `to_wire`; without traces it has no texts and no replays."""
         settings = data["settings"]
         plan = Plan(
             settings["target"],
@@ -166,7 +174,7 @@ class Comparison:
         return cls(plan, prompts, lanes, data["machine"], data["complete"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per run, for CSV and Parquet."""
+        """Return a table with one row per run of the comparison, for CSV and Parquet."""
         entries = []
         for lane in self.lanes:
             for (prompt, repeat), sample in sorted(lane.samples.items()):

@@ -39,7 +39,11 @@ GRID = [i / 20 for i in range(21)]
 
 
 def full_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of `partial_figures`, and each lane's texts, race, break-even point and exactness."""
+    """Return all figures of a comparison as plain data.
+
+    In addition to the figures of `partial_figures`, each lane has the replay of its runs (race), its break-even point,
+    its exactness, and the differences between its texts and those of plain decoding.
+    """
     data = partial_figures(comparison)
     plain = comparison.reference
     for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
@@ -55,7 +59,7 @@ def full_figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def partial_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return settings, machine and the figures of each lane, from the runs so far."""
+    """Return settings, machine and each lane's figures of a comparison, from the runs so far."""
     plan, plain = comparison.plan, comparison.reference
     header = next((trace.header for lane in comparison.lanes for trace in lane.traces.values()), None)
     return {
@@ -114,13 +118,16 @@ def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
 
 
 def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str, float | None]:
-    """Return the milliseconds per token at the rate `rate`, split into the kinds of work in `PARTS`."""
+    """Return the milliseconds per token at `rate` tokens per second, split into drafting, verification and overhead."""
     shares = _shares(samples)
     return {part: None if rate is None or not shares else 1e3 / rate.value * shares[part] for part in PARTS}
 
 
 def _shares(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the share of each of `PARTS` in the decoding time, averaged over prompts; {} if no time was measured."""
+    """Return the shares of drafting, verification and overhead in the decoding time, averaged over prompts.
+
+    The result is {} if no time was measured.
+    """
     of_prompt: dict[int, list[Sample]] = {}
     for sample in samples:
         if sample.token_ids and sample.figures["decode_s"]:
@@ -250,7 +257,7 @@ THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
 }
-"""Theoretical predictions from the measured acceptance, drawn over a metric (`predict_tau`, `break_even`)."""
+"""Metrics of a sweep over which a theoretical prediction from the measured acceptance rate can be drawn."""
 
 
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from workbench.engine import Models
 
 MEASURING_VERSION = 4
-"""Version of the measuring and computing of figures. Increase it when either changes: saved figures of another version
-are shown, but never mixed with new ones."""
+"""Version of the code that measures and computes figures. Increase it when that code changes: saved figures of another
+version are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
-"""Patterns of the files that determine a model's output."""
+"""File name patterns of the files that determine a model's output."""
 WHOLE_BYTES, BLOCK_BYTES, BLOCKS = 64 * 2**20, 2**16, 64
-"""Files up to this many bytes are hashed completely; for larger ones, blocks, size and date are hashed."""
+"""Fingerprints of weight files: size in bytes up to which a file is hashed completely, and for larger files the size
+and number of the hashed blocks; their size and date are hashed too."""
 MACHINE = ("cpu", "cores", "threads", "gpu", "system")
 VERSIONS = ("torch", "transformers")
 WORDS = {
@@ -179,12 +180,12 @@ def measurement_id(settings: str, measuring_conditions: Mapping[str, Any] | None
 
 
 def canonical_json(measuring_conditions: Mapping[str, Any] | None) -> str:
-    """Return conditions as text, identical for equal conditions."""
+    """Return the conditions of a measurement as JSON text, identical for equal conditions."""
     return json.dumps(measuring_conditions, sort_keys=True)
 
 
 def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[str, Any] | None) -> list[str]:
-    """Return the differences between two sets of conditions, in words.
+    """Return the differences between the conditions of two measurements, in words.
 
     Args:
         recorded: conditions saved with earlier figures.

@@ -55,32 +55,32 @@ class EngineContender:
 
     @property
     def title(self) -> str:
-        """Return the title for display."""
+        """Return the title of the contender's method for display."""
         return self.configured.method.title
 
     @property
     def promise(self) -> str:
-        """Return the promise of the method."""
+        """Return the promise of the contender's method, such as "exact"."""
         return self.configured.promise.value
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the values of the method's parameters."""
+        """Return the parameter values of the contender's method."""
         return dict(self.configured.values)
 
     @property
     def changed_parameters(self) -> dict[str, Any]:
-        """Return the values of the method's parameters that differ from their defaults."""
+        """Return the parameter values of the contender's method that differ from their defaults."""
         specs = self.configured.method.params
         return {name: value for name, value in self.configured.values.items() if value != specs[name].default}
 
     def shortened(self, max_new_tokens: int) -> EngineContender:
-        """Return a copy that generates at most `max_new_tokens` tokens, for warm-up runs."""
+        """Return a copy of this contender that generates at most `max_new_tokens` tokens, for warm-up runs."""
         return replace(self, max_new_tokens=min(self.max_new_tokens, max_new_tokens))
 
     @property
     def weights_bytes(self) -> int:
-        """Return the bytes of the target and of the method's other models: the drafter, the files of trained heads."""
+        """Return the bytes of all weights that the method uses: target, drafter, and files of trained heads."""
         models, needs = self.engine.models, self.configured.method.needs
         drafter = models.draft_model.model if models.draft_model is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
@@ -141,14 +141,14 @@ class HuggingFaceContender:
 
     @property
     def name(self) -> str:
-        """Return the name in reports."""
+        """Return the contender's name in reports, such as "hf-generate" or "hf-assisted"."""
         if self.assistant is not None:
             return "hf-assisted-defaults" if self.draft_tokens is None else "hf-assisted"
         return "hf-generate" if self.draft_tokens is None else "hf-prompt-lookup"
 
     @property
     def title(self) -> str:
-        """Return the title for display."""
+        """Return the contender's title for display."""
         variants = {
             "hf-assisted": "assistant_model",
             "hf-assisted-defaults": "assistant_model with its defaults",
@@ -159,7 +159,7 @@ class HuggingFaceContender:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the draft length and the other options that determine the work of a round."""
+        """Return the draft length and all other options of `generate` that determine the work of a round."""
         options: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
         if self.name == "hf-assisted-defaults":
             options |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
@@ -167,7 +167,7 @@ class HuggingFaceContender:
 
     @property
     def weights_bytes(self) -> int:
-        """Return the bytes of target and assistant."""
+        """Return the bytes of the weights of target and assistant."""
         return weights_of(self.model, self.assistant)
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:

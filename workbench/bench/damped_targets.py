@@ -30,8 +30,8 @@ LOGIT_STD = 8.0
 """Standard deviation of the logits. The largest of 128,256 normal ones then has a probability of about 0.6, as in real
 text; with deviation 1 it would have 0.0004, and confidence-based drafting would never draft."""
 SEARCH_STEPS, SEARCH_PROMPTS, SEARCH_TOKENS, PROMPT_TOKENS = 8, 2, 64, 100
-"""Bisection steps per level, and size of the text on which each gain is measured: prompts, new tokens and tokens per
-prompt."""
+"""Bisection steps per desired agreement, and size of the texts on which drafter and target are compared in each step:
+number of prompts, new tokens and tokens per prompt."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Shape:
     draft_layers: int
 
     def config(self, layers: int | None = None) -> LlamaConfig:
-        """Return the configuration of the whole model, or of its first layers alone."""
+        """Return the Llama configuration of a model of this shape, with all layers or with only the first `layers`."""
         return LlamaConfig(
             vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=self.inner,
             num_hidden_layers=layers or self.layers, num_attention_heads=self.heads,
@@ -72,11 +72,14 @@ SHAPES = (
     Shape("1B", 2048, 8192, 16, 32, 8, 128_256, draft_layers=1),
     Shape("8B", 4096, 14336, 32, 32, 8, 128_256, draft_layers=2),
 )
-"""The smallest models of Llama 3.2 and 3.1: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and model cards."""
+"""Shapes of the smallest models of Llama 3.2 and 3.1.
+
+Source: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and model cards.
+"""
 
 
 def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
-    """Return an undamped random target, and its first layers as its drafter.
+    """Return a random target whose upper layers are not damped yet, and its first layers as its drafter.
 
     Args:
         shape: shape of the target.

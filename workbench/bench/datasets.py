@@ -1,7 +1,7 @@
-"""Public prompt suites, read from a folder: they are not part of the repository.
+"""Public prompt suites, such as Spec-Bench and HumanEval, read from the user's files; the repository has none of them.
 
-Each entry has its file name, the conversion of a row into a prompt, and the file's source. The prompts are those of
-Spec-Bench and of the data sets' own papers, without few-shot examples.
+Each suite is described by its file name, the conversion of a row into a prompt, and the file's source. The prompts are
+those of Spec-Bench and of the data sets' own papers, without few-shot examples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.trace.files import read_regular
 Row = dict[str, Any]
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-"""Categories of MT-bench; in Spec-Bench they form one of its six categories, `mt_bench`."""
+"""Categories of MT-bench's questions. Spec-Bench counts them as one of its six categories, `mt_bench`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Dataset:
         file: name of the file in the folder, without `.gz`.
         read: function (row, number of the row from 1) → prompt. Error messages quote the example row in its docstring,
             the text after "such as".
-        source: repository and path where it is available.
+        source: repository and path where the file is available.
         licence: licence of the file.
     """
 
@@ -45,13 +45,13 @@ class Dataset:
 
 
 def _spec_bench(row: Row, number: int) -> BenchPrompt:
-    """Return the prompt of a row such as {"question_id": 81, "category": "writing", "turns": ["…", "…"]}."""
+    """Return the prompt of a Spec-Bench row such as {"question_id": 81, "category": "writing", "turns": ["…", "…"]}."""
     group = "mt_bench" if row["category"] in MT_BENCH else row["category"]
     return _question(row, group)
 
 
 def _mt_bench(row: Row, number: int) -> BenchPrompt:
-    """Return the prompt, in the group of its category, of a row.
+    """Convert a row of MT-bench to a prompt, with the row's category as the group.
 
     A row is an object such as {"question_id": 81, "category": "writing", "turns": ["…", "…"]}.
     """
@@ -65,12 +65,12 @@ def _question(row: Row, group: str) -> BenchPrompt:
 
 
 def _human_eval(row: Row, number: int) -> BenchPrompt:
-    """Return the code to continue of a row such as {"task_id": "HumanEval/0", "prompt": "def has_close_elements(…"}."""
+    """Return the prompt of a HumanEval row such as {"task_id": "HumanEval/0", "prompt": "def has_close_elements(…"}."""
     return BenchPrompt(row["task_id"], row["prompt"], "humaneval", chat=False, question=number)
 
 
 def _gsm8k(row: Row, number: int) -> BenchPrompt:
-    """Return the prompt of a row such as {"question": "Janet’s ducks lay 16 eggs …", "answer": "… #### 18"}."""
+    """Return the prompt of a GSM8K row such as {"question": "Janet’s ducks lay 16 eggs …", "answer": "… #### 18"}."""
     return BenchPrompt(f"gsm8k-{number}", row["question"], "gsm8k", chat=True, question=number)
 
 
@@ -100,16 +100,16 @@ DATASETS = {
 }  # fmt: skip
 BUNDLED = "bundled"
 ANSWERS = "answers"
-"""Problems whose answers a program checks: see `workbench.bench.answers_suite`."""
+"""Name of the suite of problems whose answers a program checks: see `workbench.bench.answers_suite`."""
 NAMES = (BUNDLED, ANSWERS, workloads.WORK, *workloads.KINDS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
-    """Return the prompts of a suite.
+    """Return the prompts of a bundled or public prompt suite.
 
     Args:
-        name: one of `NAMES`; "bundled" and "answers" need no data, nor do the kinds of work, which use some of
-            Spec-Bench's questions if these are given.
+        name: one of `NAMES`; the suites "bundled" and "answers" and the workload suites need no data. Workload suites
+            also contain some of Spec-Bench's questions if `data` has them.
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
@@ -172,7 +172,7 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
 
 
 def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
-    """Return the first `n` prompts of every group, in the order of the suite."""
+    """Return the first `n` prompts of every group of a suite, in the order of the suite."""
     counts: Counter[str] = Counter()
     selected = []
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""Differences between a greedy run and plain decoding: rounding, or a bug?
+"""Diagnosis of differences between a greedy run and plain decoding: rounding errors or a bug.
 
 In half precision two ways of computing the same logits can round differently, so that texts diverge where two tokens
 are almost equally probable. The doctor decodes plainly at every position of the run's text. Wherever plain decoding
@@ -36,7 +36,7 @@ STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwa
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Plain decoding of the next token, in one way of computing it.
+    """Next token of plain decoding, computed token by token, in one forward pass, or in passes like the run's.
 
     Attributes:
         how: name of the way of computing: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
@@ -88,7 +88,7 @@ class Difference:
         return self.readings[0].gap
 
     def describe(self) -> str:
-        """Return the difference and its explanation in a sentence."""
+        """Return a sentence that states where the run and plain decoding differ, and why."""
         intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding gives "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         agreeing = [r.how for r in self.readings if r.token == self.run]
@@ -123,11 +123,11 @@ class Diagnosis:
     differences: tuple[Difference, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the diagnosis as plain JSON."""
+        """Return the comparison of the run with plain decoding as plain JSON."""
         return asdict(self) | {"words": self.sentences()}
 
     def sentences(self) -> list[str]:
-        """Return the result, one sentence per differing position."""
+        """Return the result of the comparison with plain decoding in words, one sentence per differing position."""
         if not self.differences:
             return [f"All {self.tokens} tokens equal those of plain decoding."]
         return [d.describe() for d in self.differences]

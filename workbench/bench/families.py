@@ -81,7 +81,7 @@ FAMILIES: dict[str, Callable[..., PreTrainedConfig]] = {
         | kw
     ),
 }
-"""Tiny configurations by family. Sliding windows and chunks are shorter than the prompts of the tests."""
+"""Configurations of tiny models by family. Attention windows and chunks are shorter than the prompts of the tests."""
 
 
 def _named(values: dict[str, Any], **other: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def random_model(
     Args:
         config: configuration of the model.
         seed: seed of the weights.
-        scale: factor on the usual initial weights, with which the next-token distributions would be nearly flat.
+        scale: factor on the usual initial weights. Without it the next-token distributions would be nearly flat.
         device: device of the model.
         auto: class of transformers whose `from_config` builds the model.
     """

@@ -1,4 +1,4 @@
-"""Shared parts of greedy checks and sampling tests: prompts, settings, and findings."""
+"""Prompts, settings and findings of the tests of a method's promise (greedy checks and sampling tests)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Prompt:
 
     @classmethod
     def of(cls, prompt: Sequence[int] | Prompt) -> Prompt:
-        """Return token ids as a prompt; return a prompt unchanged."""
+        """Convert token ids to a `Prompt`; a `Prompt` is returned unchanged."""
         return prompt if isinstance(prompt, Prompt) else cls(prompt)
 
     def request(self, configured: ConfiguredMethod, sampling: SamplingParams | None = None, **options: Any) -> Request:
-        """Return an engine request that continues this prompt."""
+        """Return an engine request that continues this prompt with a configured method."""
         return Request(
             self.raw_prompt or list(self.ids),
             configured,
@@ -55,7 +55,7 @@ class Prompt:
         )
 
     def pixels(self, models: Models) -> dict[str, Tensor]:
-        """Return the inputs of the target's own forward pass other than token ids."""
+        """Return the image inputs of the target's forward pass, such as pixel values; {} without images."""
         inputs = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
         target = models.target
         return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
@@ -108,7 +108,7 @@ def boundary_settings(
 
 
 def spread_order(settings: Sequence[ConfiguredMethod]) -> list[ConfiguredMethod]:
-    """Return all settings in an order with distant neighbours: every prefix is spread over the whole list."""
+    """Return a list of settings in another order, in which every prefix is spread over the whole list."""
     n = len(settings)
     step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # golden-section steps spread evenly
     return [settings[i * step % n] for i in range(n)]

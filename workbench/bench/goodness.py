@@ -14,7 +14,10 @@ from scipy import stats
 from torch import Tensor
 
 MIN_EXPECTED = 5.0
-"""Cells with smaller expected counts are pooled: the chi-square distribution is an approximation for large cells."""
+"""Smallest expected count of a cell in a chi-square test; cells with smaller expected counts are pooled.
+
+The chi-square distribution is an approximation for large counts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def total_variation(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> float:
-    """Return half the sum of absolute differences of frequencies and distribution: 0 if equal, 1 if disjoint."""
+    """Return the total variation distance of observed frequencies and a distribution: 0 if equal, 1 if disjoint.
+
+    It is half the sum of the absolute differences.
+    """
     n = max(sum(counts.values()), 1)
     return sum(abs(counts.get(c, 0) / n - probs.get(c, 0.0)) for c in {*counts, *probs}) / 2
 

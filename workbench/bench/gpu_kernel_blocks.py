@@ -1,4 +1,4 @@
-"""Measurements of the Triton kernels alone: compilation, errors against float64, bits, launches, weight kernels.
+"""Measurements of single Triton kernels: compile time, errors against float64, bitwise equality, launch time, speed.
 
 On a GPU the kernels run as they are, on a CPU in Triton's interpreter, whose times say nothing about speed.
 """
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from workbench.kernels.gpu.products import Product
 
 TOKENS = (1, 2, 5, 16, 17, 33, 64)
-"""Numbers of tokens at which results are compared with float64 and with those of the first token alone."""
+"""Numbers of tokens per launch in the exactness test of the kernels."""
 SWEPT_TOKENS = (1, 16, 64)
 CONTEXT = 200
-"""Committed tokens in the test of the attention kernels."""
+"""Number of committed tokens in the KV cache in the test of the attention kernels."""
 TOY_BYTES, TOY_CONTEXT = 2**22, 20
 EMPTY_LAUNCHES = 200
 REPLAYS, LEAST_LAUNCHES, BEYOND_CACHE = 15, 24, 4
@@ -51,7 +51,10 @@ COMPILERS = 12
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Tile and launch options of a weight kernel; `splits` multiplies the number of splits of the inputs."""
+    """Tile shape and launch options of a weight kernel (a product of weights and inputs).
+
+    `splits` is a factor on the default number of parts into which the sum over the inputs is split.
+    """
 
     rows: int = 64
     step: int = 128
@@ -65,13 +68,13 @@ class Tile:
 TILES = (
     Tile(), Tile(step=64), Tile(rows=32), Tile(rows=128, warps=8), Tile(splits=2.0), Tile(splits=0.5),
 )  # fmt: skip
-"""Tiles of the sweep; the first is the default of `Product`."""
+"""Tiles that are measured for each weight kernel; the first is the default of `Product`."""
 TOY_TILES = Tile(), Tile(step=32, splits=2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightKernel:
-    """One product of a decoder: number of weight rows and inputs, and the operations that are fused with it."""
+    """One matrix product of a decoder: numbers of weight rows and inputs, and operations fused with the product."""
 
     name: str
     rows: int
@@ -81,14 +84,14 @@ class WeightKernel:
     adds: bool = False
 
     def splits(self, device: torch.device, tile: Tile) -> int:
-        """Return how many programs share a row block: as many as in `GpuDecoder`, times the tile's factor."""
+        """Return the number of programs that share the sum over the inputs: as in `GpuDecoder`, times `tile.splits`."""
         from workbench.kernels.gpu.products import n_splits, programs_aimed_at
 
         usual = n_splits(self.rows, self.inputs, programs_aimed_at(device), tile.rows, tile.step)
         return min(max(1, int(usual * tile.splits)), -(-self.inputs // tile.step))
 
     def create(self, device: torch.device, dtype: torch.dtype, tile: Tile, splits: int, seed: int = 0) -> Product:
-        """Return the product with random weights."""
+        """Return this matrix product as a `Product` with random weights."""
         from workbench.kernels.gpu.products import Product
 
         weight = numbers((self.rows, self.inputs), device, dtype, seed, self.inputs**-0.5)
@@ -98,7 +101,7 @@ class WeightKernel:
         )
 
     def inputs_of(self, n: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return random inputs of n tokens, and what is added to the product."""
+        """Return random inputs [n, inputs] of the product, and a random summand [n, rows] or None."""
         return (
             numbers((n, self.inputs), device, dtype, 100),
             numbers((n, self.rows), device, dtype, 101) if self.adds else None,
@@ -106,7 +109,7 @@ class WeightKernel:
 
 
 def weight_kernels(shape: Shape) -> list[WeightKernel]:
-    """Return the weight kernels of a layer of this shape, and that of the LM head."""
+    """Return the weight kernels of a decoder layer of this shape, and the weight kernel of the LM head."""
     head_size = shape.hidden // shape.heads
     queries = shape.heads * head_size
     return [
@@ -119,7 +122,7 @@ def weight_kernels(shape: Shape) -> list[WeightKernel]:
 
 
 def numbers(size: Sequence[int], device: torch.device, dtype: torch.dtype, seed: int, deviation: float = 1.0) -> Tensor:
-    """Return random normal numbers."""
+    """Return a tensor of normal random numbers with mean 0 and the given standard deviation."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(size, device=device, dtype=dtype).normal_(0.0, deviation, generator=generator)
 
@@ -143,7 +146,7 @@ def require_kernels(device: torch.device) -> None:
 
 
 def measure_machine(run: BlockRun) -> None:
-    """Collect facts about the machine, and measure its copy, read-only and matrix rates."""
+    """Collect facts about the machine, and measure its memory copy rate, memory read rate and matrix product rate."""
     cuda = run.device.type == "cuda"
     facts = machine_facts() | {
         "device": str(run.device),
@@ -184,7 +187,7 @@ def _clocks() -> dict[str, str]:
 
 
 def share_of_copy(run: BlockRun, n_bytes: float, seconds: float) -> float | None:
-    """Return a rate as a share of the measured copy rate; None if that was not measured."""
+    """Return the memory rate `n_bytes / seconds` as a share of the measured copy rate; None if no copy was measured."""
     rate = run.report.get("rates", {}).get("copy_bytes_per_s")
     return None if not rate else round(n_bytes / seconds / rate, 4)
 
@@ -196,12 +199,15 @@ Job = tuple[WeightKernel, Tile, int, int]
 
 
 def tiles_of(device: torch.device) -> tuple[Tile, ...]:
-    """Return the tiles of the sweep on a device."""
+    """Return the tiles to measure on a device: all on a GPU, two small ones on a CPU."""
     return TILES if device.type == "cuda" else TOY_TILES
 
 
 def compilation_jobs(shapes: Sequence[Shape], device: torch.device) -> list[Job]:
-    """Return the weight kernels that later blocks need, small and without those that are compiled alike."""
+    """Return the compilation jobs for all weight kernels that later measurements need.
+
+    Weights are made small, since Triton compiles the same code for any size. Kernels with equal code appear once.
+    """
     jobs = dict[Job, None]()
     for kernel in [kernel for shape in shapes for kernel in weight_kernels(shape)]:
         for tile in tiles_of(device):
@@ -212,7 +218,7 @@ def compilation_jobs(shapes: Sequence[Shape], device: torch.device) -> list[Job]
 
 
 def compile_all(shapes: Sequence[Shape], dtype: torch.dtype, run: BlockRun) -> None:
-    """Compile the weight kernels in several processes, which fill Triton's disk cache. In the interpreter: run them.
+    """Compile the weight kernels in several processes, which fill Triton's disk cache; without a GPU, run them once.
 
     Attention kernels are compiled at their first use.
     """
@@ -237,10 +243,10 @@ def compile_all(shapes: Sequence[Shape], dtype: torch.dtype, run: BlockRun) -> N
 def compile_in_processes(
     jobs: Sequence[Job], n_processes: int, dtype: torch.dtype, run: BlockRun, seconds: list[float]
 ) -> None:
-    """Compile kernels in processes of their own, and append the seconds of each to `seconds`.
+    """Compile kernels in parallel processes, and append the seconds of each compilation to `seconds`.
 
     Raises:
-        TimeUpError: the time box of the block ended first.
+        TimeUpError: the time limit of the measurement ended first.
     """
     pool = ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn"))  # CUDA does not survive a fork
     try:
@@ -255,7 +261,7 @@ def compile_in_processes(
 
 
 def compile_kernel(job: Job, device: str, dtype: torch.dtype) -> float:
-    """Compile a kernel by a first launch; return its seconds."""
+    """Compile a kernel by launching it once; return the seconds that this took."""
     kernel, tile, splits, n = job
     place = torch.device(device)
     start = time.perf_counter()
@@ -270,7 +276,7 @@ def compile_kernel(job: Job, device: str, dtype: torch.dtype) -> float:
 
 @contextlib.contextmanager
 def poison_new_tensors() -> Iterator[None]:
-    """Fill each tensor that torch allocates without values with NaN, so that an entry nobody writes is noticed."""
+    """Inside the `with` block, fill tensors that torch allocates without values with NaN, to find unwritten entries."""
     fills: Any = torch.utils.deterministic
     was_on = torch.are_deterministic_algorithms_enabled()
     warns, filled = torch.is_deterministic_algorithms_warn_only_enabled(), fills.fill_uninitialized_memory
@@ -285,7 +291,11 @@ def poison_new_tensors() -> Iterator[None]:
 
 @torch.inference_mode()
 def check_exactness(shape: Shape, dtype: torch.dtype, run: BlockRun) -> None:
-    """Compare each kernel with float64, outputs poisoned with NaN, and the first token's bits with those alone."""
+    """Compare each kernel's results with float64 at several numbers of tokens.
+
+    New tensors are filled with NaN, so that unwritten outputs are found. The report also says whether the first
+    token's result has the same bits for any number of tokens, and whether a second launch gives the same bits.
+    """
     require_kernels(run.device)
     attention = AttentionCase(shape, run.device, dtype)
     with run.part("attention"):
@@ -328,7 +338,7 @@ def _compare(
 
 
 def product_in_float64(product: Product, x: Tensor, add: Tensor | None) -> Tensor:
-    """Return a product's result in float64, [T, o], for inputs [T, i]."""
+    """Compute a decoder's matrix product with its fused operations in float64: [T, o], for inputs [T, i]."""
     x, pieces = x.double(), list[Tensor]()
     if product.norm_weight is not None:
         x = x * (x.square().mean(-1, keepdim=True) + product.eps).rsqrt() * product.norm_weight.double()
@@ -343,7 +353,9 @@ def product_in_float64(product: Product, x: Tensor, add: Tensor | None) -> Tenso
 
 
 class AttentionCase:
-    """Attention of a random tree over a KV cache of random numbers, with NaN in the entries that nobody may read.
+    """Test case of the attention kernels: a random draft tree over a KV cache of random numbers.
+
+    Entries of the cache that no kernel may read are NaN.
 
     Args:
         shape: shape of the decoder.
@@ -371,14 +383,14 @@ class AttentionCase:
         self.tables = tuple(torch.cat([part, part], -1).to(dtype) for part in (angles.cos(), angles.sin()))
 
     def mask(self, n: int) -> Tensor:
-        """Return the additive mask of the first n nodes, [1, 1, n, capacity]."""
+        """Return the additive attention mask of the first n tree nodes, [1, 1, n, capacity]."""
         mask = torch.full((1, 1, n, self.capacity), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         mask[..., : self.committed] = 0
         mask[0, 0, :, self.committed : self.committed + n].masked_fill_(self.sees[:n, :n], 0)
         return mask
 
     def compute(self, n: int) -> Tensor:
-        """Return the attention output of the first n nodes, [n, H D], by the kernels."""
+        """Return the attention output of the first n tree nodes, computed by the Triton kernels, [n, H D]."""
         from workbench.kernels.gpu.attention import attend
 
         self.cache[:, :, :, self.committed :] = torch.nan
@@ -390,7 +402,7 @@ class AttentionCase:
         )  # fmt: skip
 
     def in_float64(self, n: int) -> Tensor:
-        """Return the same output in float64."""
+        """Return the attention output of the first n tree nodes, computed in float64, [n, H D]."""
         sizes = [self.heads * self.size, self.groups * self.size, self.groups * self.size]
         queries, keys, values = (
             part.double().unflatten(1, (-1, self.size)).transpose(0, 1) for part in self.qkv[:n].split(sizes, 1)

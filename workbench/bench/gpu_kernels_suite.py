@@ -1,4 +1,4 @@
-"""Everything that is to be measured on a GPU, in one run of eight minutes (`workbench bench --suite gpu-kernels`).
+"""Measure kernels, forward passes and rounds on a GPU in one run of eight minutes (`bench --suite gpu-kernels`).
 
 The report is one JSON object; after each block its file is written again. All times are medians with quartiles
 (`_q25`, `_q75`) over `n` values; inputs and weights are random, never zeros. Keys, units in their names:
@@ -51,7 +51,7 @@ TOY = Shape("toy", hidden=64, inner=96, layers=2, heads=2, kv_heads=1, vocabular
 PASS_SIZES = (
     (1, 1, 256), (1, 6, 256), (1, 60, 256), (1, 1, 1000), (8, 1, 256), (8, 1, 1000), (64, 1, 256), (64, 1, 1000),
 )  # fmt: skip
-"""Numbers of sequences, of tokens per sequence and of committed tokens of the measured forward passes."""
+"""Sizes of the measured forward passes: (number of sequences, new tokens per sequence, committed tokens)."""
 TOY_PASS_SIZES = ((1, 1, 20), (2, 3, 20))
 BATCHES, CONTEXTS = (1, 8, 64), (256, 1000)
 NOT_BUILT = {
@@ -61,11 +61,11 @@ NOT_BUILT = {
     "profile of a round by kernels": "not built yet",
     "transformers' assisted generation": "in `workbench bench --suite gpu`, which takes longer than a few minutes",
 }
-"""Lines of the plan that no block measures, with the reason."""
+"""GPU measurements that the suite `gpu-kernels` does not contain, with the reason."""
 
 
 def blocks(toy: bool) -> list[Block]:
-    """Return the blocks of a run, in order.
+    """Return the blocks (timed parts) of the GPU kernel suite, in the order of measurement.
 
     Args:
         toy: whether to measure a model of two layers of width 64 instead of those of 1B and 8B parameters.
@@ -101,11 +101,11 @@ def run_suite(
     progress: Callable[[str], None] = lambda words: None,
     earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run all blocks and return the report, which is described at the top of this module.
+    """Run all blocks of the GPU kernel suite; return the report, which the docstring of this module describes.
 
     Args:
         device: device of the measurements: a GPU, or with `toy` also a CPU.
-        toy: see `blocks`.
+        toy: whether to measure a tiny model, with two layers of width 64, instead of models of 1B and 8B parameters.
         time_limit_s: time limit of the whole run in seconds.
         path: file of the report, written again after each block.
         progress: function that is called with a line of text before each block.
@@ -131,7 +131,7 @@ def run_suite(
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the report's main figures as Markdown."""
+    """Return the main figures of the GPU kernel suite's report as Markdown."""
     parts = [
         _table("Blocks", report, "blocks", ("block", "status", "s", "box_s")),
         _table(

@@ -1,6 +1,7 @@
-"""Measurements of whole forward passes and of rounds on random targets.
+"""Measurements of whole forward passes and of engine rounds on random targets, on a GPU.
 
-A pass is one forward pass of the target alone, on fixed inputs; a round is what the engine does for new tokens.
+A pass is one forward pass of the target alone, on fixed inputs. A round is one step of the engine: it drafts, verifies
+and commits tokens.
 """
 
 from __future__ import annotations
@@ -33,19 +34,25 @@ from workbench.methods import registry
 
 OWN, TRITON = "model's own layers", "Triton kernels"
 KERNELS = {OWN: (45, 10), TRITON: (7, 3)}
-"""Number of kernels: per decoder layer, and besides those. Those of the model's own layers are an estimate."""
+"""Number of kernel launches in a forward pass: (per decoder layer, outside the layers), by implementation.
+
+The numbers for the model's own layers are estimates.
+"""
 GRAPH_KERNEL_S, READ_SHARE = 2.8e-6, 0.95
-"""Prediction for a pass in a CUDA graph: bytes / (`READ_SHARE` · copy rate) + kernels · `GRAPH_KERNEL_S`."""
+"""Constants of the predicted time of a forward pass in a CUDA graph.
+
+The prediction is bytes / (`READ_SHARE` · copy rate) + kernels · `GRAPH_KERNEL_S`.
+"""
 BUCKET = 64
-"""Number of cache positions read is rounded up to a multiple of it."""
+"""Block size of the KV cache: a forward pass reads a multiple of this number of positions."""
 DRAFT = 5
-"""Draft length of chains, and depth of trees."""
+"""Draft length of chains and depth of draft trees in the GPU measurements."""
 LEVEL = 0.9
-"""Share of the target's tokens that the drafter predicts."""
+"""Share of the target's greedy tokens that the drafter should predict."""
 METHODS = (("draft-model", 0.0), ("draft-tree", 0.0), ("draft-tree-sampled", 1.0))
-"""Methods that are measured beside plain decoding, with their temperatures."""
+"""Methods whose rounds are measured on a GPU in addition to plain decoding, with their temperatures."""
 WARM_UP_STEPS = 8
-"""Engine steps that are not measured: forward passes are recorded at the second use of a shape."""
+"""Number of first engine steps that are not measured, since CUDA graphs are recorded at the second use of a shape."""
 PREFILL_CHUNK = 256
 """Lower bound of the number of prompt tokens that the engine reads in a step."""
 PASSES = 20
@@ -59,9 +66,9 @@ def measure_passes(shape: Shape, dtype: torch.dtype, sizes: Sequence[tuple[int, 
 
     Args:
         shape: shape of the random target.
-        dtype: dtype of its weights.
+        dtype: dtype of the target's weights.
         sizes: numbers of sequences, of tokens per sequence and of committed tokens of each pass.
-        run: the run.
+        run: benchmark run that receives the results.
     """
     model: Any = random_target(shape, run.device, dtype)
     capacity = max(_rounded(context + n) for _, n, context in sizes)
@@ -134,7 +141,7 @@ def _measure_pass(
 def _inputs(
     shape: Shape, model: Any, n_layers: int, n_sequences: int, n: int, context: int
 ) -> tuple[TreeCache, tuple[Tensor, Tensor, Tensor]]:
-    """Return a KV cache of random numbers, and ids, mask and positions of n more tokens of each sequence."""
+    """Return random inputs of a forward pass: filled KV cache; ids, mask and positions of n tokens per sequence."""
     table: Tensor = model.get_input_embeddings().weight
     used = _rounded(context + n)
     cache = TreeCache(n_layers, n_sequences, used)
@@ -164,7 +171,7 @@ def measure_rounds(shape: Shape, dtype: torch.dtype, level: float, context: int,
         level: share of the target's tokens that the draft model should predict.
         context: tokens of the prompt.
         tokens: maximum number of new tokens.
-        run: the run.
+        run: benchmark run that receives the results.
     """
     models = random_pair(shape, run.device, dtype, context + 2 * tokens)
     reached = damp_to(models, shape.draft_layers, level)
@@ -209,7 +216,7 @@ def measure_batches(
         batches: numbers of sequences; the first is 1, with which the others are compared.
         contexts: tokens of the prompts.
         tokens: maximum number of new tokens.
-        run: the run.
+        run: benchmark run that receives the results.
     """
     most = steps_before_all_run([[0] * max(contexts)] * max(batches))
     models = random_pair(shape, run.device, dtype, max(contexts) + tokens + most)
@@ -322,9 +329,10 @@ def _measure_method(
 
 
 def steps_before_all_run(prompts: Sequence[list[int]]) -> int:
-    """Return the number of engine steps until all prompts are read; sequences that started earlier use as many tokens.
+    """Return the number of engine steps until the prefill of all prompts is complete.
 
-    The engine reads one chunk of one prompt in each step.
+    The engine reads one chunk of one prompt in each step. Sequences whose prefill ended earlier generate tokens
+    meanwhile.
     """
     return sum(-(-len(ids) // PREFILL_CHUNK) for ids in prompts)
 

@@ -31,12 +31,12 @@ from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)
-"""Shares of the target's tokens that the drafter should predict: as in average pairs of models, and in good pairs."""
+"""Shares of the target's tokens that the drafter should predict: as for average and for good draft models."""
 HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
-"""Rows of the first table: plain decoding and the draft model, here and in transformers."""
+"""Rows of the first table of the GPU suite: plain decoding and a draft model, in the workbench and in transformers."""
 PROMPTS, PROMPT_TOKENS = 4, 200
 PER_GROUP = 2
-"""Prompts of each bundled group for a real target."""
+"""Number of bundled prompts of each group that are run on a real target."""
 ROOM_BYTES = 2 * 2**30
 """Free memory required in addition to a target's weights, for KV caches and for transformers' temporary tensors."""
 
@@ -59,7 +59,7 @@ def bench_gpu(
         device: device of all models.
         plan: measuring plan; `against_hf` is always on.
         shapes: shapes of the random targets; one that does not fit into memory is left out, and the report says so.
-        levels: acceptance rates of the drafters; each has a table.
+        levels: acceptance rates of the drafters; the report has a table for each.
         methods: methods to measure; by default those that declare an entry of this suite, which draft `depth` tokens,
             and on the real target all methods that can run on it.
         real: function that loads a real target; it is called after the random targets are done.
@@ -145,7 +145,10 @@ def _bench_shape(
     progress: Progress | None,
     combined_report: BenchReport,
 ) -> None:
-    """Measure one random target, damped again for each level, and add the results to the report."""
+    """Measure the methods on one random target at each acceptance rate, and add the results to the report.
+
+    Its upper layers are damped anew for each rate.
+    """
     models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
         reached = damp_to(models, shape.draft_layers, level)

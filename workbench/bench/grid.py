@@ -25,21 +25,23 @@ OPTIONS = {
     "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, TOKENS, doc="length limit of every run, in tokens"),
     "seed": ParamSpec("seed", "int", 0, 0, 2**31, doc="seed of every run"),
 }
-"""Numeric options that all methods share, besides their own parameters and those of sampling."""
+"""Numeric settings of every method that a sweep can vary, besides parameters of methods and of sampling."""
 NAMES = ("method", "drafter", "target", "prompts")
-"""Axes whose values are names: a method (with parameters, in a lane's format), a model, a group of prompts."""
+"""Settings of a sweep whose values are names: a method with parameters (text of a `Lane`), a model, a prompt group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A varied setting: its name, and its typed values."""
+    """A setting that a sweep varies: its name, and its typed values."""
 
     name: str
     values: tuple[Any, ...]
 
     @classmethod
     def parse(cls, text: str, method: str | None = None) -> Axis:
-        """Parse `NAME=VALUE,VALUE,…`; whole numbers may be a range, `1..4`. The sweep checks the values.
+        """Parse an axis of a sweep, `NAME=VALUE,VALUE,…`; whole numbers may be a range, `1..4`.
+
+        The sweep checks the values later.
 
         Raises:
             ParameterError: the text has another format.
@@ -71,17 +73,17 @@ class SweepBackend(Protocol):
     """Protocol of a backend, or of a client of a backend, that measures sweeps."""
 
     def stream_comparison(self, *args: Any, **options: Any) -> Iterator[Any]:
-        """See `workbench.client.Workbench.stream_comparison`."""
+        """Compare lanes (methods with settings) on prompts; yield the progress step by step."""
         ...
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """See `workbench.client.Workbench.conditions`."""
+        """Return the conditions of a measurement of a lane, such as device, dtypes, machine and weights."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the grid: its index on each axis, and the lane, plan and prompts that are measured there."""
+    """One cell of a sweep: its index on each axis, and the method, plan and prompts that are measured for it."""
 
     at: tuple[int, ...]
     lane: Lane
@@ -90,13 +92,13 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Return the id of the cell's settings, which is the same in every sweep and under all measuring conditions."""
+        """Return the id of the cell's settings, which is equal in all sweeps and under all measuring conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def measure(self, backend: SweepBackend, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
-        """Compare the cell's lane with plain decoding; yield the progress and results of the comparison."""
+        """Compare the method of a sweep's cell with plain decoding; yield the comparison's progress and results."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
         return backend.stream_comparison(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
@@ -139,7 +141,7 @@ class Sweep:
 
         Args:
             axes: values by name, or lines of text in the format of `Axis.parse`.
-            settings: values of the other attributes.
+            settings: values of the sweep's other attributes.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.
@@ -154,7 +156,7 @@ class Sweep:
         return cls(tuple(parsed), **settings).checked()
 
     def checked(self) -> Sweep:
-        """Return the same sweep with typed axis values.
+        """Return this sweep with checked axis values, converted to the types of their settings.
 
         Raises:
             WorkbenchError: a setting is wrong; the error says what to do.
@@ -178,7 +180,7 @@ class Sweep:
         return sweep
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a value of the axis `name`, converted to the type of the setting."""
+        """Return a value on the axis `name` of a sweep, converted to the type of that setting."""
         if name == "method":
             return str(Lane.of(value))
         if name in NAMES:
@@ -203,7 +205,7 @@ class Sweep:
         return specs[name]
 
     def cells(self) -> list[Cell]:
-        """Return all cells in measuring order: the last axis varies fastest.
+        """Return all cells of the sweep in measuring order: the last axis varies fastest.
 
         Raises:
             WorkbenchError: a setting is wrong.
@@ -250,7 +252,7 @@ class Sweep:
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Sweep:
-        """Return a sweep from `to_wire`'s data.
+        """Return the sweep that plain JSON data from `to_wire` defines.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.

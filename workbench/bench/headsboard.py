@@ -28,12 +28,12 @@ from workbench.models.machine import describe
 from workbench.models.weight_files import count_weights
 
 BOARD, SUITE = "heads", "on-policy"
-"""Name of the board, and key in `Method.suites` under which methods declare how their heads are measured.
+"""Name of the board of drafting heads, and key in `Method.suites` under which methods declare how heads are measured.
 
-The last entry is used, in which a method drafts a tree if it can.
+The last declared setting is used, since it drafts a tree if the method can.
 """
 TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
-"""Tokens per run, warm-up tokens per method, and number of draft positions on the board."""
+"""Measurement of drafting heads: tokens per run, warm-up tokens per method, and number of shown draft positions."""
 DEFAULT_BATCH_SIZE = 16
 """Answers per training step if a head's options do not contain it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"
@@ -42,7 +42,10 @@ Row = dict[str, Any]
 
 
 def settings_by_head(models: Models) -> dict[str, ConfiguredMethod]:
-    """Return for each kind of head of the models the setting to measure, from the first method that declares one."""
+    """Return the method and parameters with which each head of the models is measured, by kind of head.
+
+    The first method that declares a setting for a kind of head is used.
+    """
     settings: dict[str, ConfiguredMethod] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
@@ -57,7 +60,7 @@ def measure(
     tokens: int = TOKENS,
     progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
-    """Measure all heads of the models, and return the board's row; None if Ctrl-C ended the measurement.
+    """Measure all drafting heads of a target, and return the board's row; None if Ctrl-C ended the measurement.
 
     Args:
         models: the target with its heads.

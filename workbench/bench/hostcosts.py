@@ -28,9 +28,9 @@ CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)
 """Sizes of the datastore that `rest` reads, in tokens."""
 ROUNDS, WARM_UP_ROUNDS = 200, 20
-"""Rounds of a measurement, and warm-up rounds before it."""
+"""Number of measured rounds per drafter and context length, and number of warm-up rounds before them."""
 MAX_ROUND_S, REFERENCE_CONTEXT = 1.5e-3, 2000
-"""Largest acceptable time of a round in seconds, at this number of context tokens."""
+"""Largest acceptable host overhead of drafting, in seconds per round, and context length in tokens for this limit."""
 BOARD = "host.json"
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
@@ -48,12 +48,12 @@ GROWS = {
     "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
     "jacobi": "one guess per token of the draft",
 }
-"""Part of each drafter's work that may grow with the context, according to its code."""
+"""Part of each drafter's work per round that may grow with the context length, according to the drafter's code."""
 
 
 @lru_cache(maxsize=1)
 def _read(tokenizer: Any) -> list[int]:
-    """Return the token ids of this project's texts."""
+    """Return the token ids of the project's own texts, from which drafting is simulated."""
     return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
 
 
@@ -64,7 +64,7 @@ def text_tokens(tokenizer: Any, n: int) -> list[int]:
 
 
 def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
-    """Return a datastore of `n` tokens: random 32-token pieces of the texts, as repetitive as a large datastore."""
+    """Return a datastore of `n` tokens: random 32-token spans of the project's texts, as repetitive as a large one."""
     ids, random = np.array(text_tokens(tokenizer, 40_000)), np.random.default_rng(seed)
     starts = random.integers(0, len(ids) - 32, n // 32 + 1)
     vocabulary = n_ids(tokenizer)
@@ -164,13 +164,16 @@ def run_suite(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two reports are from the same machine, regardless of date and load."""
+    """Return whether two reports of host overhead are from the same machine, regardless of date and load."""
     facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
     return facts[0] == facts[1]
 
 
 def growth(report: dict[str, Any], name: str) -> float | None:
-    """Return a drafter's median time per round at the longest context / at the shortest; None if not measured."""
+    """Return the ratio of a drafter's median times per round at the longest and at the shortest context.
+
+    The result is None if the drafter was not measured.
+    """
     rows = report["rows"].items()
     medians = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
     return medians[-1][1] / medians[0][1] if len(medians) > 1 else None
@@ -268,7 +271,7 @@ def plot(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board of host overhead: table, plot, machine, and drafters slower than `MAX_ROUND_S`."""
+    """Return the board of host overhead as Markdown: table, plot, machine, and drafters slower than `MAX_ROUND_S`."""
     slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()

@@ -12,10 +12,10 @@ from workbench.bench.sample import Contender, ContenderFailedError, Sample
 from workbench.bench.study import BEGIN, FAIL, Run, Store, Study, in_turn, interleaved_runs
 
 Progress = Callable[[int, int, str], None]
-"""Called before each run with (finished runs, total runs, name of the current run)."""
+"""Type of a function that is called before each run with (finished runs, total runs, name of the current run)."""
 
 OnFailure = Callable[[Contender, ContenderFailedError], None]
-"""Called once with a contender that failed, and the error."""
+"""Type of a function that is called once with a contender that failed, and the error."""
 
 WARM_UP_RUNS = 2
 
@@ -107,7 +107,7 @@ class _WholeTurns:
     contenders: Sequence[str]
 
     def load(self, cell: Run) -> Sample | None:
-        """Return the stored sample of a timed run whose repetition is complete."""
+        """Return the stored sample of a timed run; None if another contender has no sample in the same repetition."""
         turn = [self.store.load(replace(cell, contender=name)) for name in self.contenders]
         return None if cell.is_warm_up or None in turn else self.store.load(cell)
 

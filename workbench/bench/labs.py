@@ -7,9 +7,10 @@ from workbench.models.bundle import VISION_TARGET
 
 
 def measure(claim: Claim, scale: Scale) -> Measurement | None:
-    """Measure a claim of a paper at a scale; return None if the claim defines no measurement.
+    """Measure a claim of a paper; return None if the claim defines no measurement.
 
-    The scale does not apply to claims about images, for which `VisionLab` defines the models and the number of scenes.
+    `scale` sets target, prompts and repeats of claims about text. For claims about images, `VisionLab` defines the
+    models and the number of scenes.
     """
     if claim.measure is None:
         return None

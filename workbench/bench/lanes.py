@@ -17,7 +17,7 @@ BASELINE = "autoregressive"
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A method with its parameters and its draft model.
+    """A lane of a comparison: a method with its parameters and its draft model.
 
     Attributes:
         method: registry name of the method.
@@ -56,7 +56,7 @@ class Lane:
 
     @classmethod
     def of(cls, value: object) -> Lane:
-        """Return a lane, from a lane, its line of text, or plain data from `to_wire`.
+        """Convert a lane's line of text or plain data (`to_wire`) to a `Lane`; a `Lane` is returned unchanged.
 
         Raises:
             WorkbenchError: the lane is something else, or invalid.
@@ -77,7 +77,7 @@ class Lane:
         return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """Return the same lane with typed values and without default values.
+        """Return this lane with parameter values of the right type, without values that equal their defaults.
 
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.
@@ -100,14 +100,14 @@ class Lane:
 
     @property
     def title(self) -> str:
-        """Return the title for display: the method's title, and non-default settings."""
+        """Return the lane's title for display: the method's title, and non-default settings."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         parts += [self.drafter] if self.drafter else []
         title = method_info.get(self.method).title
         return f"{title} ({', '.join(parts)})" if parts else title
 
     def __str__(self) -> str:
-        """Return the line of text that `parse` reads."""
+        """Return the lane as a line of text that `parse` reads, such as "draft-model:depth=3"."""
         pairs = self.params | ({"drafter": self.drafter} if self.drafter else {})
         return self.method + (":" if pairs else "") + ",".join(f"{n}={shlex.quote(str(v))}" for n, v in pairs.items())
 

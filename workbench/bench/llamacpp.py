@@ -31,11 +31,11 @@ from workbench.engine import Models
 from workbench.interop.gguf import export_gguf
 
 NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
-"""Our methods with a counterpart in llama.cpp."""
+"""Methods of the workbench that llama.cpp has too, with the name of llama.cpp's contender."""
 PLAIN = "llama.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RUN_S = 600.0
-"""Timeout of a run in seconds; a longer run counts as hung."""
+"""Timeout of a run of llama.cpp, in seconds."""
 
 
 def why_not(models: Models) -> str:
@@ -49,7 +49,9 @@ def why_not(models: Models) -> str:
 
 
 def build_info() -> str:
-    """Return the wheel's version and the CPU extensions that it was compiled for: a generic wheel lacks some.
+    """Return the version of llama.cpp's wheel, and the CPU extensions for which it was compiled.
+
+    A generic wheel lacks some of the machine's extensions.
 
     The query runs in a separate process, since importing compiled code may crash it.
     """
@@ -62,7 +64,7 @@ def build_info() -> str:
 
 @dataclass
 class LlamaCppContender:
-    """One way of generating with llama.cpp.
+    """Contender of a bench that generates with llama.cpp: plain, with prompt lookup, or with a draft model.
 
     Attributes:
         setting: settings of llama.cpp's server, which starts with the first run.
@@ -88,19 +90,19 @@ class LlamaCppContender:
 
     @property
     def title(self) -> str:
-        """Return the title for display."""
+        """Return the contender's title for display, such as "llama.cpp, draft model"."""
         variants = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
         return f"llama.cpp, {variants[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the draft length, and the n-gram length of prompt lookup."""
+        """Return llama.cpp's draft length, and for prompt lookup the n-gram length; {} for plain decoding."""
         if not self.setting.depth:
             return {}
         return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once, from an empty KV cache.
+        """Generate a text with llama.cpp once, starting from an empty KV cache.
 
         In the sample, `decode_seconds` is the time after the prompt that the server reports. `rounds` counts the
         target's forward passes, including the pass over the prompt.
@@ -130,7 +132,7 @@ class LlamaCppContender:
         return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
 
     def close(self) -> None:
-        """Stop the server if it is running."""
+        """Stop llama.cpp's server if it is running."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -188,7 +190,9 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield llama.cpp's contenders (plain decoding, counterparts of the methods); the end of the block stops servers.
+    """Yield llama.cpp's contenders for a `with` block: plain decoding, and counterparts of the workbench's methods.
+
+    The servers of llama.cpp are stopped at the end of the block.
 
     A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
     the whole vocabulary in llama.cpp.

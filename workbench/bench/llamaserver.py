@@ -35,12 +35,15 @@ class Setting:
     ngram: int = 2
 
     def to_json(self) -> str:
-        """Return JSON for the command line."""
+        """Return the server's settings as JSON, the command-line argument of this module."""
         return json.dumps(asdict(self))
 
 
 def params_of(setting: Setting, xllamacpp: Any) -> Any:
-    """Return llama.cpp's `CommonParams`. Draft lengths are fixed: low confidence does not end a draft early."""
+    """Convert the server's settings to llama.cpp's `CommonParams`.
+
+    Draft lengths are fixed: low confidence does not end a draft early.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = setting.model
     params.n_ctx, params.n_parallel, params.n_gpu_layers = setting.context, 1, 0
@@ -68,7 +71,7 @@ def params_of(setting: Setting, xllamacpp: Any) -> Any:
 
 
 def main() -> None:
-    """Run the server with the settings in the JSON argument: print its address, and serve until the input closes."""
+    """Run llama.cpp's server with the settings in the JSON argument, until standard input closes."""
     import xllamacpp  # pyright: ignore[reportMissingImports]  # an optional dependency
 
     server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))

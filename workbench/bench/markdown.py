@@ -1,4 +1,4 @@
-"""Markdown tables, for Compare, Sweep, bench, claims, regression and the boards."""
+"""Markdown tables for comparisons, sweeps, bench reports and boards of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def markdown_table(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left: Collection[str] = ()) -> str:
-    """Return a Markdown table.
+    """Return a Markdown table of some rows, with the columns' titles in the first line.
 
     Args:
         columns: title, and function of a row that returns the cell; special characters are escaped.
@@ -29,7 +29,7 @@ def markdown_table(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T],
 
 
 def format_value(value: float | None, form: str) -> str:
-    """Format a figure; None (a ratio with denominator 0) becomes a dash."""
+    """Return a figure as text; None (a ratio with denominator 0) becomes a dash."""
     return "–" if value is None else format(value, form)
 
 

@@ -1,4 +1,4 @@
-"""Measured speed-up and τ of methods on a target, from the saved boards, for lists of methods. Needs no PyTorch."""
+"""Read the measured speed-up and τ of methods on a target from the saved boards, for display. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workbench.trace.speedup import Estimate, speedup
 
 PLAIN = "autoregressive"
 Key = tuple[tuple[str, int], int]
-"""Key of a run: ((kind of the prompt, number of the prompt), repeat)."""
+"""Key of a measured run: ((kind of the prompt, number of the prompt), repeat)."""
 Runs = Mapping[Key, Sequence[float]]
-"""Runs by key; a run is [generated tokens, target passes, seconds of decoding]."""
+"""Measured runs by `Key`; a run is [generated tokens, target passes, seconds of decoding]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def measured_speeds(target: str) -> dict[str, MeasuredSpeed]:
 
 
 def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
-    """Return the speed-up of runs over plain decoding, paired by prompt; None if no prompt has both."""
+    """Return the speed-up of a method's runs over runs of plain decoding, paired by prompt; None without pairs."""
     return speedup(*({key: run[0] / run[2] for key, run in side.items()} for side in (runs, plain)))
 
 

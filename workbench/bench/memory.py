@@ -14,7 +14,7 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int | None]]:
-    """Measure the growth of memory inside this block: yield a list, to which the end of the block appends the growth.
+    """Measure the growth of memory in a `with` block: yield a list, to which the end of the block appends the growth.
 
     The growth is the peak of the used memory minus its initial value, in bytes; None if the system does not report the
     peak. The block should contain the timed code, not the reverse, because this measurement takes time. Buffers of
@@ -39,10 +39,10 @@ def growth() -> Iterator[list[int | None]]:
 
 
 def _resident(name: str) -> int:
-    """Return a memory figure of this process in bytes.
+    """Return the entry `name` of this process's memory status (Linux), such as "VmHWM", in bytes.
 
     Raises:
-        TypeError: the system does not report this figure.
+        TypeError: the system does not report this entry.
     """
     line = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     return 1024 * int(line[1])  # pyright: ignore[reportOptionalSubscript]

@@ -1,4 +1,4 @@
-"""Pairs of background runs: the method and plain decoding, repeated until the interval of the speed-up is conclusive.
+"""Measure a method's speed-up by pairs of background runs (method and plain decoding) until it is conclusive.
 
 One pair of runs is not conclusive. Here both runs are repeated, each alone on the device, with the same prompt, seed
 and settings, in changing order: a `Study` whose next run depends on the results so far. After each pair the interval is
@@ -26,18 +26,22 @@ from workbench.trace.metrics import tokens_per_second
 from workbench.trace.speedup import Estimate, estimate
 
 MAX_PAIRS, LONGEST_S, MAX_HALF_WIDTH = 12, 60.0, 0.05
-"""Stopping limits: number of pairs, seconds of measuring, and relative half-width of the interval."""
+"""Stopping limits: number of pairs of runs, seconds of measuring, relative half-width of the speed-up's interval."""
 MIN_PAIRS = 3
-"""Smallest number of pairs before the interval can end the measurement."""
+"""Smallest number of pairs of runs before the interval of the speed-up can end the measurement."""
 STOPPING_CONFIDENCE = 0.99
-"""Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
-stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
-about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
+"""Confidence of the speed-up's interval in the check after each pair of runs.
+
+The measurement ends when this interval excludes 1. With up to twelve checks at 95 %, a wrong conclusion would be far
+more frequent than one in twenty. With 99 % per check, it is about one in twenty in total.
+
+Source: Pocock 1977, doi:10.1093/biomet/64.2.191, table 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Times of one run.
+    """Times of one run of the method or of plain decoding.
 
     Attributes:
         rate: tokens per second.
@@ -59,11 +63,11 @@ class TimedPair:
 
     @property
     def ratio(self) -> float:
-        """Return the speed-up."""
+        """Return the speed-up of the method over plain decoding in this pair of runs."""
         return self.method.rate / self.plain.rate
 
     def to_wire(self) -> dict[str, Any]:
-        """Return rates and ends of rounds as plain JSON."""
+        """Return the tokens per second and the end times of the rounds of both runs as plain JSON."""
         sides = {"method": self.method, "plain": self.plain}
         return {name: {"rate": run.rate, "ends": list(run.ends)} for name, run in sides.items()}
 
@@ -85,7 +89,7 @@ class Pairs:
         pairs: finished pairs.
         text: current action, for display.
         waiting: whether the measurement waits: another run is using the device, or the user's rate limit is reached.
-        ended: reason for the end; empty before the end.
+        ended: reason for the end of the measurement; empty before the end.
     """
 
     pairs: tuple[TimedPair, ...] = ()
@@ -95,12 +99,12 @@ class Pairs:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Return the speed-up of each pair."""
+        """Return the speed-up of each finished pair of runs."""
         return tuple(pair.ratio for pair in self.pairs)
 
     @property
     def typical(self) -> TimedPair | None:
-        """Return the pair whose speed-up is closest to the estimate; None before the first pair."""
+        """Return the pair of runs whose speed-up is closest to that over all pairs; None before the first pair."""
         overall = self.estimate
         return overall and min(self.pairs, key=lambda pair: abs(log(pair.ratio / overall.value)))
 
@@ -110,7 +114,7 @@ class Pairs:
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the progress as plain JSON."""
+        """Return the progress and the results of the pairs so far as plain JSON."""
         result, typical = self.estimate, self.typical
         return {
             "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MAX_PAIRS,
@@ -119,7 +123,7 @@ class Pairs:
 
 
 def stop_reason(ratios: Sequence[float], seconds: float) -> str:
-    """Return the reason why no further pair is needed; empty if another one is needed.
+    """Return the reason why no further pair of runs is needed; empty if another pair is needed.
 
     Args:
         ratios: speed-ups of the pairs so far.
@@ -185,7 +189,7 @@ def measure_pairs(
     seconds, reason = 0.0, ""
 
     def choose_runs() -> Iterator[Run]:
-        """Yield the warm-up runs, then pairs until there is a reason to end; an interrupted pair starts again."""
+        """Yield warm-up runs, then pairs of runs until the measurement can end; an interrupted pair starts again."""
         yield from interleaved_runs(list(sides), 0, 0, warm_up=1)
         for attempt in itertools.count():
             for side in rotate(list(sides), len(pairs)):
@@ -196,7 +200,10 @@ def measure_pairs(
                     break
 
     def measure(run: Run) -> Generator[tuple[str, bool], None, TimedRun | None]:
-        """Do one run once the device is free; yield (reason for waiting, not begun yet); return its times."""
+        """Do one run once the device is free; yield (reason for waiting, whether the run is not admitted yet).
+
+        The result is the times of the run; None if another user's run interrupted it.
+        """
         length = min(max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else max_new_tokens
         start = partial(backend.start, prompt, is_timed=True, max_new_tokens=length, **sides[run.contender])
         background = BackendRun(backend, start, stopped, backend.has_other_runs)

@@ -1,4 +1,4 @@
-"""The prompts of a bench: the bundled set, or a file of JSON Lines."""
+"""Prompts of benchmarks: the bundled prompts, or those of a file of JSON Lines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
-"""Problems with one numeric answer each; generated problems are held out from training."""
+"""File of arithmetic problems with one numeric answer each; the bundled models were not trained on these problems."""
 CLAIM_PROMPTS = Path(__file__).with_name("claim_prompts.jsonl")
-"""More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
+"""File of more prompts of the bundled kinds, for measuring papers' claims.
+
+`workbench.training.claim_prompts` writes this file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +166,5 @@ def _parse(line: str, number: int, path: str) -> BenchPrompt:
 
 
 def groups_of(prompts: Sequence[BenchPrompt]) -> list[str]:
-    """Return the names of the groups, in order of appearance."""
+    """Return the names of the groups of these prompts, in order of appearance."""
     return list(dict.fromkeys(p.group for p in prompts))

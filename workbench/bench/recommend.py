@@ -30,19 +30,19 @@ from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
 Progress = Callable[[float, int, str], None]
-"""Called before each run with seconds spent, number of finished runs, and the current run."""
+"""Type of a function that is called before each run with seconds spent, number of finished runs, and current run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIds:
-    """A prompt: its name and its token ids."""
+    """Type of a prompt: (name, token ids)."""
 
     name: str
     ids: list[int]
 
 
 def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMethod]:
-    """Return the exact methods that run on these models; a policy that plans by measured costs is set where possible.
+    """Return the exact methods that run on these models, configured to plan drafts by measured costs where possible.
 
     Args:
         models: the target, and its drafters.

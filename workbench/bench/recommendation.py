@@ -1,4 +1,4 @@
-"""A measured recommendation: a ranking with intervals, the reason in words, the command. Needs no PyTorch."""
+"""A measured recommendation of a method: ranking with intervals, explanation, and command. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from workbench.bench.lanes import BASELINE
 from workbench.trace.speedup import FASTER, SLOWER, Estimate
 
 HIGH_REPETITION = 0.3
-"""Share of repeated tokens above which the recommendation calls copying promising."""
+"""Share of repeated tokens above which the recommendation says that methods that copy from the text are promising."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedMethod:
-    """A method with its measured figures.
+    """A method with the figures measured for a recommendation.
 
     Attributes:
         method: registry name of the method.
@@ -26,7 +26,8 @@ class RankedMethod:
         round_cost: seconds per round / seconds per step of plain decoding.
         draft_ms: drafting time per round, in milliseconds.
         verify_ms: verification time per round, in milliseconds.
-        left: pass over the prompts, from 1, after which the method was dropped as slower than the best; 0: never.
+        left: number of the pass over the prompts, from 1, after which the method was dropped as slower than the best;
+            0: it was not dropped.
     """
 
     method: str
@@ -57,7 +58,7 @@ class RankedMethod:
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the method and its figures as plain JSON."""
+        """Return the method and its measured figures as plain JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
 
@@ -115,7 +116,7 @@ class Recommendation:
 
     @property
     def answer(self) -> str:
-        """Return the recommended method, its certainty, and the explanation."""
+        """Return the recommendation in words: the method, its speed-up with the interval, and the explanation."""
         best, n = self.best, len(self.ranking)
         copy_note = (
             ""
@@ -140,7 +141,7 @@ class Recommendation:
 
     @property
     def limits(self) -> str:
-        """Return sentences on prompts, methods and runs that the measurement left out; empty if there are none."""
+        """Return sentences about prompts, methods and runs that the measurement left out; empty if there are none."""
         sentences = list[str]()
         if self.complete and len(self.prompts) < self.asked:
             sentences.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
@@ -164,7 +165,7 @@ class Recommendation:
 
     @property
     def command(self) -> str:
-        """Return the command that runs the best method."""
+        """Return the command line that generates with the recommended method."""
         best = self.best
         name, params = (best.method, best.params) if best else (BASELINE, {})
         settings = "".join(f" --set {key}={value}" for key, value in params.items())

@@ -1,9 +1,9 @@
-"""Boards of finished studies: text, tables, commands and machines are data of the file; the studies' code is not kept.
+"""Boards of finished studies, rendered from JSON files with their texts and tables. The studies' code was removed.
 
-The file has a `title` and `sections`. A section has `parts`: paragraphs (Markdown, in which `{command}` and `{machine}`
-stand for these entries of the section) and tables (`columns`, `left`: columns aligned left besides the first, `rows` of
-texts). A section may have the `command` and the `machine` of the study, and its `results`: the figures from which the
-tables were computed. A finished study writes such a file once; the file is rendered without the study's code.
+The file of a board has a `title` and `sections`. A section has `parts`: paragraphs and tables. A paragraph is Markdown,
+in which `{command}` and `{machine}` stand for these entries of the section. A table has `columns`, `left` (columns
+aligned left besides the first) and `rows` of texts. A section may also have the `command` and the `machine` of the
+study, and `results`: the figures from which the tables were computed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from workbench.models.machine import describe
 
 
 def pages(boards_folder: Path) -> dict[Path, str]:
-    """Return the Markdown of all recorded boards in a folder, by file."""
+    """Return the Markdown of all boards of finished studies in a folder, by file."""
     reports = {path: _read(path) for path in sorted(boards_folder.glob("*.json"))}
     return {path.with_suffix(".md"): page(board) for path, board in reports.items() if _is_recorded(board)}
 
 
 def page(board: dict[str, Any]) -> str:
-    """Return a recorded board as Markdown."""
+    """Return the board of a finished study as Markdown."""
     parts = [_part(part, section) for section in board["sections"] for part in section["parts"]]
     return "\n\n".join([f"# {board['title']}", *parts]) + "\n"
 
 
 def _part(part: str | dict[str, Any], section: dict[str, Any]) -> str:
-    """Return a paragraph or a table as Markdown."""
+    """Return a paragraph or a table in a section of a finished study's board as Markdown."""
     if isinstance(part, str):
         machine = describe(section["machine"]) if "machine" in section else ""
         return part.replace("{command}", section.get("command", "")).replace("{machine}", machine)

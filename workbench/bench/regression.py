@@ -1,4 +1,4 @@
-"""Comparison of two saved reports: which differences are significant.
+"""Comparison of two saved bench reports: find the significant differences.
 
 Both reports contain the same prompts, so each prompt is its own control: for every method and figure, the prompts'
 changes are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of
@@ -32,9 +32,9 @@ from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 ALPHA = 0.05
-"""False discovery rate among the reported changes."""
+"""Allowed false discovery rate among the changes reported between two bench reports."""
 TOLERANCE = 0.02
-"""Smallest relative change that is reported."""
+"""Smallest relative change of a figure that is reported as better or worse."""
 FEWEST = 6
 """Number of prompts below which the signed-rank test cannot reach ALPHA (2 / 2⁶ = 0.03)."""
 UNCHANGED = 1.0
@@ -44,7 +44,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is compared, prompt by prompt.
+    """A figure that is compared between two bench reports, prompt by prompt.
 
     Attributes:
         title: title of the figure for display.
@@ -89,7 +89,7 @@ FIGURES = {
 
 @dataclass(slots=True)
 class Change:
-    """One figure of one method in both reports.
+    """Change of one figure of one method between two bench reports.
 
     Attributes:
         method: name of the contender.
@@ -142,15 +142,15 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Return the changes with the verdict "worse"."""
+        """Return the figures that are significantly worse in the new report."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the result of the comparison as plain JSON."""
+        """Return the result of the comparison of two bench reports as plain JSON."""
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """Return the comparison as Markdown: the significant changes, then all changes."""
+        """Return the comparison of two bench reports as Markdown: the significant changes, then all changes."""
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
@@ -206,7 +206,10 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
 
 
 def _by_method(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """Group runs by method and prompt. Prompts are identified by name, so that reports may order them differently."""
+    """Group the runs of a bench report by method and prompt.
+
+    Prompts are identified by name, so that reports may order them differently.
+    """
     grouped: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         grouped[run["contender"]][run["name"]].append(run)
@@ -225,7 +228,9 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 
 
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Test whether the prompts' changes are symmetric about zero, and return the p-value; None with too few prompts.
+    """Test whether a figure's changes on the prompts are symmetric about zero; return the p-value.
+
+    The result is None with too few prompts.
 
     The result is `UNCHANGED` if no prompt differs, as with τ of greedy runs: this counts as no test and needs no
     correction.

@@ -1,4 +1,4 @@
-"""Report of a bench: rows over all prompts and by group, its timed runs, and its tables."""
+"""Report of a bench: table rows over all prompts and by group of prompts, and all timed runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ decoding columns. `report_files` computes the speeds of older versions again fro
 
 @dataclass(slots=True)
 class BenchReport:
-    """Report of a bench: rows over all prompts and by group, settings, machine and runs.
+    """Report of a bench: table rows over all prompts and by group of prompts, settings, machine and runs.
 
     Attributes:
         settings: settings of the bench.
@@ -42,21 +42,25 @@ class BenchReport:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
+        """Return the bench report as plain JSON."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Return the report as JSON text, which `report_files.read_report` reads."""
+        """Return the bench report as JSON text, which `report_files.read_report` reads."""
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
-        """Return the report as CSV, one line per row and group; an estimate has a column for each of its numbers."""
+        """Return the bench report as CSV, one line per row and group, with a column for each number of an estimate."""
         lines = [{"group": "all"} | _flat(row) for row in self.rows]
         lines += [{"group": name} | _flat(row) for name, rows in self.groups.items() for row in rows]
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Return the report as Markdown: its tables, then machine and settings; `by_group`: a table per group, too."""
+        """Return the bench report as Markdown: its tables, then machine and settings.
+
+        Args:
+            by_group: whether to add a table for each group of prompts.
+        """
         parts = [markdown_table(COLUMNS, self.rows)]
         if by_group:
             parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
@@ -72,11 +76,11 @@ RUN_COLUMNS = (
     "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
     "steps", "token_ids",
 )  # fmt: skip
-"""Columns of a report's runs: facts about the prompt, the sample's `figures`, and `steps`."""
+"""Columns of the runs in a bench report: facts about the prompt, the sample's `figures`, and its `steps`."""
 
 
 def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:
-    """Return every sample as plain values, with the columns `RUN_COLUMNS`."""
+    """Return every timed run of a bench as a row of plain values with the columns `RUN_COLUMNS`."""
     return [_run(sample, prompts[sample.prompt]) for sample in samples]
 
 

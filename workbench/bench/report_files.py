@@ -1,4 +1,4 @@
-"""Reports as files, JSON or Parquet: reading and writing."""
+"""Read and write bench reports as JSON or Parquet files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _kind(column: str) -> Any:
 
 
 PARQUET_SCHEMA = {column: _kind(column) for column in RUN_COLUMNS}
-"""Columns of the Parquet file, which has one row per timed run."""
+"""Columns of a bench report's Parquet file, which has one row per timed run."""
 
 
 def to_parquet(report: BenchReport) -> bytes:
-    """Return a report as Parquet, with one row per timed run; the file's metadata contains all other fields."""
+    """Return a bench report as Parquet, with one row per timed run; the file's metadata contains all other fields."""
     runs = pl.DataFrame(report.runs, schema=PARQUET_SCHEMA)
     rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
     out = io.BytesIO()

@@ -25,7 +25,7 @@ class RetriedAction(Generic[T]):
         self._begin, self._at, self.reason = begin, 0.0, ""
 
     def try_once(self) -> T | None:
-        """Return the result of `begin`; None while it is refused temporarily.
+        """Try the action; return the result of `begin`, or None while the action is refused temporarily.
 
         Raises:
             WorkbenchError: the action failed for a reason that waiting does not remove.

@@ -27,10 +27,10 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import exclude_stalled
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number by dtype. Other formats, such as int8 weights, mix several in one pass."""
+"""Bytes of a number by dtype. Formats such as int8 are missing: their passes also read numbers of other dtypes."""
 DEVICES = ("cpu", "cuda")
 COPY_BYTES = 2**26
-"""Bytes of the copied block: more than the caches hold, and copied in a few hundredths of a second."""
+"""Bytes of the block that is copied to measure the copy rate: more than the processor's caches hold."""
 PLAIN = "autoregressive"
 MEMORY, ARITHMETIC = "memory", "arithmetic"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -70,7 +70,7 @@ class TargetSize:
         return 2 * self.weights * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
 
     def n_bytes(self, tokens: int, context: int) -> int:
-        """Return the bytes that a pass moves: all weights, and the keys and values of all positions, each once.
+        """Return the bytes that a forward pass moves: all weights, and the keys and values of all positions, each once.
 
         Args:
             tokens: tokens of the pass.
@@ -98,7 +98,7 @@ class MachineRates:
 
     @property
     def ridge(self) -> float:
-        """Return the intensity in FLOP per byte below which memory limits a pass, and above which arithmetic does."""
+        """Return the intensity (FLOP per byte) below which memory and above which arithmetic limits a forward pass."""
         return self.flops_per_second / self.bytes_per_second
 
 
@@ -124,15 +124,15 @@ class PassWork:
 
     @property
     def intensity(self) -> float:
-        """Return the arithmetic intensity of a pass: floating-point operations per byte moved."""
+        """Return the arithmetic intensity of a forward pass: floating-point operations per byte moved."""
         return self.flops / self.n_bytes
 
     def limit(self, rates: MachineRates) -> str:
-        """Return the limit of such a pass on a machine with these rates: `MEMORY` or `ARITHMETIC`."""
+        """Return the limit of this forward pass on a machine with these rates: `MEMORY` or `ARITHMETIC`."""
         return MEMORY if self.intensity < rates.ridge else ARITHMETIC
 
     def to_wire(self, rates: MachineRates, is_timed_here: bool) -> dict[str, Any]:
-        """Return the pass as JSON data, with the FLOP/s that it reached and the FLOP/s that the roofline allows."""
+        """Return the forward pass as JSON data, with the FLOP/s it reached and the FLOP/s that the roofline allows."""
         reached = self.flops / self.seconds if self.seconds and is_timed_here else None
         roof = min(rates.flops_per_second, self.intensity * rates.bytes_per_second)
         derived = {"intensity": self.intensity, "limit": self.limit(rates), "reached": reached, "roof": roof}

@@ -1,4 +1,4 @@
-"""Rows of a bench, from its samples: ratios within one prompt and repeat, by `workbench.bench.statistics`."""
+"""Rows of a bench's table, computed from timed runs: each ratio compares runs of the same prompt and repeat."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a row that contain an `Estimate`."""
+"""Columns of a bench's table that contain a figure with its interval (`Estimate`)."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
-"""Hugging Face counterpart of a method; every other method is compared with plain `generate`."""
+"""Hugging Face counterparts by method; methods that are not listed are compared with plain `generate`."""
 
 
 @dataclass(slots=True)
@@ -87,11 +87,11 @@ class BenchRow:
 
 
 Runs = dict[tuple[int, int], Sample]
-"""Runs of one contender by (prompt, repeat)."""
+"""Type of the timed runs of one contender, by (prompt, repeat)."""
 
 
 def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:
-    """Return one row for each measured contender, in the order of `contenders`."""
+    """Return one table row for each measured contender, in the order of `contenders`."""
     runs: dict[str, Runs] = defaultdict(dict)
     for sample in samples:
         runs[sample.contender][sample.prompt, sample.repeat] = sample
@@ -101,7 +101,7 @@ def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greed
 def build_groups(
     samples: Sequence[Sample], contenders: Sequence[Contender], prompts: Sequence[BenchPrompt], greedy: bool
 ) -> dict[str, list[BenchRow]]:
-    """Return rows by group of prompts; empty if there is only one group."""
+    """Return the table rows of all contenders for each group of prompts; empty if there is only one group."""
     names = groups_of(prompts)
     if len(names) < 2:
         return {}
@@ -211,4 +211,4 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     ),
     "same text": lambda r: format_value(r.identical_to_autoregressive, ".0%"),
 }
-"""Columns of display tables: title, and function of a row that returns the cell."""
+"""Columns of a bench's display tables: title, and function of a row that returns the cell."""

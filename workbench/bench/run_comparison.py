@@ -20,10 +20,10 @@ NOT_ALTERNATED = (
     "Compare measures alternately."
 )
 FIGURES = {"tau": ("tokens", "rounds"), "acceptance_rate": ("accepted", "tested")}
-"""Figures that are quotients of sums over runs, with numerator and denominator in `trace.metrics.summary`."""
+"""Figures that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
 
 ByPrompt = Mapping[int, Sequence[dict[str, Any]]]
-"""Summaries of runs by number of the prompt, in order of time."""
+"""Summaries of saved runs by the number of their prompt, in the order in which the runs were made."""
 
 
 def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ _SAMPLING: _Fields = {
 
 
 def _differing(headers: Iterable[Header], fields: _Fields) -> list[tuple[str, str]]:
-    """Return the title and the values of each field that is not equal in all runs."""
+    """Return (title, values) of each setting that is not the same in all compared runs."""
     found = {title: sorted({str(value(header)) for header in headers}) for title, value in fields.items()}
     return [(title, " and ".join(values)) for title, values in found.items() if len(values) > 1]
 
@@ -96,7 +96,7 @@ def _by_prompt(runs: Sequence[Trace], numbers: Mapping[tuple[Any, ...], int]) ->
 
 
 def _difference(groups: Sequence[ByPrompt], part: str, whole: str) -> dict[str, Any] | None:
-    """Return the difference of `part` / `whole` between two groups; None if a prompt's `whole` is 0, e.g. no drafts."""
+    """Return the difference of `part` / `whole` between two groups of runs; None if a prompt's `whole` is 0."""
     quotients: list[Quotient] = []
     for group in groups:
         sums = [[sum(run[name] for run in runs) for runs in group.values()] for name in (part, whole)]

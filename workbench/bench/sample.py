@@ -1,4 +1,4 @@
-"""One timed generation, and the protocol of contenders. Plain data: reports are read without PyTorch."""
+"""Data of one timed generation, and the protocol of contenders in a bench. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.trace.metrics import acceptance_by_depth, summary
 
 @dataclass(slots=True)
 class Sample:
-    """One timed generation.
+    """Data of one timed generation of a contender.
 
     Attributes:
         contender: name of the contender.
@@ -47,7 +47,7 @@ class Sample:
 
     @property
     def call_rate(self) -> float:
-        """Return the tokens per second of the whole call."""
+        """Return the tokens per second of the whole call, prefill included."""
         return len(self.token_ids) / self.seconds
 
     @property
@@ -62,7 +62,7 @@ class ContenderFailedError(WorkbenchError):
 
 @runtime_checkable
 class Contender(Protocol):
-    """An implementation that continues a prompt and can be timed."""
+    """Protocol of a contender in a bench: an implementation that continues a prompt and can be timed."""
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class Contender(Protocol):
 
 
 def sample_from_wire(data: Mapping[str, Any]) -> Sample:
-    """Return the sample whose fields are the entries of `data`, which is plain JSON."""
+    """Return the sample (data of one timed generation) whose fields are the entries of the plain JSON `data`."""
     return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
 
 
@@ -115,7 +115,10 @@ def counts_by_prompt(samples: Iterable[Sample], contender: str) -> list[list[flo
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
-    """Return the sample of a run of the workbench's engine; `seconds` is the time of the whole call."""
+    """Return the sample (data of one timed generation) of a run of the workbench's engine.
+
+    `seconds` is the duration of the whole call.
+    """
     figures = summary(trace)
     sums = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
     decode = figures["seconds"]

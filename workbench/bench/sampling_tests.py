@@ -39,7 +39,7 @@ from workbench.engine import Engine
 from workbench.models.loading import Models
 
 ALPHA = 1e-4
-"""Probability that a correct method fails one finding, for any number of settings in the finding (Holm)."""
+"""Probability that the sampling test calls a correct method wrong, for any number of tested settings (Holm)."""
 BATCH = 48
 
 
@@ -61,7 +61,7 @@ class SamplingTest:
     has_close_drafter: bool = False
 
     def build_models(self, tokenizer: Any) -> Models:
-        """Return the tiny models of the test, for methods that need no trained head."""
+        """Return the tiny target and drafter for the sampling test of methods that need no trained head."""
         return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.has_close_drafter else tiny_models(tokenizer)
 
 
@@ -74,10 +74,10 @@ SAMPLING_TESTS = (
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
-"""Required number of cells in a test of trained heads. Heads can only be tested with their own target. Its first
-tokens may be almost certain, and one cell would test nothing."""
+"""Required number of outcomes in a sampling test of trained heads. Heads can only be tested with their own target,
+whose first tokens may be almost certain. A single possible outcome would test nothing."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
-"""A prompt that repeats itself, so that copying methods can draft."""
+"""Token ids of a prompt that repeats itself, so that methods that copy from the text can draft."""
 
 
 def check_distribution(
@@ -189,7 +189,7 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Return the note on the number of tested settings and the one with the worst fit; empty for a single setting."""
+    """Return a note for a finding: number of tested settings and the one with the worst fit; empty for one setting."""
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 

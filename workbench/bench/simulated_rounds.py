@@ -26,11 +26,11 @@ from workbench.models.loading import Models
 from workbench.trace.events import Header, Trace
 
 TOP_PROBS = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
-"""Probabilities of the top tokens, the same at every position."""
+"""Probabilities of the simulated target's top tokens, the same at every position."""
 
 
 def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
-    """Return a `Models` without a model, with the attributes that text-only drafters use."""
+    """Return a stub of `Models` without any model, with the attributes that drafters without a model use."""
     target = SimpleNamespace(
         vocab_size=vocabulary, device=torch.device("cpu"), dtype=torch.float32, model=None, config=None, n_layers=2,
         why_no_trees="", context=1 << 30, meter=None,
@@ -40,7 +40,7 @@ def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Model
 
 @dataclass
 class SimulatedSequence:
-    """One simulated sequence.
+    """One sequence of simulated rounds, whose output is a fixed text.
 
     Attributes:
         sequence: the sequence with the drafter's state.
@@ -58,7 +58,7 @@ class SimulatedSequence:
     def of(
         cls, configured: ConfiguredMethod, models: Models, text: abc.Sequence[int], prompt: int, seed: int = 0
     ) -> SimulatedSequence:
-        """Return a sequence whose first `prompt` tokens are committed and have been read by the drafter."""
+        """Return a simulated sequence whose first `prompt` tokens are committed and have been passed to the drafter."""
         prompt_ids = list(text[:prompt])
         sequence = Sequence(
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
@@ -89,11 +89,11 @@ class SimulatedSequence:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the text is too short for another round."""
+        """Return whether the rest of the fixed text is too short for another simulated round."""
         return self.position + self.sequence.state.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
-        """Let the policy set the draft length."""
+        """Set the draft length of the next simulated round by the sequence's draft policy."""
         sequence = self.sequence
         sequence.report.signals = {}
         planned = sequence.policy.plan(sequence, sequence.state.policy, [sequence])
@@ -102,11 +102,11 @@ class SimulatedSequence:
         )
 
     def propose(self) -> DraftTree:
-        """Return the drafter's tree for the next round."""
+        """Return the drafter's draft tree for the next simulated round."""
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
-        """Verify a draft against the text, and append the emitted tokens, at least `min_tokens`, to the sequence."""
+        """Verify a draft against the fixed text; append the emitted tokens, at least `min_tokens`, to the sequence."""
         sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -140,12 +140,15 @@ class SimulatedSequence:
         )
 
     def observe(self, feedback: RoundFeedback) -> None:
-        """Pass the feedback of the round to the drafter."""
+        """Pass the feedback of the simulated round to the drafter."""
         self.sequence.drafter.observe(self.sequence, feedback)
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
-    """Return the rows of `top` as lists without repetitions: a repeated token is replaced by the next token id."""
+    """Return the top tokens of each position as a list without repetitions.
+
+    A repeated token is replaced by the next token id.
+    """
     rows = top.tolist()
     for tokens in rows:
         for i in range(1, len(tokens)):

@@ -35,7 +35,7 @@ _REMEDY = "Give answer files of Spec-Bench: JSON Lines with question_id, model_i
 
 
 def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]], str]) -> list[Path]:
-    """Write a file for every method of a report, named after model and method; return the paths.
+    """Write a Spec-Bench answer file for every method of a report, named after model and method; return the paths.
 
     Args:
         report: report of a suite with numbered questions; questions with no run of any turn are left out.
@@ -93,7 +93,7 @@ def _answer(number: int, runs: list[dict[str, Any]], model: str, decode: Callabl
 
 
 def read_answers(path: Path) -> dict[int, dict[str, Any]]:
-    """Return the answers by the number of the question; of several answers to a question, the last counts.
+    """Read a Spec-Bench answer file; return the answers by question number, the last one if a question has several.
 
     Raises:
         WorkbenchError: the file cannot be read, or a line is not an answer.
@@ -167,7 +167,7 @@ def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -
 
 
 def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Return the tokens per second over all turns of an answer, by (question, choice)."""
+    """Return the tokens per second over all turns of each answer, by (question, index of the repetition)."""
     return {
         (number, index): sum(choice["new_tokens"]) / sum(choice["wall_time"])
         for number in numbers
@@ -177,7 +177,7 @@ def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def _first_choice(side: Any, numbers: Sequence[int]) -> float:
-    """Return total tokens / total time of the answers' first choices, the only choices that speed.py uses."""
+    """Return total tokens / total time of each answer's first repetition, the only one that speed.py uses."""
     first = [side[number]["choices"][0] for number in numbers]
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 
@@ -194,5 +194,5 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows of `speeds` as a Markdown table."""
+    """Return the speeds of an answer file relative to another one (rows of `speeds`) as a Markdown table."""
     return markdown_table(COLUMNS, rows) + "\n"

@@ -1,4 +1,4 @@
-"""Figures from runs, defined once for Compare, Sweep, bench, claims and regression.
+"""Estimators of figures from runs (speed-up, τ, acceptance rate), shared by comparisons, sweeps, bench and claims.
 
 Speeds are geometric means over equally weighted prompts. Speed-ups are geometric means of ratios within one prompt and
 repeat, with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")
-"""Parts of the time from the end of prefill to the last token; "decode" is the whole time."""
+"""Names of the parts of the decoding time (end of prefill to last token); "decode" is the whole time."""
 
 Rates = Mapping[tuple[Any, int], float]
-"""Tokens per second by (prompt, repeat)."""
+"""Type of the speeds of runs: tokens per second by (prompt, repeat)."""
 Interval = dict[str, Any]
-"""A figure as plain JSON: value, low, high (95 %; None if there is only one value), n."""
+"""Type of a figure with its 95 % interval as plain JSON: value, low and high (None for a single value), n."""
 
 
 # -- speeds -----------------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[
 
 
 def average_rate(rates_by_run: Rates) -> Estimate | None:
-    """Return the average rate over all runs; the ratio of two such averages over the same runs is the speed-up."""
+    """Return the average tokens per second over runs; the ratio of two contenders' averages is the speed-up."""
     return estimate(group_by_prompt(rates_by_run))
 
 
@@ -79,7 +79,7 @@ def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
 
 
 def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
-    """Return speed of the lane / speed of plain decoding, one value per prompt and repeat that both lanes have."""
+    """Return the speed-ups of a lane over plain decoding, one value per prompt and repeat that both have."""
     ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 
@@ -88,7 +88,7 @@ def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
 
 
 def share(part: float, whole: float) -> float | None:
-    """Return a quotient; None if the denominator is 0."""
+    """Return `part / whole`; None if `whole` is 0."""
     return part / whole if whole else None
 
 
@@ -116,7 +116,7 @@ class Totals:
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
-        """Return the totals of these runs."""
+        """Return the sums of counts and times over timed runs."""
         runs = list(samples)
 
         def total(name: str) -> float:
@@ -176,12 +176,12 @@ def geometric_mean(values: Sequence[float]) -> Interval | None:
 
 
 def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
-    """Return (sum of `parts`) / (sum of `wholes`) with its interval; a resample draws prompts, one value each."""
+    """Return (sum of `parts`) / (sum of `wholes`) with its bootstrap interval; both have one value per prompt."""
     return _figure(lambda a, b, axis=-1: np.sum(a, axis) / np.sum(b, axis), parts, wholes)
 
 
 Quotient = tuple[Sequence[float], Sequence[float]]
-"""A quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
+"""Type of a quotient of sums over prompts: (numerator of each prompt, denominator of each prompt)."""
 
 
 def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:

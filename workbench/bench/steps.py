@@ -53,13 +53,14 @@ class Step:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """Return all fields except the comparison, as plain JSON."""
+        """Return the progress of a comparison as plain JSON, without the comparison's results."""
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON for the page: the figures so far and the race on the current prompt.
+        """Return the progress of a comparison as plain JSON for the page, with the figures so far.
 
-        The last step contains the whole comparison instead.
+        It also contains the race (replay of all lanes) on the current prompt; the last step contains the whole
+        comparison.
         """
         comparison = self.comparison
         if comparison is None:
@@ -73,14 +74,14 @@ class Step:
 
 
 class StepEncoder:
-    """Converts steps into messages for another process; one instance per receiver."""
+    """Converts a comparison's progress steps into messages for another process; one instance per receiver."""
 
     def __init__(self) -> None:
         self._sent_runs: set[tuple[int, int, int]] = set()
         self._sent_traces: dict[tuple[int, int], Trace] = {}
 
     def message(self, step: Step) -> dict[str, Any]:
-        """Return a step as plain JSON, with the runs and traces that are new since the previous message."""
+        """Return a comparison's progress as plain JSON, with runs and traces that are new since the last message."""
         comparison = step.comparison
         if comparison is None:
             return step.numbers | {"news": None}
@@ -104,7 +105,7 @@ class StepEncoder:
 
 
 class StepDecoder:
-    """Converts messages from another process into steps, and rebuilds the comparison measured there.
+    """Converts messages from another process into progress steps, and rebuilds the comparison measured there.
 
     Args:
         comparison: the comparison, prepared like the original, without any run.
@@ -114,7 +115,7 @@ class StepDecoder:
         self.comparison = comparison
 
     def step(self, message: Mapping[str, Any]) -> Step:
-        """Return the step that a message of `StepEncoder` describes; the step's comparison grows from step to step.
+        """Return the progress step that a message of `StepEncoder` describes, with the comparison rebuilt so far.
 
         Raises:
             WorkbenchError: the message comes from another version of the workbench.

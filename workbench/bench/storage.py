@@ -28,9 +28,9 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 PROMPTS, TOKENS = 40, 64
-"""Prompts on which τ is compared, and length limit of a run, in tokens."""
+"""Number of prompts on which τ of two stored forms is compared, and length limit of a run in tokens."""
 DRAFT, IMAGE_DRAFT = "draft-model", "vlm-draft"
-"""Methods that measure a draft model: of a text target, and of a target with images."""
+"""Names of the methods with which a draft model is measured: for a text target, and for a target with images."""
 Progress = Callable[[int, int], None]
 
 
@@ -40,8 +40,8 @@ def compare_storage(
     """Measure τ of the two stored forms of a head or a draft model on the same prompts.
 
     Args:
-        before: folder of the first form.
-        after: folder of the second form.
+        before: folder of the first stored form, for example in float16.
+        after: folder of the second stored form, for example in int8.
         n_prompts: number of prompts: of the suites `bundled` and `work`, or captions of held-out scenes for a target
             with images.
         max_new_tokens: length limit of a run, in tokens.
@@ -113,7 +113,7 @@ def _method_for(kind: str | None, models: Models) -> ConfiguredMethod:
 def _requests(
     models: Models, configured: ConfiguredMethod, n: int, max_new_tokens: int
 ) -> list[Callable[[Models], Request]]:
-    """Return for each prompt a function (models) → request."""
+    """Return for each prompt a function that takes the models and returns the engine request."""
     if models.processor is not None:
         scenes = [question for question in questions(n, 0) if question.kind == "caption"]
         return [lambda form, scene=scene: vision_suite.request(form, scene, configured) for scene in scenes]

@@ -1,4 +1,4 @@
-"""Search times of a store with many saved runs."""
+"""Measure how long searches take in a store with many saved runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workbench.trace.tokens import EmittedToken
 
 PAGE = 50
 SETTLED_S = 2.5
-"""Seconds without a change after which a store trusts its index again."""
+"""Seconds without a change of the folder after which a store of runs uses its search index again."""
 _SYLLABLES = ("dra", "gon", "light", "house", "ri", "ver", "bo", "at", "sto", "ry", "se", "ven")
 _WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 
@@ -82,7 +82,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 
 def report(queries: list[Query], n_runs: int) -> str:
-    """Return the search times as a table, one row per query."""
+    """Return the search times of the store of runs as a table, one row per query."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
         "runs found": lambda q: f"{q.rows:,}",
@@ -103,7 +103,7 @@ def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
 
 
 def _write_run(folder: Path, i: int) -> None:
-    """Write a run like `RunStore.save`, without waiting for the disk and with an artificial date."""
+    """Write an artificial run with an artificial date in the format of `RunStore`, without waiting for the disk."""
     trace = _trace(i)
     run = f"{20260101 + i % 28:08d}-{i % 10**6:06d}-{i:08x}"
     entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")

@@ -33,11 +33,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 BEGIN, STEP, END, FAIL = "begin", "step", "end", "fail"
 Event = tuple[str, Any, Any]
-"""Event of a study: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at each
-step, the result at the end, and the error if it fails."""
+"""Type of a study's event: (kind, cell, payload). The payload is a text when the cell begins, the runner's progress at
+each step, the result at the end, and the error if it fails."""
 Runner = Callable[[Iterable[C], Callable[[], bool]], Iterator[Event]]
-"""Function (cells, stopped) that measures cells, one by one or several at once, and yields their events. The function
-takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns True."""
+"""Type of a function (cells, stopped) that measures a study's cells, one by one or several at once, and yields their
+events. It takes a cell from the iterable only when it can begin this cell, and ends early once `stopped` returns
+True."""
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def is_warm_up(self) -> bool:
-        """Return whether the run is only a warm-up, whose time does not count."""
+        """Return whether this is a warm-up run, whose time does not count."""
         return self.repeat < 0
 
 
@@ -75,7 +76,7 @@ def rotate(items: Sequence[T], number: int) -> list[T]:
 
 
 def interleaved_runs(contenders: Sequence[Hashable], prompts: int, repeats: int, warm_up: int = 0) -> list[Run]:
-    """Return all runs in the order in which they are measured.
+    """Return all runs of an interleaved measurement, in the order in which they are measured.
 
     Args:
         contenders: names of the contenders.
@@ -105,16 +106,16 @@ class Store(Protocol[C_contra, R_co]):
     """Protocol of a store for the results of a study."""
 
     def load(self, cell: C_contra) -> R_co | None:
-        """Return the stored result of a cell; None if it must be measured."""
+        """Return the stored result of a study's cell; None if the cell must be measured."""
         ...
 
     def save(self, cell: C_contra, result: Any) -> R_co:
-        """Store the result that a runner returned; return the result that the study keeps."""
+        """Store the result of a cell that a runner returned; return the result that the study keeps."""
         ...
 
 
 def fingerprint(*values: Any) -> str:
-    """Return a key of plain values and dataclasses: equal for equal values in every process."""
+    """Return a hash of plain values and dataclasses as a key, equal for equal values in every process."""
     content = json.dumps(values, sort_keys=True, default=_plain, ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -162,11 +163,11 @@ class JsonLines(Generic[R]):
                 self._results[entry["key"]] = decode(entry["result"])
 
     def load(self, cell: Any) -> R | None:
-        """Return the stored result of a cell; None if there is none with these settings."""
+        """Return the stored result of a study's cell; None if the file has no result with the same settings."""
         return self._results.get(fingerprint(cell, self._settings))
 
     def save(self, cell: Any, result: R) -> R:
-        """Append a result, and wait until it is on the disk.
+        """Append a cell's result to the file, and wait until it is on the disk.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -205,11 +206,11 @@ class Rows(Generic[C]):
     save_row: Callable[[str, Any], None] = lambda key, row: None
 
     def load(self, cell: C) -> Any:
-        """Return the finished row of a cell, or None."""
+        """Return the finished row of a study's cell; None if the cell must be measured."""
         return self.finished.get(self.key(cell))
 
     def save(self, cell: C, result: Any) -> Any:
-        """Save the row of a cell."""
+        """Save the row that was measured for a study's cell."""
         self.save_row(self.key(cell), result)
         return result
 
@@ -247,7 +248,7 @@ def in_turn(
 
 
 def _steps(cell: object, steps: Generator[Any, Any, R]) -> Generator[Event, None, R]:
-    """Yield a generator's values as events, and return its result."""
+    """Yield the progress of a cell's measurement (a generator) as events of the study; return its result."""
     while True:
         try:
             progress = next(steps)
@@ -260,7 +261,7 @@ class Study(Generic[C, R]):
     """Measurement of a list of cells, such as runs, whose results are stored one by one.
 
     Args:
-        cells: all cells in their order, or an iterator that chooses the next one from the results so far.
+        cells: all cells in order, or an iterator that chooses the next cell from the results so far.
         runner: measures the cells without a stored result.
         store: store that keeps the results; None: this process's memory only.
         key: function that returns a cell's key; by default the cell itself. Equal keys are measured once.
@@ -270,8 +271,8 @@ class Study(Generic[C, R]):
     Attributes:
         results: results by the cell's key, in the order in which they became known.
         failures: messages of errors by contender. An error itself would keep the failed cell's tensors in memory.
-        total: number of cells to measure; None if an iterator chooses them.
-        done: number of these cells that are measured, failed or left out.
+        total: number of cells to measure; None if an iterator chooses the cells.
+        done: number of cells that are measured, failed or left out.
     """
 
     def __init__(
@@ -291,13 +292,13 @@ class Study(Generic[C, R]):
         self.done, self._taken, self._is_exhausted, self._start, self._first = 0, 0, False, 0.0, 0
 
     def load(self) -> list[C]:
-        """Read the stored results of the cells; return the cells whose results were not read before."""
+        """Read the stored results of the study's cells; return the cells whose results were not read before."""
         return [cell for cell in self._cells if self._is_new(cell)] if isinstance(self._cells, Sequence) else []
 
     def run(
         self, stopped: Callable[[], bool] = lambda: False, seconds: float = math.inf
     ) -> Generator[Event, None, None]:
-        """Measure the cells without a stored result; yield the events. Closing the iterator ends the study.
+        """Measure the cells without a stored result; yield the study's events. Closing the iterator ends the study.
 
         Args:
             stopped: function that is called often; once it returns True, the study ends.
@@ -320,7 +321,7 @@ class Study(Generic[C, R]):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every cell was measured, failed or left out."""
+        """Return whether every cell of the study was measured, failed or left out."""
         return self._is_exhausted and self.done == self._taken
 
     @property
@@ -340,7 +341,7 @@ class Study(Generic[C, R]):
         yield from self._runner(self._remaining(), stopped)
 
     def _remaining(self) -> Iterator[C]:
-        """Yield each cell without a result once, except those of contenders that have failed."""
+        """Yield each cell of the study without a result once, except the cells of contenders that have failed."""
         seen = set[Any]()
         for cell in self._cells:
             key = self._key(cell)
@@ -355,7 +356,7 @@ class Study(Generic[C, R]):
         self._is_exhausted = True
 
     def _is_new(self, cell: C) -> bool:
-        """Read the stored result of a cell; return whether the store has a result that was not read before."""
+        """Read the stored result of a study's cell; return whether the store has a result that was not read before."""
         key = self._key(cell)
         if self._store is None or key in self.results or (result := self._store.load(cell)) is None:
             return False

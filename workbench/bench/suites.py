@@ -1,4 +1,4 @@
-"""The two benches: methods on prompts, and implementations at a forced acceptance rate."""
+"""The two benchmarks of `workbench bench`: methods on prompts, and implementations at a forced acceptance rate."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def bench_methods(
 def _store(
     path: Path, models: Models, contenders: Sequence[Contender], ids: Sequence[list[int]], plan: Plan
 ) -> JsonLines[Sample]:
-    """Return the store of a measurement's runs, which count if settings, code, weights and machine are the same."""
+    """Return the file store of timed runs; stored runs count only with equal settings, code, weights and machine."""
     settings = conditions_of_models(models) | {
         "plan": dataclasses.asdict(plan),
         "contenders": {contender.name: contender.parameters for contender in contenders},
@@ -139,7 +139,7 @@ def _store(
 
 
 def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:
-    """Return the number of right answers of each contender, in words; "" if no prompt has a checkable answer."""
+    """Return the number of right answers of each contender as text; "" if no prompt has a checkable answer."""
     right: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
         if prompts[sample.prompt].answer:
@@ -151,7 +151,10 @@ def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPro
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """Return the prompts that fit the context with their answers, their token ids, and the omitted number by reason.
+    """Return the prompts that fit the context together with the answers, and their token ids.
+
+    The third result is the number of omitted prompts by reason. Plain decoding answers the earlier messages of a
+    conversation.
 
     Raises:
         PromptError: no prompt fits the context.
@@ -203,7 +206,7 @@ def bench_forced_acceptance(
     """Compare `draft-model` with Hugging Face's assisted generation, with the same models, dtype and draft length.
 
     The drafter is a random small model (acceptance about 0), copies of the target with noise in their weights, or an
-    exact copy (acceptance 1). The report has a group of rows for each level.
+    exact copy (acceptance 1). The report has a group of rows for each level of acceptance.
     """
     ids = [p.encode(models.tokenizer) for p in prompts]
     plan = dataclasses.replace(plan, against_hf=True)

@@ -71,22 +71,22 @@ class Update:
 
     @property
     def total(self) -> int:
-        """Return the number of all cells."""
+        """Return the number of cells of the sweep."""
         return len(self.cells)
 
     @property
     def done(self) -> int:
-        """Return the number of cells that are done or failed."""
+        """Return the number of the sweep's cells that are done or failed."""
         return sum(self.results[cell.id].state in (DONE, FAILED) for cell in self.cells)
 
     @property
     def complete(self) -> bool:
-        """Return whether every cell was measured."""
+        """Return whether every cell of the sweep was measured."""
         return self.done == self.total
 
     @property
     def latest_measurement(self) -> dict[str, str]:
-        """Return the facts of the newest measurement, for display: `date`, and `on` (device, dtype and machine)."""
+        """Return facts about the sweep's newest measurement: `date`, and `on` (device, dtype and machine)."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
         if last is None:
@@ -97,7 +97,7 @@ class Update:
         return {"date": machine.get("date", ""), "on": " · ".join(filter(None, parts))}
 
     def at(self, *values: Any) -> Result:
-        """Return the result at these values of the axes.
+        """Return the result of the sweep's cell at the given values of the axes.
 
         Raises:
             KeyError: no cell has these values.
@@ -108,7 +108,7 @@ class Update:
         raise KeyError(values)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per cell that is done or failed: its axis values, its settings and its figures."""
+        """Return one table row per cell that is done or failed: its axis values, its settings and its figures."""
         entries = []
         for cell in self.cells:
             result = self.results[cell.id]
@@ -123,7 +123,7 @@ class Update:
         return entries
 
     def to_wire(self, everything: bool = False) -> dict[str, Any]:
-        """Return the progress as plain JSON, with the changed cells; `everything`: with all cells."""
+        """Return the sweep's progress as plain JSON, with the changed cells or, if `everything` is set, all cells."""
         changed = set(self.changed)
         cells = [c for c in self.cells if everything or c.id in changed]
         data: dict[str, Any] = {
@@ -172,7 +172,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _CellStore:
-    """Store of a sweep's study in a folder, if any; only cells measured under the workers' conditions count."""
+    """Store of a sweep's cells, in a folder if any; only cells measured under the workers' conditions count."""
 
     folder: SweepFolder | None
     workers: WorkerGroup
@@ -223,7 +223,7 @@ def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
 def _measure(
     update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
-    """Load the saved cells, and measure the remaining cells."""
+    """Load the saved cells of the sweep, and measure the remaining cells."""
     update.follows = False
     _load_finished(update, study)
     update.note = store.note(update.cells)

@@ -59,7 +59,7 @@ class Result:
     conditions: dict[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the result as plain JSON."""
+        """Return the state and result of the sweep's cell as plain JSON."""
         return asdict(self)
 
 
@@ -76,7 +76,9 @@ class SweepFolder:
 
     @contextmanager
     def try_lock(self) -> Iterator[bool]:
-        """Take the folder's lock if it is free; yield whether it was taken. A process that dies releases its lock.
+        """Take the lock of the sweep's folder if it is free; yield whether it was taken.
+
+        A process that dies releases its lock.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -97,7 +99,7 @@ class SweepFolder:
 
     @property
     def is_locked(self) -> bool:
-        """Return whether a process holds the folder's lock now."""
+        """Return whether a process holds the lock of the sweep's folder now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
@@ -109,7 +111,9 @@ class SweepFolder:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def begin(self, sweep: Sweep) -> None:
-        """Create the folder and write the sweep's definition. Only for the holder of the lock.
+        """Create the sweep's folder and write the sweep's definition.
+
+        Only the holder of the folder's lock may call this.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -123,7 +127,9 @@ class SweepFolder:
             raise _unwritable(self.folder, error) from None
 
     def save(self, result: Result, trace: Trace | None, cell: Cell) -> Result:
-        """Save a cell's trace, then its result, so that every saved cell has a trace. Only for the holder of the lock.
+        """Save a cell's trace, then its result, so that every saved cell has a trace.
+
+        Only the holder of the folder's lock may call this.
 
         Raises:
             WorkbenchError: the file cannot be written.
@@ -151,12 +157,12 @@ class SweepFolder:
         return None if conditions is None else _read(self._path(measurement_id(cell, conditions)))
 
     def results(self) -> list[Result]:
-        """Return all saved cells, under any conditions."""
+        """Return the results of all saved cells of the sweep, measured under any conditions."""
         loaded = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
         return [result for result in loaded if result is not None]
 
     def trace(self, result: Result) -> Trace | None:
-        """Return the saved trace of a finished cell; None if there is none."""
+        """Return the saved trace of a finished cell of the sweep; None if it has none."""
         from workbench.trace.store import RunStore
 
         return None if result.run is None else RunStore(self.folder).load(result.run)
@@ -180,7 +186,9 @@ class SweepFolder:
 
 
 def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_by_cell: Mapping[str, Any]) -> str:
-    """Return a note on finished cells that do not count because of other conditions; empty if there are none.
+    """Return a note on finished cells of a sweep that do not count because they were measured under other conditions.
+
+    The note is empty if there are none.
 
     Args:
         results: results of a folder.
@@ -250,7 +258,7 @@ def next_generation(base: Path) -> Path:
 
 
 def _number(base: Path, path: Path) -> int:
-    """Return the generation of a folder, from 1; 0 if its name has another form."""
+    """Return the number of a sweep's folder in the order of measurements, from 1; 0 if its name has another form."""
     rest = path.name.removeprefix(base.name)
     return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
 

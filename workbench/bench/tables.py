@@ -1,4 +1,4 @@
-"""Rows of plain values as CSV or Parquet, through Polars; `workbench.bench.markdown` writes display tables."""
+"""Write table rows of plain values as CSV or Parquet, with Polars. Display tables are in `workbench.bench.markdown`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from workbench.trace.files import write_atomically
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
-    """Return rows as the bytes of a file of the kind "csv" or "parquet", with all columns in order of appearance."""
+    """Return table rows as the bytes of a CSV or Parquet file (`kind` "csv" or "parquet").
+
+    The columns are in order of appearance.
+    """
     import polars as pl
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -26,7 +29,7 @@ def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows in the format of the file name's suffix: .csv or .parquet.
+    """Write table rows to a file in the format of its suffix, .csv or .parquet.
 
     Raises:
         WorkbenchError: the file cannot be written.

@@ -20,9 +20,9 @@ PREFIX_CHARS = 60
 
 
 def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Return both texts as a list of pieces, for display.
+    """Return the text of a run aligned with that of plain decoding, as a list of common and differing parts.
 
-    A piece is ["same", text in both], ["plain", text only in plain decoding] or ["lane", text only in the other run].
+    A part is ["same", text in both], ["plain", text only in plain decoding] or ["lane", text only in the other run].
     """
     a, b = _emitted(plain), _emitted(other)
     matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)

@@ -58,13 +58,14 @@ from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 TARGETS = (DEFAULT_TARGET, SMOLLM2.name)
-"""Targets with different vocabularies, each with a draft model."""
+"""Names of targets with different vocabularies, each with a draft model."""
 BATCH_SIZE = 16
 """Number of runs that share a batch, in measurements that are not timed."""
 MIN_COPIED_SHARE = 0.75
 """Smallest share of an answer's n-grams found in the prompt for which the answer counts as copied."""
 EXCLUDED_FOLDERS = ("encodings", "pydoc_data", "site-packages", "test")
-"""Excluded folders of Python's library: tables, texts, third-party code, and parts not installed everywhere."""
+"""Folders of Python's standard library that the code datastore leaves out: tables, texts, third-party code, and parts
+that are not installed everywhere."""
 
 
 @lru_cache(maxsize=1)
@@ -78,9 +79,9 @@ def _models_with_drafter(target: str, dtype: str, drafter: str) -> Models:
 
 
 def code_datastore(models: Models) -> Path:
-    """Return the folder of a datastore of the running Python's library, for a target's tokenizer; build it if needed.
+    """Return the folder of a datastore of Python's standard library, for a target's tokenizer; build it if needed.
 
-    Python's library is code that exists on every machine, and no bundled prompt is from it.
+    The standard library is code that exists on every machine, and no bundled prompt is from it.
 
     Raises:
         WorkbenchError: the datastore cannot be written or read.
@@ -153,7 +154,7 @@ def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class TextLab:
-    """Measurements for one method's claims, on a text target.
+    """Measurements of the quantities in papers' claims about one method, on a text target.
 
     Attributes:
         method: registry name of the method.
@@ -190,7 +191,7 @@ class TextLab:
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied_answers(self) -> TextLab:
-        """Return a copy of this `TextLab` with only those prompts that ask for a copy and get one from the target."""
+        """Return a copy of this `TextLab` with only those prompts that ask for a copy and that the target copies."""
         return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:
@@ -218,7 +219,7 @@ class TextLab:
 
     @property
     def setting(self) -> str:
-        """Return a description of the models and the prompts, in words."""
+        """Return a description of the models and prompts of the measurement, in words."""
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._max_per_group:
@@ -285,7 +286,7 @@ class TextLab:
         return registry.get(self.method).with_params(**params)
 
     def _rates(self, settings: Sequence[ConfiguredMethod], temperature: float = 0.0) -> list[Rates]:
-        """Return tokens per second of each setting, measured in turns on all prompts."""
+        """Return the tokens per second of each setting of a method, measured in turns on all prompts."""
         engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
@@ -418,7 +419,10 @@ class TextLab:
     def _with_answers(
         self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measurement:
-        """Measure τ and right answers, each relative to the exact verifier; for τ the geometric mean over prompts."""
+        """Measure τ and right answers of a verifier, each relative to the exact verifier.
+
+        For τ the ratio is the geometric mean over prompts.
+        """
         prompts = self._select_prompts()
         runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [
@@ -468,7 +472,7 @@ class TextLab:
 
     @contextlib.contextmanager
     def using_datastore(self) -> Iterator[None]:
-        """Make drafters use the intended datastore inside this block, regardless of the environment variable."""
+        """Inside the `with` block, make drafters use the intended datastore, regardless of the environment variable."""
         before = os.environ.pop(datastore_builder.ENV, None)
         try:
             if self.reads_code:
@@ -480,7 +484,7 @@ class TextLab:
                 os.environ[datastore_builder.ENV] = before
 
     def prompts(self) -> list[list[int]]:
-        """Return the token ids of the prompts to measure on."""
+        """Return the token ids of the prompts on which the method is measured."""
         return [p.encode(self.models.tokenizer) for p in self._select_prompts()]
 
     def _select_prompts(self) -> list[BenchPrompt]:
@@ -495,17 +499,20 @@ class TextLab:
         return first_of_each_group(selected, self._max_per_group) if self._max_per_group else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """Return the text of the tokens that these rounds emitted."""
+        """Return the text of the tokens that a run's rounds emitted."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
     def _max_per_group(self) -> int:
-        """Return the largest number of prompts per kind; the fewer kinds, the more prompts of each. 0: no limit."""
+        """Return the largest number of prompts of each kind (0: no limit); with fewer kinds, each has more prompts."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
-    """Run a method on the prompts of a `TextLab`: one by one if `warm` is set, else in batches with the same tokens."""
+    """Run a method on the prompts of a `TextLab`; return the rounds by prompt and sampled run.
+
+    Runs are batched, which does not change their tokens, unless state carries over between requests (`warm`).
+    """
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)

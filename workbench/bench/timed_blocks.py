@@ -1,4 +1,4 @@
-"""Run a list of measurements within a time limit: each has its own time box, and each result is saved at once."""
+"""Run a list of measurements (blocks), each with a time limit, within a total time limit; save each result at once."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ DONE, CUT, FAILED, SKIPPED = "done", "cut", "failed", "skipped"
 
 
 class TimeUpError(Exception):
-    """The time box of a block has ended."""
+    """Raised when the time limit of a block, one measurement of a benchmark run, has ended."""
 
 
 class SkippedBlockError(Exception):
-    """A block cannot run here; the message says why."""
+    """Raised when a block, one measurement of a benchmark run, cannot run on this machine; the message says why."""
 
 
 @dataclass
 class BlockRun:
-    """State that the blocks of one run share.
+    """A benchmark run of several blocks (measurements), with the report that all blocks extend.
 
     Attributes:
         device: device of the measurements.
-        report: the report, JSON values.
-        ends_at: end of the present block's time box, by `time.monotonic`.
-        block: name of the present block.
-        n_failed_parts: number of parts of the present block that raised an error.
+        report: the report as JSON values.
+        ends_at: end of the current block's time limit, by `time.monotonic`.
+        block: name of the current block.
+        n_failed_parts: number of parts of the current block that raised an error.
     """
 
     device: torch.device
@@ -50,7 +50,7 @@ class BlockRun:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Run a part of a block: an error ends only this part, and the block counts as failed."""
+        """Run a part of a block as a `with` block: an error ends only this part, and the block counts as failed."""
         try:
             yield
         except (TimeUpError, SkippedBlockError):
@@ -60,17 +60,17 @@ class BlockRun:
             self.n_failed_parts += 1
 
     def check(self) -> None:
-        """Raise TimeUpError if the time box of the present block has ended."""
+        """Raise TimeUpError if the time limit of the current block has ended."""
         if time.monotonic() >= self.ends_at:
             raise TimeUpError
 
     def add(self, key: str, entry: dict[str, Any]) -> None:
-        """Append an entry to a list of the report, and end the block if its time is up."""
+        """Append an entry to the list `key` of the report; raise TimeUpError if the block's time limit has ended."""
         self.report.setdefault(key, []).append({"block": self.block, **entry})
         self.check()
 
     def skip(self, what: str, why: str) -> None:
-        """Record that something was not measured, once."""
+        """Add a measurement that was not made, and the reason, to the report's list; repetitions are ignored."""
         entry = {"block": what, "why": why}
         if entry not in self.report["skipped"]:
             self.report["skipped"].append(entry)
@@ -78,11 +78,11 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One measurement of a run.
+    """A block: one measurement of a benchmark run, with a time limit.
 
     Attributes:
-        name: name in the report.
-        seconds: time box.
+        name: name of the block in the report.
+        seconds: time limit of the block, in seconds.
         measure: function that adds its results to the report.
     """
 
@@ -98,14 +98,14 @@ def run_blocks(
     path: Path | None = None,
     progress: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """Run blocks one after the other; after each, the report is saved.
+    """Run the blocks (measurements) of a benchmark one after the other; after each block, the report is saved.
 
-    A block that raises an error, or whose time box ends, leaves its entries so far and all other blocks intact. Blocks
-    that the report already has as done are not run again.
+    If a block raises an error or exceeds its time limit, its entries so far are kept, and the next block runs. Blocks
+    that are marked as done in the report are not run again.
 
     Args:
         blocks: blocks in order.
-        run: state of the run.
+        run: benchmark run with the report that is extended.
         total_s: time limit of all blocks in seconds. Blocks that would start later are skipped.
         path: file of the report; None: the report is not saved.
         progress: function that is called with a line of text before each block.
@@ -127,7 +127,7 @@ def run_blocks(
 
 
 def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callable[[str], None]) -> None:
-    """Run one block and record its status."""
+    """Run one block of a benchmark run, and record its status in the report."""
     start = time.monotonic()
     run.block, run.ends_at, run.n_failed_parts = block.name, min(start + block.seconds, all_end_at), 0
     progress(f"{block.name} (at most {max(0.0, run.ends_at - start):.0f} s)")
@@ -157,12 +157,12 @@ def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callabl
 
 
 def finished_blocks(report: dict[str, Any]) -> set[str]:
-    """Return the names of the blocks that reached their end."""
+    """Return the names of a benchmark report's blocks that were measured completely."""
     return {entry["block"] for entry in report["blocks"] if entry["status"] == DONE}
 
 
 def keep_finished(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of an earlier run's report without the entries of blocks that did not reach their end."""
+    """Return a copy of an earlier benchmark report without the entries of blocks that were not measured completely."""
     names = finished_blocks(report)
     return {
         key: [entry for entry in value if entry["block"].partition(":")[0] in names]
@@ -173,7 +173,7 @@ def keep_finished(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_report(report: dict[str, Any], path: Path | None) -> None:
-    """Write a report to its JSON file; without a file, do nothing."""
+    """Write a benchmark report to its JSON file; without a file, do nothing."""
     if path is not None:
         write_atomically(path, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
 
@@ -199,14 +199,14 @@ def quartiles(values: Sequence[float], unit: str, digits: int = 4) -> dict[str, 
 
 
 def time_calls(work: Callable[[], object], run: BlockRun, n: int, warm_up: int = 2) -> tuple[list[float], list[float]]:
-    """Call some work several times; return for each call the seconds on the device and the seconds of the host.
+    """Call a function several times; return for each call the seconds on the device and the seconds on the host.
 
-    On a GPU, events measure the device, idle time before a late kernel included, and nothing waits between calls. On a
-    CPU both are the wall time.
+    On a GPU, CUDA events measure the device time, including idle time before a late kernel; the host does not wait
+    between calls. On a CPU both times are the wall time.
 
     Args:
         work: function that starts the work.
-        run: the run, whose time box is checked between calls.
+        run: benchmark run, whose time limit is checked between calls.
         n: number of calls.
         warm_up: number of calls before the measured ones.
     """

@@ -39,7 +39,7 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     128: ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "model_max_length"),
 }  # fmt: skip
 SIZES = {name: size for size, names in _NAMES.items() for name in names}
-"""Reduced values by their names in configurations."""
+"""Values of a tiny model's configuration, by the names that the configurations of transformers use."""
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 """Values of special token ids for families that require them; elsewhere they are None, so that no text ends early."""
 _ENCODERS = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
@@ -60,7 +60,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "falcon": {"new_decoder_architecture": False},
     "xmod": {"is_decoder": True, "pad_token_id": 1, "default_language": "en_XX"},
 }
-"""Values for families that the general reduction does not fit."""
+"""Configuration values of tiny models by family, for families in which the general reduction does not suffice."""
 
 
 def tiny_config(name: str, **values: Any) -> PretrainedConfig:
@@ -111,6 +111,6 @@ def _is_by_layer(config: Any, entry: Any) -> bool:
 
 
 def _cut(name: str, entry: Any) -> list[Any]:
-    """Return as many entries of a list with one entry per layer as a tiny model has layers, different entries first."""
+    """Shorten a configuration list with one entry per layer to the tiny model's layers, different entries first."""
     kinds = list(dict.fromkeys(map(str, entry))) if all(isinstance(e, str) for e in entry) else []
     return (kinds + list(entry))[:LAYERS] if len(kinds) > 1 else list(entry)[:LAYERS]

@@ -42,7 +42,7 @@ def tiny_llama_config(vocabulary: int, width: int, layers: int) -> LlamaConfig:
 
 
 def randomise_weights(model: Any, seed: int, spread: float) -> Any:
-    """Return the model in float64 with random weights of standard deviation `spread`."""
+    """Convert the model to float64, set its weights to random numbers of deviation `spread`, and return the model."""
     model = model.double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():

@@ -1,7 +1,7 @@
 """Problems whose answers a program checks: small word problems, and records to be written or read as JSON.
 
-They show how many answers remain right under approximate verifiers, whose text may differ from the target's. A seeded
-generator fills in the templates, so that the numbers and names are the same on every machine.
+The problems show how many answers remain right under approximate verifiers, whose text may differ from the target's. A
+seeded random generator fills in the templates, so that numbers and names are the same on every machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
 
 WORD_PROBLEMS, RECORDS = "word problems", "records"
 PROBLEMS_PER_GROUP = 24
-"""Number of problems of each group."""
+"""Number of problems of each group: word problems, and JSON records."""
 FEW_SHOT_EXAMPLES: dict[str, tuple[str, ...]] = {
     WORD_PROBLEMS: (
         "Anna has 6 pears. Leo gives Anna 3 more pears. How many pears does Anna have now?",
@@ -42,7 +42,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def all_problems() -> list[BenchPrompt]:
-    """Return all problems with checked answers: `problems`, and sums of the kind that the bundled target learned."""
+    """Return all problems with checked answers: arithmetic problems, word problems and JSON records."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
 
@@ -62,7 +62,7 @@ def problems(seed: int = 0) -> Iterator[BenchPrompt]:
 
 
 Template = Callable[[random.Random], tuple[str, str]]
-"""Function: random generator → user message and answer."""
+"""Type of a function that makes a problem from a random generator: it returns user message and right answer."""
 
 
 def _here_and_there(rng: random.Random) -> tuple[str, str]:

@@ -37,10 +37,10 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 """Vocabulary sizes of the bundled models (rounded up), of a small tokenizer, of SmolLM2 and of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
-"""Width of the embeddings, equal to SmolLM2's."""
+"""Width of the random token embeddings in the verifier benchmark, equal to SmolLM2's."""
 DISTRIBUTION, TRACE_VALUES = "distribution, for all rules", "likeliest tokens and entropies, for all rules"
 MAX_SHARE = 0.05
-"""Largest acceptable time of verification, as a share of a forward pass."""
+"""Largest acceptable time of a verifier's rule, as a share of a target's forward pass."""
 BOARD = "verifiers.json"
 KINDS = {
     Sampling.CHAIN: "a chain",
@@ -54,22 +54,28 @@ EARLIER_LABELS = {
     "4 independent siblings a place": KINDS[Sampling.SAMPLED],
     "3 fixed and one drawn a place": KINDS[Sampling.HEAD_AND_ONE],
 }
-"""Labels in saved reports of earlier versions, with their replacements."""
+"""Labels in verifier reports saved by earlier versions, with their replacements."""
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 LOGIT_STD = 2.5
-"""Standard deviation of the random logits: the top token of 49,152 then has a probability of a few percent."""
+"""Standard deviation of the random logits in the verifier benchmark.
+
+The most probable of 49,152 tokens then has a probability of a few percent.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Case to time: a verifier on drafts of one kind."""
+    """Timed case of the verifier benchmark: a verifier, and the kind of draft that it verifies."""
 
     verifier: Verifier
     kind: Sampling
 
 
 def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """Return the cases (a rule on a supported kind of draft) that need no model, and the verifiers that need one."""
+    """Return the cases to time (a verifier with a kind of draft that it supports), and the verifiers left out.
+
+    Verifiers that need a model are left out.
+    """
     runnable, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
@@ -89,7 +95,7 @@ def verifiers() -> list[Verifier]:
 
 
 def states_of(timed: abc.Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
-    """Return the verifiers' per-sequence states, for a stand-in target with a device, a vocabulary and embeddings."""
+    """Return each timed verifier's state for a sequence, with a stub target of random token embeddings."""
     weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
     embed = torch.nn.Embedding.from_pretrained(weight.to(device))
     models, sequence = object.__new__(Models), object.__new__(Sequence)  # only the attributes set below are read
@@ -188,7 +194,7 @@ def run_suite(
     forwards: abc.Sequence[Callable[[], tuple[str, int, float]]] = (),
     progress: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """Measure all verifiers on all vocabularies.
+    """Measure the time of all verifiers' rules at all vocabulary sizes.
 
     Args:
         device: device of distributions and drafts.
@@ -242,7 +248,10 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return a Markdown table of the report, with a row per rule: ms by vocabulary, and shares of forward passes."""
+    """Return the verifier benchmark's report as a Markdown table, with a row per rule.
+
+    Columns are the milliseconds by vocabulary, and the shares of forward passes.
+    """
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
@@ -264,7 +273,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board as Markdown: table, machine, and rules that take more than `MAX_SHARE` of a forward pass."""
+    """Return the board of verification costs as Markdown: table, machine, and rules slower than `MAX_SHARE` allows."""
     lines = [
         "# Cost of verifiers",
         "",

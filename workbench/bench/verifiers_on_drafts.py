@@ -28,12 +28,12 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory
 
 VerifierSetup = tuple[Verifier | None, Sampling]
-"""A verifier (None: the optimal-transport bound), and the sampling of the drafts."""
+"""Type of a verifier (None: the optimal-transport bound) together with the sampling of the drafts."""
 SETS = 64
-"""Sets of drafts that are sampled per position."""
+"""Number of sets of drafts that are sampled at each position of a text."""
 POSITIONS_PER_TREE = 32
-"""Positions verified at once, as one draft tree; a limit, since some verifiers compare all nodes of a tree with each
-other."""
+"""Largest number of positions of a text that are verified together as one draft tree. It is limited, since some
+verifiers compare all nodes of a tree with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TextDistributions:
 
 @dataclass(frozen=True)
 class _Recorder(Lossless):
-    """Exact verifier that calls a function with each verification (the draft to verify) and its own decision."""
+    """Exact verifier that passes each verification (the draft to verify) and its decision to a function."""
 
     record: Callable[[Verification, AcceptanceDecision], None] = field(default=lambda v, decision: None, compare=False)
 
@@ -182,7 +182,7 @@ def acceptance_probability(distributions: TextDistributions, setup: VerifierSetu
 def _acceptance_probs(
     distributions: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
 ) -> Float[Tensor, " n"]:
-    """Return for each position the probability that one of its drafts is accepted.
+    """Return for each position of a text the probability that one of the drafts for it is accepted.
 
     The verifier's probability of each draft is conditional on the rejection of the earlier ones.
     """

@@ -27,7 +27,7 @@ from workbench.trace.events import Trace
 from workbench.trace.speedup import speedup
 
 SCENES, TIMED, REPEATS = 100, 12, 3
-"""Scenes of a claim about counts, scenes of a claim about speed, and timed runs per scene."""
+"""Number of scenes for a claim about token counts and for a claim about speed, and number of timed runs per scene."""
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +62,7 @@ class _ImageContender(EngineContender):
 
 @dataclass(frozen=True, slots=True)
 class VisionLab:
-    """Measurements of one method in the settings of the vision suite; a setting is named like its row of the board.
+    """Measurements of one method in the settings of the vision suite, named like the rows of the vision board.
 
     Attributes:
         method: registry name of the method.
@@ -72,12 +72,12 @@ class VisionLab:
 
     @property
     def setting(self) -> str:
-        """Return a description of the models and the prompts, in words."""
+        """Return a description of the vision-language models and the prompts of the measurement, in words."""
         return _note(SCENES, "")
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return the words that state facts of an image; see `workbench.trace.metrics.acceptance_by_kind`."""
+        """Return the caption words that state facts of an image, such as colours; see `metrics.acceptance_by_kind`."""
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:

@@ -14,15 +14,15 @@ from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import LEXICON, QUESTIONS, ask
 
 SUITE = "vision"
-"""Key under which methods declare their rows: `workbench.decoders.method.Method.suites`."""
+"""Key in `Method.suites` under which methods declare their settings for the vision suite."""
 DEPTH = 5
 """Draft levels of every drafter, so that τ compares their predictions and not their draft lengths."""
 CAPTION, SHORT = "captions", "short answers"
 GROUPS = ("all", CAPTION, SHORT)
 FACTS = {word: "fact" for words in LEXICON.values() for word in words}
-"""Words that state facts of an image."""
+"""Caption words that state facts of an image, such as colours."""
 SCENES, QUESTIONS_EACH = 40, 4
-"""Number of held-out scenes that are captioned, and of questions of each other kind."""
+"""Number of held-out scenes that are captioned, and number of questions of each kind other than captions."""
 
 
 def settings() -> list[Setting]:
@@ -41,7 +41,7 @@ class SceneQuestion:
 
 
 def questions(scenes: int, short: int, seed: int = 5) -> list[SceneQuestion]:
-    """Return caption questions about `scenes` held-out scenes, and `short` questions of each other kind."""
+    """Return questions about held-out scenes: `scenes` caption questions, and `short` questions of each other kind."""
     result: list[SceneQuestion] = []
     for kind in QUESTIONS:
         rng = random.Random(f"{kind}/{seed}")

@@ -50,11 +50,11 @@ def run_suite(
     models: Models | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure all settings, and save each row to the board as soon as it is finished.
+    """Measure all settings of the vision suite, and save each row to the vision board as soon as it is finished.
 
     Args:
-        scenes: held-out scenes that are captioned.
-        short: questions of each other kind.
+        scenes: number of held-out scenes that are captioned.
+        short: number of questions of each kind other than captions.
         names: names of the settings to measure; by default all.
         models: target and drafters; the bundled ones by default.
         progress: function that is called with (done, total, name).
@@ -81,13 +81,13 @@ def run_suite(
 
 
 def plain_texts(models: Models, scene_questions: Sequence[SceneQuestion]) -> list[list[int]]:
-    """Return the tokens that plain decoding generates for each question."""
+    """Return the tokens that plain decoding generates for each question about a scene."""
     engine, plain = Engine(models), registry.get("autoregressive").with_params()
     return [engine.generate(request(models, question, plain)).token_ids for question in scene_questions]
 
 
 def request(models: Models, scene_question: SceneQuestion, configured: Any) -> Request:
-    """Return the request for one question."""
+    """Return the engine request for one question about a scene."""
     prompt, images = process_prompt(
         models, f"{USER}{IMAGE}{scene_question.question}{ASSISTANT}", [scene_question.image]
     )
@@ -104,7 +104,9 @@ def request(models: Models, scene_question: SceneQuestion, configured: Any) -> R
 def measure(
     setting: Setting, models: Models, scene_questions: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
-    """Return one row: figures by group of questions; None if the models lack a part that the setting needs.
+    """Return one row of the vision board: a setting's figures by group of questions.
+
+    The result is None if the models lack a part that the setting needs.
 
     Args:
         setting: drafter with the parameters to measure.
@@ -142,7 +144,7 @@ def measure(
 
 
 def traces_of(setting: Setting, models: Models, scene_questions: Sequence[SceneQuestion]) -> list[Trace]:
-    """Run a setting on questions and return the traces.
+    """Run a setting of the vision suite on questions about scenes, and return the traces.
 
     Raises:
         MethodUnavailableError: the models lack a part that the setting needs.
@@ -161,7 +163,7 @@ def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
 
 
 def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
-    """Return by name of each image compressor the number of runs in which the drafter's gate chose it."""
+    """Return for each image compressor the number of runs in which the drafter's gate chose it."""
     counts: dict[str, int] = {}
     for vision in _vision(traces):
         if vision.get("gate"):
@@ -188,7 +190,7 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the board as Markdown: a table of the drafters, and a table of τ by number of vision tokens."""
+    """Return the vision board as Markdown: a table of the drafters, and a table of τ by number of vision tokens."""
     declared = [s for s in settings() if s.name in rows]
     order, main = [s.name for s in declared], [s.name for s in declared if s.main]
     elastic = {s.method for s in declared if s.line}

@@ -26,9 +26,9 @@ PREDICTIONS = {
     "iid": "τ of K draft levels, from a constant acceptance rate",
     "formula": "speed-up by the formula",
 }
-"""Predicted figures, by the key of the row."""
+"""Descriptions of the figures that what-if predictions predict, by the prediction's key."""
 TIMED = ("speeds", "plain", "formula")
-"""Predictions of speeds, whose real runs need an idle machine. The other predictions are counts of tokens."""
+"""Keys of the what-if predictions of speeds, whose real runs need an idle machine. All others predict token counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ErrorEstimate:
 
     @property
     def sentence(self) -> str:
-        """Return the error in words: the bias over all predictions, and the typical error of a single prediction.
+        """Return a what-if prediction's error in words: bias over all predictions, and typical error of a single one.
 
         Example:
             >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
@@ -86,14 +86,14 @@ def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
 
 
 def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str]:
-    """Return the measured error of each prediction in words, from the saved board."""
+    """Return the measured error of each what-if prediction in words, from the saved board."""
     saved = boardfiles.read(BOARD) if rows is None else rows
     by_key = {key: error_of(key, row) for key, row in saved.items()}
     return {key: error.sentence for key, error in by_key.items() if error is not None}
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the board of prediction errors as Markdown."""
+    """Return the board of the what-if predictions' errors as Markdown."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.prediction],

@@ -23,21 +23,21 @@ from workbench.trace import metrics, theory, whatif
 from workbench.trace.events import Trace
 
 DEPTH, WIDE_DEPTH, TOKENS = 5, 3, 48
-"""Draft length of the recorded runs, depth of the trees, and tokens of a run."""
+"""Draft length of the recorded runs, depth of the draft trees, and length of a run in tokens."""
 CHAINS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"policy": "fixed"},
     "eagle-2": {"policy": "fixed", "grower": "chain"},
 }
-"""Recorded methods: one whose drafts depend on the text alone, and one whose drafts become worse with depth."""
+"""Methods whose runs are recorded for predictions: a draft model, and EAGLE's head, less accurate with depth."""
 TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
-"""`draft-tree` with two siblings at every position."""
+"""Setting of `draft-tree` with two siblings at every position, whose τ is predicted."""
 Progress = Callable[[int, int, str], None]
-"""Called with finished prompts, total prompts, and the prompt's name."""
+"""Type of a function that is called with number of finished prompts, number of all prompts, and the prompt's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRuns:
-    """A prompt on which methods run greedily."""
+    """A prompt with the engine that runs methods on it greedily, to check what-if predictions."""
 
     engine: Engine
     ids: list[int]

@@ -22,11 +22,11 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
 POLL_S = 0.3
-"""Seconds between two checks for new cells."""
+"""Seconds between two checks for new cells of a sweep."""
 
 
 def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """Return the result of a cell from a comparison, and for display the lane's trace on the first prompt."""
+    """Return the result of a sweep's cell from its comparison, and for display the lane's trace on the first prompt."""
     lane, plain = _sides(cell, comparison)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -37,19 +37,19 @@ def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -
 
 
 def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a cell from its runs so far; empty before both the lane and plain decoding have runs."""
+    """Return the figures of a sweep's cell from the runs so far; empty before both lanes have runs."""
     lane, plain = _sides(cell, comparison)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 
 
 def _sides(cell: Cell, comparison: Comparison) -> tuple[Any, Any]:
-    """Return the cell's lane, and plain decoding if it has runs."""
+    """Return the runs of the cell's lane and of plain decoding (None if it has none) in a comparison."""
     return next((m for m in comparison.lanes if m.lane == cell.lane), comparison.lanes[-1]), comparison.reference
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """A group of workers that measures cells.
+    """A group of workers that measures the cells of a sweep.
 
     Attributes:
         measure: runner of a study (`workbench.bench.study`). An event's payload is a text when the cell begins, a
@@ -65,7 +65,7 @@ class WorkerGroup:
 def measure_cell(
     backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
 ) -> Iterator[Event]:
-    """Measure one cell on a backend; yield its progress and its result as events of a study."""
+    """Measure one cell of a sweep on a backend; yield its progress and its result as events of a study."""
     start, comparison, figures = time.monotonic(), None, {}
     yield BEGIN, cell, ""
     try:
@@ -101,7 +101,7 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
 
 
 def backend_workers(backend: SweepBackend, user: str = "local") -> WorkerGroup:
-    """Return a worker group that measures the cells on one backend, one by one; each run has the device to itself."""
+    """Return a worker group that measures a sweep's cells on one backend, one by one, each run alone on the device."""
 
     def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:

@@ -1,8 +1,8 @@
-"""The board of kinds of work: every training-free method on each kind, on each measured target.
+"""The workload board: speed-up of every training-free method on each kind of work (workload), for each measured target.
 
-A kind on a target is one row, measured in one session: plain decoding and all methods take turns on its prompts. The
-runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A stopped
-measurement loses the runs of the current kind, with which the next measurement starts.
+A kind of work on a target is one row, measured in one session: plain decoding and all methods take turns on its
+prompts. The runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A
+stopped measurement loses the runs of the current kind of work, with which the next measurement starts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from workbench.trace.speedup import FASTER
 
 BOARD = "work"
 TOKENS, WARM_UP = 48, 12
-"""Tokens per run, and warm-up tokens per method."""
+"""Length of a run on the workload board, and length of a method's warm-up, in tokens."""
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
 Progress = Callable[[int, int, str], None]
-"""Called with finished kinds, total kinds, and the current run."""
+"""Type of a function that is called with number of finished kinds of work, number of all kinds, and current run."""
 
 
 def training_free() -> list[str]:
@@ -53,7 +53,7 @@ def measure(
     save_row: Callable[[str, Row], None] = lambda key, row: None,
     progress: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
-    """Measure all methods on each kind of work.
+    """Measure all methods on each kind of work (workload), for the workload board.
 
     Args:
         models: models with the target.
@@ -116,12 +116,12 @@ def measure(
 
 
 def key_of(kind: str, target: str) -> str:
-    """Return the key under which the row of a kind of work on a target is saved."""
+    """Return the key under which the workload board saves the row of a kind of work on a target."""
     return f"{kind} on {target}"
 
 
 def save(key: str, row: Row) -> None:
-    """Save the row of a kind of work on a target to the board."""
+    """Save the row of a kind of work on a target to the workload board."""
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
@@ -129,7 +129,9 @@ def reusable_rows(
     saved_rows: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
     tokens: int,
 ) -> dict[str, Row]:  # fmt: skip
-    """Return the saved rows of a target that need no new measurement: their settings, commit and machine are the same.
+    """Return a target's saved rows of the workload board that have the same settings, commit and machine as this run.
+
+    These rows need no new measurement.
 
     Args:
         saved_rows: rows of the board.
@@ -156,7 +158,7 @@ def reusable_rows(
 
 
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """Return the board of kinds of work: an entry for each target, with its methods by their speed over all kinds.
+    """Return the workload board: an entry for each target, with its methods ordered by speed over all kinds of work.
 
     Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
     `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain
@@ -209,7 +211,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 
 
 def markdown(entries: Sequence[dict[str, Any]]) -> str:
-    """Return the board of kinds of work as Markdown: a table per target."""
+    """Return the workload board as Markdown: a table per target, with a column per kind of work."""
     lines = [
         "# Choosing a method for your workload",
         "",

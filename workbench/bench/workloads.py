@@ -1,4 +1,4 @@
-"""Kinds of work: suites of bundled prompts for choosing a drafter. No bundled model was trained on these prompts.
+"""Suites of bundled prompts by kind of work (workload), for choosing a drafter. No bundled model was trained on them.
 
 `workbench.training.workload_prompts` writes the file: held-out problems of the generators, and hand-written prompts.
 Four kinds also exist in Spec-Bench: with a folder of data sets, the prompts of these kinds are Spec-Bench's questions.

@@ -27,7 +27,7 @@ WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class RuleExplanation:
     """Rules that tested the nodes of a tree, and the inputs of these rules, still on the device.
 
     Attributes:
@@ -54,7 +54,7 @@ class AcceptanceDecision:
             sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
             the path.
-        reason: rules and inputs of each node's test, for the trace; None: not recorded.
+        explanation: rules and inputs of each node's test, for the trace; None: not recorded.
         distribution_error: float [N], error that testing a node adds: its part of the total variation distance between
             the distribution of the token emitted at its position and the target's distribution. The trace records the
             sum over a round's tested nodes as a signal. May be lazy, like `bonus`. None: the rule is exact, or its
@@ -65,7 +65,7 @@ class AcceptanceDecision:
     accept: Float[Tensor, " N"]
     bonus: Int[Tensor, " N_plus_1"] | LazySequence[int]
     score: Float[Tensor, " N"] | None = None
-    reason: Reason | None = None
+    explanation: RuleExplanation | None = None
     distribution_error: Float[Tensor, " N"] | LazySequence[float] | None = None
     is_upper_bound: bool = False
 
@@ -154,8 +154,9 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
     if not len(tree):
         return AcceptanceDecision(accept=tree.logq, bonus=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
-    reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
-    return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), bonus=best, reason=reason)
+    inputs = {"likeliest": at_parent.float()}  # a token's id is exact in float32 up to 2²⁴
+    explanation = RuleExplanation((GREEDY,), inputs)
+    return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), bonus=best, explanation=explanation)
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
@@ -199,7 +200,7 @@ def recursive_rejection(
 
     (accept, r, q_left), bonus = verify_positions(tree, p, u_bonus, tests or at, lazy, in_one_piece=tests is not None)
     inputs = {"q": _initial_prob(tree).to(p.dtype), "residual": r, "q_left": q_left}
-    return AcceptanceDecision(accept, bonus, reason=Reason((RATIO, RESIDUAL), inputs))
+    return AcceptanceDecision(accept, bonus, explanation=RuleExplanation((RATIO, RESIDUAL), inputs))
 
 
 def _tested(
@@ -307,7 +308,7 @@ def _point_rejection(
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], weights
 
     (accept, r), bonus = verify_positions(tree, p, u_bonus, at, lazy)
-    return AcceptanceDecision(accept, bonus, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
+    return AcceptanceDecision(accept, bonus, explanation=RuleExplanation((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
 def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:

@@ -167,7 +167,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         timer.skip_drafting()
         chosen = timer.end_phase(self.choose(timer.end_phase(self.forward(rounds))))
         timer.end_forwards(chosen)
-        self.record(chosen, timer)
+        self.append_rounds(chosen, timer)
         return bool(rounds)
 
     def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:

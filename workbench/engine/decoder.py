@@ -38,7 +38,7 @@ class EngineContext:
         models: models of the engine.
         clock: clock of the engine.
         token_text: function from a token id to its text, for the trace.
-        record: whether the trace stores top tokens and entropy at every position.
+        is_trace_detailed: whether the trace stores top tokens and entropy at every position.
         rounds_late: number of rounds that a decoder may queue on the device before it reads the results of the first.
         guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
             whether the sequence continues.
@@ -48,7 +48,7 @@ class EngineContext:
     models: Models
     clock: Clock
     token_text: TokenText
-    record: bool
+    is_trace_detailed: bool
     guard: Guard
     end: Callable[[Sequence, str, str], None]
     rounds_late: int = 0
@@ -194,7 +194,7 @@ class RoundDecoder(Decoder, Generic[R]):
         for r in group:
             self.context.guard(r.sequence, partial(act, [r]))
 
-    def record(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
+    def append_rounds(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
         """Append the rounds to the traces, and end the sequences whose text is complete."""
 
         def append(r: R) -> None:

@@ -1,6 +1,7 @@
-"""Sound combinations of drafters with verifiers, policies and tree builders: the matrix on the methods page.
+"""Combinations of drafters with verifiers, policies and tree builders, for the matrix on the methods page.
 
-The matrix follows from the parts' declarations; no method, verifier, policy or tree builder is named here.
+The matrix is computed from the declarations of methods, verifiers, policies and tree builders. This module names none
+of them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import deviation
 
 CELL_CHOICES = ("policy", "grower")
-"""Parameters whose alternatives a cell lists: they change neither drafter nor verifier."""
+"""Parameters whose values are listed in a cell of the matrix of drafters by verifiers: policy and tree builder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One method's combinations of parts in one cell of the matrix of drafters by verifiers, all with the same promise.
+    """Policies and tree builders that one method combines with one verifier under the same promise about the output.
+
+    An offer is an entry of a cell in the matrix of drafters by verifiers.
 
     Attributes:
         method: registry name.
@@ -30,16 +33,17 @@ class Offer:
         promise: guarantee about the output, a value of `Promise`.
         reason: why the output would not follow the target's distribution with this verifier, and the deviation; empty
             if it does.
-        ways: names of the policies ("policy") and tree builders ("grower") in these combinations. A kind of which the
-            method has only one is left out.
+        ways: names of the policies ("policy") and tree builders ("grower") in these combinations. If the method has
+            only one policy or only one tree builder, that key is left out.
         standing: status on the exactness board. If the combinations include the method's default policy and tree
-            builder, the status of these defaults. Otherwise the status that all combinations with at most one
-            non-default part have in common; if they differ, "broken" if one of them is broken, else "unproven".
+            builder, the status of these defaults. Otherwise the common status of all combinations with at most one
+            non-default policy or tree builder. If their statuses differ: "broken" if one of them is broken, else
+            "unproven".
         policies: status on the exactness board of the method with each policy, by the policy's name; with this verifier
             and the default tree builder.
-        only: name of the policy ("policy") or tree builder ("grower") if the method has only one of that kind.
-        greyed: whether the pages show the combinations in grey, because the verifier is exact only for other kinds of
-            drafts. Verifiers that are approximate for all drafts are not greyed.
+        only: name of the policy ("policy") or tree builder ("grower") if the method has only one.
+        greyed: whether the pages show the combinations in grey, because the verifier is exact for other drafts than
+            this method's. Verifiers that are approximate for all drafts are not greyed.
     """
 
     method: str
@@ -54,7 +58,7 @@ class Offer:
     greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the offer as JSON values."""
+        """Return a method's combinations in one cell of the matrix as JSON values."""
         ways = {name: list(values) for name, values in self.ways.items()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
@@ -68,7 +72,8 @@ def matrix(
     Args:
         methods: methods of the registry; those that do not draft are left out.
         standings: status of each method on the exactness board, by registry name.
-        choices: status on that board of methods with one non-default part, by (`setting_name`, promise).
+        choices: status on the exactness board of methods with one non-default policy, tree builder or verifier, by
+            (`setting_name`, promise).
 
     Returns:
         `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
@@ -111,8 +116,9 @@ def offers(
     Args:
         method: a method that drafts.
         verifier: name of the verifier, as `title` returns it.
-        standing: status on the exactness board of the method with its default parts.
-        evidence: status on that board of the method with one non-default part, by (`setting_name`, promise).
+        standing: status on the exactness board of the method with its default verifier, policy and tree builder.
+        evidence: status on the exactness board of the method with one non-default policy, tree builder or verifier, by
+            (`setting_name`, promise).
     """
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:
@@ -163,7 +169,7 @@ def offers(
 
 
 def has_default_parts(configured: ConfiguredMethod) -> bool:
-    """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
+    """Return whether a method is configured with its default verifier, policy and tree builder."""
     method, grower = configured.method, next(iter(configured.method.tree_builders), None)
     pairs = (
         (configured.verifier, method.verifier),
@@ -188,8 +194,9 @@ def changed_params(configured: ConfiguredMethod) -> str:
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
     """Combine the exactness-board statuses of several combinations to one status.
 
-    The result is the status of the default combination if it is among them, or else the status that all combinations
-    have in common. If their statuses differ, the result is "broken" if one of them is "broken", else "unproven".
+    If the default combination is given, the result is its status. Otherwise the result is the status that all
+    combinations have in common. If their statuses differ, the result is "broken" if one of them is "broken", else
+    "unproven".
 
     Args:
         pairs: (whether the combination is the default, status) of each combination. If there are none, "" is returned.
@@ -201,13 +208,13 @@ def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
-    """Return the status of a combination for which the exactness board has no entry of its own.
+    """Return the status of a combination of verifier, policy and tree builder that has no entry on the exactness board.
 
     Args:
         method: method of the combination.
         promise: guarantee of the combination.
-        standing: status of the method with its default parts.
-        as_usual: whether the combination has the default parts.
+        standing: status of the method with its default verifier, policy and tree builder.
+        as_usual: whether the combination has the default verifier, policy and tree builder.
     """
     if promise is method.promise and as_usual:
         return standing

@@ -1,10 +1,10 @@
-"""Deviation of verifiers that are not exact for a drafter's siblings, computed on one fixed example.
+"""Deviation of a verifier's output from the target's distribution, for drafts for which the verifier is not exact.
 
-The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
-one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
-drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that remains after
-earlier siblings. Then the existence of a second draft may depend on the first: in the example there is a second one
-only if the probability q of the first is at most 0.5.
+The deviation is the total variation distance between the distribution of the output and the target's distribution p. It
+is computed on a fixed example: two drafted tokens (siblings) at one position, and p and the drafter's distribution q
+over three tokens. The rule is applied to every possible pair of drafts; nothing is sampled. Some tree builders, such as
+`DySpec`, score a sibling by the probability that remains after earlier siblings. Then the existence of a second draft
+may depend on the first: in the example there is a second one only if the probability q of the first is at most 0.5.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from workbench.methods import method_info
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
-"""Number of bisection steps in the search for a token's cumulative probability."""
+"""Number of bisection steps in the search for the random number at which a verifier's choice changes."""
 LEAST = 0.005
-"""Smallest deviation that texts show. They round to two digits, so a smaller deviation would appear as 0.00."""
+"""Smallest deviation that the page's texts show. They round to two digits, so a smaller deviation would appear as
+0.00."""
 
 
 def explain_unsound(
@@ -38,7 +39,7 @@ def explain_unsound(
     tree_builder: TreeBuilder | type[TreeBuilder] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """Return why a verifier is not exact for a method's drafts, with the deviation of its output; "" if it is exact.
+    """Return the reason why a verifier is not exact for a method's drafts, with its deviation; "" if it is exact.
 
     If the verifier is exact for no drafts at all, the text contains no deviation, because the deviation depends on the
     verifier's parameters. Each run with such a verifier shows its own deviation.
@@ -47,7 +48,7 @@ def explain_unsound(
         method: the method that drafts.
         verifier: one of the method's verifiers.
         tree_builder: tree builder of the drafts; by default the method's default one.
-        table: deviations by verifier and kind of siblings, as `table` returns them; by default
+        table: deviations by verifier and `Sampling` of the siblings, as `table` returns them; by default
             `method_info.deviations()`.
     """
     reason = method.unsound_reason(verifier, tree_builder=tree_builder)
@@ -64,7 +65,7 @@ def explain_unsound(
 
 
 def explain_configured(configured: ConfiguredMethod) -> str:
-    """Return why a configured method is not exact, with the deviation of its output; "" if it is exact."""
+    """Return the reason why a configured method is not exact, with the deviation of its output; "" if it is exact."""
     return configured.unsound_reason and (
         explain_unsound(
             configured.method, configured.verifier, configured.policy.tree_builder or configured.tree_builder
@@ -74,10 +75,10 @@ def explain_configured(configured: ConfiguredMethod) -> str:
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """Return the deviation of each verifier's output for the kinds of siblings for which the verifier is not exact.
+    """Return the deviation of each verifier's output, for each way of drawing siblings that makes it inexact.
 
     Args:
-        methods: methods whose verifiers and kinds of siblings are combined.
+        methods: methods whose verifiers and drafts are combined.
 
     Returns:
         `output_deviation`, rounded to three digits, by the verifier's name and the value of the siblings' `Sampling`.
@@ -95,7 +96,7 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
 def unsound_kinds(
     method: Method, verifier: Verifier, tree_builder: TreeBuilder | type[TreeBuilder] | None = None
 ) -> list[Sampling]:
-    """Return the kinds of siblings that a method may draft and for which the verifier is not exact.
+    """Return the ways in which a method may draw siblings and for which the verifier is not exact.
 
     The list is empty for a verifier that is exact for no drafts at all.
     """
@@ -104,10 +105,12 @@ def unsound_kinds(
 
 
 def output_deviation(verifier: Verifier, kind: Sampling) -> float:
-    """Return the total variation between p and a verifier's output at a position with two drafts of one kind.
+    """Return the total variation distance between the target's distribution p and a verifier's output.
+
+    The output is computed at one position with two drafted tokens.
 
     p is the target's distribution `P` of the fixed example. If the second draft may depend on the first, the result is
-    the larger one of the deviations with and without this dependence. It is 0.0 if drafts of this kind are not pairs of
+    the larger one of the deviations with and without this dependence. It is 0.0 if `kind` does not produce pairs of
     siblings, or if the verifier's rule depends on more than one position.
 
     Args:
@@ -126,7 +129,7 @@ def output_deviation(verifier: Verifier, kind: Sampling) -> float:
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
-    """Yield every pair of siblings that can be drafted, with its probability; one node if there is no second draft.
+    """Yield every pair of siblings that can be drafted, with its probability; one node if no second one is drafted.
 
     Args:
         q: the drafter's distribution, [V].
@@ -162,7 +165,7 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
 
 
 def emitted_distribution(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
-    """Return the distribution of the emitted token at the siblings' position, [V], if a verifier's rule is applied.
+    """Return the distribution of the token that a verifier emits at the position of the given siblings, [V].
 
     Args:
         verifier: verifier whose rule is applied.

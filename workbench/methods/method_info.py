@@ -1,8 +1,9 @@
-"""Facts about methods, available without PyTorch: names, promises, needs and parameters, so that requests are checked.
+"""Facts about decoding methods that are available without PyTorch, for example to check requests.
 
-A file in the user's cache folder contains these facts. The first process that needs them after a declaration has
-changed writes the file from the registry. If the registry has been imported already, or if there are user-defined
-methods, which the file cannot contain, the registry is used instead of the file.
+The facts are names, promises about the output, requirements and parameters. A file in the user's cache folder contains
+them. The first process that needs them after a declaration has changed writes the file from the registry. If the
+registry has been imported already, or if there are user-defined methods, which the file cannot contain, the registry is
+used instead of the file.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
     from workbench.decoders.method import Method
 
 CACHE = "catalogue.json"
-"""Name of the file with these facts in the user's cache folder."""
+"""Name of the file with facts about all methods in the user's cache folder."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
     "*simulation*: uses information that no real drafter has."
 )
-"""Meaning of the promises, for tables of methods."""
+"""Meaning of the promises about a method's output, in Markdown, as a legend for tables of methods."""
 PLAIN = "autoregressive"
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
 def describe_needs(needs: Sequence[str]) -> str:
-    """Return a method's requirements as text.
+    """Return the requirements of a decoding method as text.
 
     Args:
-        needs: requirements as in `Part.needs`. A name that is not in `declarations.NEEDS` is a kind of trained head.
+        needs: requirements as in `Part.needs`. A name that is not in `declarations.NEEDS` is a type of trained head.
     """
     if not needs:
         return "nothing but the target"
@@ -52,34 +53,34 @@ def describe_needs(needs: Sequence[str]) -> str:
 
 
 LISTS = ("needs", "differs", "simulating")
-"""Attributes of `MethodInfo` that are tuples here and lists in JSON."""
+"""Attributes of `MethodInfo` that are tuples in Python and lists in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """Facts about a method as plain data.
+    """Facts about a decoding method as plain data.
 
     Attributes:
         name: registry name.
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
-        promises: promise with each verifier, by name; empty if the method has only one verifier.
+        promises: promise with each verifier, by the verifier's name; empty if the method has only one verifier.
         unsound: why the output is not exact, with its deviation, by verifier and tree builder. Contains only inexact
             pairs of a verifier and a tree builder, and only verifiers that are exact for some drafts.
-        simulating: names of policies that use information that no real policy has. Such a policy makes an exact method
-            a simulation.
+        simulating: names of policies that use information that is not available in practice. Such a policy makes an
+            exact method a simulation.
         teaches: one sentence on what the method demonstrates.
-        source: fields of the paper: "title", "authors", "year", "url", "where".
+        source: bibliographic fields of the paper: "title", "authors", "year", "url", "where".
         needs: requirements besides the target.
         reads_target: whether the drafter reads the target's hidden states.
         blind: whether the drafter ignores images.
-        idea: explanation in a sentence or two; by default the first paragraph of the drafter's docstring.
-        formula: main rule; may be empty.
+        idea: explanation of the method in a sentence or two; by default the first paragraph of the drafter's docstring.
+        formula: main formula of the method; may be empty.
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
-        group: group in lists, one of `declarations.GROUPS`.
-        head: kind of the method's trained head if `workbench train KIND --target MODEL` trains heads of this kind for
-            any target, else empty.
+        group: heading under which lists show the method, one of `declarations.GROUPS`.
+        head: type of the method's trained head, if `workbench train KIND --target MODEL` trains such heads for any
+            target; else empty.
     """
 
     name: str
@@ -122,14 +123,14 @@ class MethodInfo:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> MethodInfo:
-        """Create the object from JSON values that `to_wire` returned."""
+        """Create the facts about a method from JSON values that `to_wire` returned."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
         fields: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
         fields["params"] = {spec.name: spec for spec in params}
         return cls(**wire | fields)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the facts as JSON values."""
+        """Return the facts about the method as JSON values."""
         wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {name: list(wire[name]) for name in LISTS}
         return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
@@ -141,7 +142,7 @@ class MethodInfo:
 
     @property
     def drafts(self) -> bool:
-        """Return whether the method is neither plain decoding nor a simulation."""
+        """Return whether the method really drafts, that is, it is neither plain decoding nor a simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
@@ -150,7 +151,7 @@ class MethodInfo:
         return self.drafts and not set(self.needs) - {"trees"}
 
     def check_params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check and convert values of this method's parameters.
+        """Check and convert the values of a decoding method's parameters.
 
         Raises:
             UnknownNameError: the method has no such parameter.
@@ -159,7 +160,7 @@ class MethodInfo:
         return split_values(f"parameter of {self.name}", self.params, {}, values)[0]
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check and convert values of this method's parameters and of the sampling parameters.
+        """Check and convert the values of a decoding method's parameters and of the sampling parameters.
 
         Returns:
             Values of the method's parameters, and values of the sampling parameters.
@@ -188,17 +189,17 @@ def methods() -> list[MethodInfo]:
 
 
 def drafting_with(kind: str) -> list[str]:
-    """Return the names of the methods that draft with trained heads of one kind, such as "medusa"."""
+    """Return the names of the methods that draft with trained heads of one type, such as "medusa"."""
     return [method.name for method in methods() if kind in method.needs]
 
 
 def trainable_heads() -> list[str]:
-    """Return the kinds of heads that `workbench train KIND --target MODEL` trains for any target."""
+    """Return the types of heads (KIND) that `workbench train KIND --target MODEL` trains for any target."""
     return list(dict.fromkeys(method.head for method in methods() if method.head))
 
 
 def get(name: str) -> MethodInfo:
-    """Return the facts about a method by name.
+    """Return the facts about the decoding method with the given name.
 
     The registry is imported only if the file with the facts cannot be used: it is stale or lacks the name, or user code
     may have replaced the method, for example with another verifier (`register(…, replace=True)`).
@@ -215,7 +216,7 @@ def get(name: str) -> MethodInfo:
 
 
 def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
-    """Check a method's name, its parameters and the sampling parameters. Return the facts about the method.
+    """Check a decoding method's name, its parameters and the sampling parameters, and return the facts about it.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -227,7 +228,7 @@ def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
 
 
 def sampling() -> Mapping[str, ParamSpec]:
-    """Return the sampling parameters, which all methods share."""
+    """Return the sampling parameters, which all decoding methods share, with their types and ranges."""
     if _has_registry() or is_stale():
         from workbench.core.sampling import SamplingParams
 
@@ -236,18 +237,21 @@ def sampling() -> Mapping[str, ParamSpec]:
 
 
 def is_stale() -> bool:
-    """Return whether the file with the facts is missing, damaged, or older than the last change of a declaration."""
+    """Return whether the cache file with facts about methods is missing, damaged or out of date."""
     return not _cached().methods
 
 
 @cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
-    """Return how far outputs of inexact verifiers deviate: see `deviation.table`. This may take seconds."""
+    """Return the deviation of each inexact verifier's output, see `deviation.table`. This may take seconds."""
     return save()["deviations"] if is_stale() else _cached().deviations
 
 
 def save() -> dict[str, Any]:
-    """Return `facts()`. Write them to the user's cache folder, too, unless there may be user-defined methods."""
+    """Return the facts about all methods, and write them to the user's cache folder.
+
+    The file is not written if there may be user-defined methods.
+    """
     content = facts()
     if not has_user_methods():
         disk_cache.write(CACHE, content)
@@ -256,7 +260,7 @@ def save() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return the facts about all methods as JSON values, for the cached file; computed from the current registry."""
+    """Return the facts about all methods as JSON values for the cache file, computed from the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
@@ -271,7 +275,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all methods' declarations: `__init__` files, and the class fields in the other files."""
+    """Return a hash of the declarations of all methods: `__init__` files, and the class fields of all other files."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
@@ -317,7 +321,10 @@ class _Facts:
 
 @cache
 def _cached() -> _Facts:
-    """Read the file with the facts once per process. The result is empty if it is missing, damaged or out of date."""
+    """Read the cache file with facts about methods, once per process.
+
+    The result is empty if the file is missing, damaged or out of date.
+    """
     wire = disk_cache.read(CACHE)
     if wire.get("fingerprint") != fingerprint():
         return _Facts({}, {}, {})
@@ -330,7 +337,7 @@ def _cached() -> _Facts:
 
 
 def _registry() -> Any:
-    """Import the registry, and write the file with the facts for the next process if it is out of date."""
+    """Import the method registry, and rewrite the cache file with facts about methods if it is out of date."""
     from workbench.methods import registry
 
     if is_stale():
@@ -343,13 +350,13 @@ def _has_registry() -> bool:
 
 
 def has_user_methods() -> bool:
-    """Return whether there may be methods besides those of the catalogue."""
+    """Return whether there may be user-defined methods besides those of the catalogue."""
     return bool(os.environ.get(OWN_METHODS, "").strip()) or _are_installed()
 
 
 @cache
 def _are_installed() -> bool:
-    """Return whether an installed package adds methods. This reads the metadata of all packages."""
+    """Return whether an installed package adds decoding methods. This reads the metadata of all packages."""
     return bool(entry_points(group=GROUP))
 
 

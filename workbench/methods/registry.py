@@ -1,4 +1,4 @@
-"""Registry of all methods. Code that lists, describes, runs or tests methods reads this registry."""
+"""Registry of all decoding methods. Code that lists, describes, runs or tests methods reads this registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _is_loaded = False
 
 
 def register(entry: Method, replace: bool = False) -> Method:
-    """Add a method to the registry, and return it.
+    """Add a decoding method to the registry, and return it.
 
     Packages of `workbench.methods` need not call this: the registry adds their `METHOD`.
 
@@ -40,8 +40,9 @@ def register(entry: Method, replace: bool = False) -> Method:
         replace: whether to replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken (the message names the files of both methods), another method has a different net
-            for the same kind of head, or the method's parts do not keep its promise.
+        ValueError: the name is taken (the message names the files of both methods); or another method has a different
+            net for the same type of head; or the method's drafter, verifier, policies and tree builders do not give the
+            promised output.
     """
     current = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
     assert current is not None
@@ -72,14 +73,14 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
 
 
 def _load_catalogue() -> tuple[str, ...]:
-    """Load the methods that come with the workbench, once for all threads, and return their names."""
+    """Load the decoding methods that come with the workbench, once for all threads, and return their names."""
     with _LOADING:
         return _catalogue()
 
 
 @cache
 def _catalogue() -> tuple[str, ...]:
-    """Import the packages beside this file, register each `METHOD`, and return the methods' names in order."""
+    """Import the packages of `workbench.methods`, register each `METHOD`, and return the methods' names in order."""
     found = pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}.")
     modules = [importlib.import_module(info.name) for info in found if info.ispkg]
     modules = sorted((m for m in modules if hasattr(m, "METHOD")), key=lambda module: module.METHOD.order)
@@ -87,7 +88,7 @@ def _catalogue() -> tuple[str, ...]:
 
 
 def _take(found: Any, place: str) -> None:
-    """Register a method, or the `METHOD` of a module, unless it is registered already.
+    """Register a decoding method, or the `METHOD` of a module, unless it is registered already.
 
     Args:
         found: a method or a module.
@@ -99,7 +100,10 @@ def _take(found: Any, place: str) -> None:
 
 
 def _load() -> None:
-    """Load all methods once. A file that lists methods while it is being loaded gets the methods loaded before it."""
+    """Load all decoding methods once.
+
+    If a file lists the methods while it is being loaded, it gets the methods loaded so far.
+    """
     global _is_loaded
     with _LOADING:
         if not _is_loaded:
@@ -123,7 +127,9 @@ def _load_all() -> None:
 
 
 def load(place: str | Path) -> list[str]:
-    """Run a file, or import a module, that has a `METHOD` or registers methods. Reloading a file replaces its methods.
+    """Run a file or import a module of user-defined methods. Reloading a file replaces its methods.
+
+    The file or module defines `METHOD` or calls `register`.
 
     On failure the registry is unchanged. A module runs once per process, even if it is named several times.
 
@@ -169,7 +175,7 @@ def load(place: str | Path) -> list[str]:
 
 
 def _run(file: Path) -> None:
-    """Run a file as a module of its own, and register its `METHOD`."""
+    """Run a file of user-defined methods as a module, and register its `METHOD`."""
     name = _module_name(file)
     spec = importlib.util.spec_from_file_location(name, file.resolve(strict=True))
     assert spec is not None
@@ -180,12 +186,17 @@ def _run(file: Path) -> None:
 
 
 def _module_name(file: Path) -> str:
-    """Return a name for the file's module. It depends on the folder, so that files of one name do not collide."""
+    """Return a module name for a file of user-defined methods.
+
+    The name depends on the folder, so that files with equal names do not collide.
+    """
     return f"workbench_methods_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
 
 
 def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
-    """Undo a failed import. Submodules that loaded are removed too, so that the next import runs them again.
+    """Undo a failed import of user-defined methods.
+
+    Submodules that loaded are removed too, so that the next import runs them again.
 
     Args:
         name: name of the module whose import failed.
@@ -197,13 +208,13 @@ def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
 
 
 def names() -> list[str]:
-    """Return the names of all methods, in the order of the catalogue."""
+    """Return the names of all decoding methods, in the order of the catalogue."""
     _load()
     return list(_methods)
 
 
 def get(name: str) -> Method:
-    """Return a method by name.
+    """Return the decoding method with the given name.
 
     Raises:
         UnknownNameError: no method has this name; the message lists the nearest known names.
@@ -215,13 +226,13 @@ def get(name: str) -> Method:
 
 
 def methods() -> Iterator[Method]:
-    """Yield all methods, in the order of the catalogue."""
+    """Yield all decoding methods, in the order of the catalogue."""
     _load()
     yield from _methods.values()
 
 
 def heads() -> dict[str, Head]:
-    """Return the trained heads that methods and their parts need, by kind: for each kind, the first declared head."""
+    """Return the trained heads that methods or their policies and verifiers need, the first declared of each type."""
     by_kind: dict[str, Head] = {}
     for method in methods():
         for head in (method.head, *(part.head for part in method.parts)):
@@ -231,5 +242,5 @@ def heads() -> dict[str, Head]:
 
 
 def catalogue_methods() -> Iterator[Method]:
-    """Yield the methods that come with the workbench."""
+    """Yield the decoding methods that come with the workbench, without user-defined ones."""
     yield from (_methods[name] for name in _load_catalogue())

@@ -1,4 +1,4 @@
-"""Methods that do not draft: they have a decoder of their own."""
+"""Declaration of methods that do not draft and verify, but have their own decoder, such as beam search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from workbench.methods.verifiers.lossless import Lossless
 def undrafted(
     name: str, title: str, promise: Promise, source: Source, summary: str, decoder_params: DecoderParams, **fields: Any
 ) -> Method:
-    """Return a method whose decoder does not draft and verify.
+    """Return the declaration of a method whose decoder does not draft and verify, such as beam search.
 
     Args:
         name: registry name.
         title: display name.
         promise: guarantee about the output.
-        source: paper.
-        summary: one sentence for learners.
+        source: paper that describes the method.
+        summary: one sentence on what the method demonstrates.
         decoder_params: the decoder's parameters.
         fields: further fields of `Method`.
     """

@@ -43,17 +43,18 @@ from workbench.training.text_forward import forward_text
 from workbench.training.trainer import Losses, Step, StepLoss, Trainer, count_parameters, step_generator
 
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
-"""Weights of a rejection in the loss with which heads are trained for the sweep."""
+"""Weights of rejected tokens in the loss; for the threshold sweep an acceptance head is trained with each."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Thresholds h of the sweep: drafting stops when the probability of a rejection in the draft exceeds h."""
+"""Thresholds h of the acceptance head's sweep: drafting stops when the draft's rejection probability exceeds h."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
-"""Fixed draft lengths for comparison in the sweep."""
+"""Fixed draft lengths that are compared with the acceptance heads in the threshold sweep."""
 BINS = 5
-"""Number of bins of the reliability table."""
+"""Number of bins of the acceptance head's reliability table."""
 HELD_EVERY = 10
-"""One prompt in `HELD_EVERY` is held out here, in addition to the prompts that are held out of all training.
+"""One prompt in `HELD_EVERY` is held out to evaluate the acceptance head, besides the prompts held out of all training.
 
-With few answers, the prompts held out of all training are too few to evaluate the head."""
+With few answers, the prompts held out of all training are too few.
+"""
 
 
 @dataclass
@@ -97,7 +98,7 @@ class AcceptanceOptions(RunOptions):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the finished head."""
+        """Return the folder of the finished acceptance head."""
         return self.out / f"{short_name(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
 
 
@@ -117,7 +118,7 @@ class Drafts:
 
 
 def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the acceptance head, write it to `options.folder`, and return its figures and facts for the model card.
+    """Train the acceptance head and write it to its folder; return its figures, and facts for the model card.
 
     Raises:
         ParameterError: there is no draft model, or there are too few answers.
@@ -195,7 +196,7 @@ def sweep(
     report: Report,
     risks: Sequence[float] = RISKS,
 ) -> list[dict[str, Any]]:
-    """Generate texts at temperature 1 with every head at every threshold, and with fixed draft lengths.
+    """Generate texts at temperature 1 with every acceptance head at every threshold, and with fixed draft lengths.
 
     Args:
         models: target and draft model.
@@ -250,7 +251,7 @@ def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> b
 
 
 def make_held_out_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
-    """Return the token ids of `n` prompts, held-out problems of the generators; the tasks take turns."""
+    """Return the token ids of `n` prompts: held-out problems of the text generators, each task in turn."""
     streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
     return [encode_message(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
@@ -319,7 +320,7 @@ def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[f
 
 
 def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
-    """Compute the drafts and acceptance probabilities of the held-out answers, or of the training answers.
+    """Sample drafts over the training answers or the held-out answers, and compute their acceptance probabilities.
 
     Raises:
         ParameterError: there are no answers, or another target generated them.
@@ -352,7 +353,7 @@ def sample_drafts(
     replaced_share: float,
     generator: torch.Generator,
 ) -> Drafts:
-    """Return the drafts that replaced tokens of an answer.
+    """Replace a share of an answer's tokens by samples from the draft model; return these samples as `Drafts`.
 
     Args:
         models: target and draft model.
@@ -424,7 +425,7 @@ With that weight, as the policy uses them, the odds of acceptance are {weight:g}
 
 
 def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
-    """Return the model card's section on the threshold sweep; empty if there was no sweep."""
+    """Return the acceptance head's model card section on the threshold sweep; empty if there was no sweep."""
     if not rows:
         return ""
     cells = [

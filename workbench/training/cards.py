@@ -20,7 +20,7 @@ Figures = dict[str, Any]
 BITS = "bits"
 """Key of evaluation figures that were measured with int8 weights: bits per stored weight."""
 SECTION = "## Stored as int8"
-"""Title of a card's last section; see `storage_section`."""
+"""Title of a model card's last section, which has the measured figures of the int8 checkpoint."""
 _OPENING = """\
 `from_pretrained` of transformers does not read this format. This writes a folder that it opens:
 
@@ -34,7 +34,7 @@ load_model("{name}", torch.device("cpu"), torch.float16).save_pretrained("{name}
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model, the input of its card.
+    """A trained model with its figures, from which its model card is written.
 
     Attributes:
         name: name of the model's folder, and title of the card.
@@ -50,7 +50,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, folder: Path) -> TrainedModel:
-        """Read the model of a folder.
+        """Read the configuration and the figures of the trained model in a folder.
 
         Raises:
             OSError: the folder has no configuration, or the model's training has not ended.
@@ -65,14 +65,14 @@ class TrainedModel:
 
 
 ResultsCard = Callable[[TrainedModel, Figures, str], str]
-"""Function that returns a card's text, given the model, the results of a recipe and the hardware."""
+"""Type of a function (model, results of a recipe, hardware) that returns the text of the model's card."""
 
 
 def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
-    """Write the card of the model in a folder; `card` returns the text below the title.
+    """Write the model card of the model in a folder; `card` returns the text below the title.
 
     Raises:
-        OSError: see `TrainedModel.load`.
+        OSError: the folder has no configuration, or the model's training has not ended.
     """
     model = TrainedModel.load(folder)
     text = f"# {model.name}\n\n{card(model).rstrip()}\n{storage_section(model)}"
@@ -107,7 +107,7 @@ def storage_section(model: TrainedModel) -> str:
 
 
 def _count(measured: Figures) -> int:
-    """Return the value of the option `--measure` with which these figures were measured: a number of prompts."""
+    """Return the number of prompts on which evaluation figures were measured: the value of the option `--measure`."""
     return measured["prompts"] if "tau" in measured else measured["each"]
 
 
@@ -162,22 +162,22 @@ def runs_of(figures: Figures) -> list[Figures]:
 
 
 def losses_of(figures: Figures) -> str:
-    """Return the smoothed losses at the end of a run as text, for example "loss 1.234, exit 2.345"."""
+    """Return the smoothed losses at the end of a training run as text, for example "loss 1.234, exit 2.345"."""
     return ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
 
 
 def steps_of(figures: Figures) -> str:
-    """Return a run's numbers of steps and tokens as text."""
+    """Return the numbers of steps and tokens of a training run as text."""
     return f"{figures['steps']:,} steps over {figures['tokens']:,} tokens"
 
 
 def minutes_of(figures: Figures) -> str:
-    """Return a run's duration in whole minutes, as text."""
+    """Return the duration of a training run in whole minutes, as text."""
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 
 def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
-    """Return the section about the runs that trained a model.
+    """Return the section of a model card about the runs that trained the model.
 
     Args:
         figures: figures of the last run.
@@ -205,7 +205,7 @@ def _training_run(figures: Figures, hardware: str, number: str, token_note: str)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return a table in Markdown, without a final line break; all columns but the first `left` are right-aligned."""
+    """Return a table in Markdown without a final line break; the first `left` columns are left-aligned."""
     rule = "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"
     lines = [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from workbench.training.workload_prompts import MAKERS, prompt_line
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
 SEED, N = 37, 36
-"""Seed of the texts, and number of prompts of each kind."""
+"""Seed of the generated prompts for measuring claims, and number of prompts of each kind."""
 N_COPIES = 60
 """Number of prompts of the kind "copy": the bundled target copies about half of them; claims about copies need 25."""
 CHAT = (
@@ -56,7 +56,7 @@ CHAT = (
     "Why do leaves fall from trees?",
     "What can I cook with rice and one egg?",
 )
-"""Chat messages, written for this project."""
+"""Chat messages as prompts for measuring claims, written for this project."""
 TASKS_OF: dict[str, tuple[str, ...]] = {
     "stories": ("story",),
     "code": ("code",),
@@ -65,11 +65,11 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
     "json": ("json", "extract"),
     "lists": ("sort_words", "sort_numbers"),
 }
-"""Kind of prompts → the generators' tasks of that kind, which take turns."""
+"""Tasks of the text generators by kind of prompt; the tasks of a kind are used in turn."""
 
 
 def render_prompts() -> str:
-    """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
+    """Return all prompts for measuring claims as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = [prompt_line(f"chat-more-{i + 1}", "chat", prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():
         rng, prompts = random.Random(f"{kind}/{SEED}"), dict[str, bool]()

@@ -31,12 +31,12 @@ class RunClock:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds spent on the run, resumed parts included."""
+        """Return the seconds spent on the training run, including the time before it was resumed."""
         return self.earlier_seconds + time.monotonic() - self._started
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Exclude the time spent inside this block from the run's minutes."""
+        """Exclude the time spent inside the `with` block from the duration of the training run."""
         start = time.monotonic()
         try:
             yield
@@ -44,18 +44,18 @@ class RunClock:
             self._started += time.monotonic() - start
 
     def progress(self, step: int) -> float:
-        """Return the finished share of the run before step `step`, from 0 to 1."""
+        """Return the finished share of the training run before step `step`, from 0 to 1."""
         if self.steps is not None:
             return step / max(1, self.steps)
         return self.seconds / (60.0 * (self.minutes or 1.0))
 
     def minutes_left(self, step: int) -> float:
-        """Return the expected time to the end of the run, in minutes."""
+        """Return the expected time to the end of the training run, in minutes."""
         progress = max(self.progress(step), 1e-6)
         return self.seconds / 60.0 * (1.0 - progress) / progress
 
     def format_time_left(self, step: int) -> str:
-        """Return the expected time to the end of the run as text: "12 min", and below a minute "40 s"."""
+        """Return the expected time to the end of the training run as text: "12 min", and below a minute "40 s"."""
         minutes = self.minutes_left(step)
         return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
 

@@ -1,4 +1,4 @@
-"""The training mixture, packed into files of 16-bit token ids.
+"""The bundled models' training mixture of texts, packed into files of 16-bit token ids.
 
 Half of the tokens come from the project's own generators, half from the files of `sources.SOURCES`. One row in a
 hundred of every file is held out, chosen by a hash of the row. The generators' held-out problems are held out, too.
@@ -39,7 +39,7 @@ Report = Callable[[str], None]
 
 
 def is_row_held_out(row: object) -> bool:
-    """Return whether a row of a source is held out (about one row in a hundred)."""
+    """Return whether a row of a training text's file is held out (about one row in a hundred)."""
     text = json.dumps(row, sort_keys=True, ensure_ascii=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
 
@@ -95,7 +95,7 @@ def build_documents(
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
-    """Encode documents as token ids, and concatenate the ids to one array.
+    """Encode training documents as token ids, and concatenate the ids to one array.
 
     Returns:
         Token ids, uint16 [T].
@@ -113,7 +113,7 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 
 
 def exact_documents(tokens: int, seed: int) -> list[str]:
-    """Return documents of the tasks with exact answers, for the windows that the recipe `target` adds to each batch."""
+    """Return training documents of the tasks with exact answers, which the recipe `target` adds to each batch."""
     documents: list[str] = []
     remaining = tokens * CHARS_PER_TOKEN
     for _, document in mixture(seed + 1, EXACT_TASKS):

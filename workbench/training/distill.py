@@ -30,7 +30,7 @@ from workbench.training.trainer import Step, StepLoss, Trainer
 from workbench.training.windows import Windows
 
 FORWARD_KL = WeightedLoss.parse("forward_kl:1")
-"""Default loss: the forward KL divergence from the target's distribution to the drafter's."""
+"""Default loss of the bundled drafter: forward KL divergence from the target's distribution to the drafter's."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ def generate_greedy(
 
 
 def write_own_text(options: DistillOptions, minutes: float, report: Report, rows: int = 48) -> int:
-    """Write greedy answers of the target to training prompts into `options.own_text`.
+    """Write greedy answers of the target to training prompts into the token file `options.own_text`.
 
     Half of the prompts ask for stories, the other half come from the other tasks of the generators.
 
@@ -187,7 +187,7 @@ def distillation_loss(
 
 
 def draft_model_losses(text: str) -> WeightedLoss:
-    """Return the losses with which a draft model can be trained, parsed by `WeightedLoss.parse`.
+    """Parse the losses, such as "forward_kl:1", with which a draft model is to be trained; see `WeightedLoss.parse`.
 
     Raises:
         ParameterError: `text` names an unknown loss, or a loss that compares features.
@@ -205,7 +205,7 @@ def draft_model_losses(text: str) -> WeightedLoss:
 
 
 def train_drafter(options: DrafterOptions, report: Report) -> RunResult:
-    """Generate training text with the target, then train the drafter; see `distill`."""
+    """Generate training text with the bundled target, then train the bundled drafter on the corpus and on this text."""
     if options.own_minutes > 0 and not (options.resume and options.own_text.exists()):
         write_own_text(options, options.own_minutes, report)
     if options.minutes is not None:

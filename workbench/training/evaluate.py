@@ -20,7 +20,7 @@ from workbench.training.text_cards import CARDS
 from workbench.training.tokenizer import load_tokenizer
 
 WRONG_SHOWN = 5
-"""Number of wrong answers per task that the results quote."""
+"""Number of wrong answers per generator task that the evaluation results quote."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Greedy answers to held-out problems and their grades: the evaluation of every bundled target.
 
-Each recipe generates texts in its own way (left to right, about images, by filling in masks). All recipes share the
-code for batches of prompts, grades and shares.
+Recipes generate texts in different ways: left to right, about images, or by filling in masks. All recipes use this
+code for batches of prompts, for grading answers, and for the share of right answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class GradedAnswer(Generic[P]):
-    """A model's answer to a problem.
+    """A model's answer to a problem, with its grade.
 
     Attributes:
         problem: problem that the model answers.
@@ -43,7 +43,7 @@ def is_right_for_task(problem: Instance, text: str) -> bool:
 
 
 def share_right(answers: Sequence[GradedAnswer[Any]]) -> float:
-    """Return the share of right answers."""
+    """Return the share of graded answers that are right."""
     return sum(answer.is_right for answer in answers) / len(answers)
 
 

@@ -37,13 +37,13 @@ from workbench.training.swaps import Swap, find_swaps, problems
 from workbench.training.trainer import Step, StepLoss, Trainer
 
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Values of the threshold δ in the card's table."""
+"""Values of the judge's threshold δ in the table of its model card."""
 DEFAULT_THRESHOLD = 0.5
-"""Threshold δ for the figures on held-out answers: the verifier's default."""
+"""Judge's threshold δ for the figures on held-out answers: the default of the verifier."""
 MAX_WRONG_PASS_SHARE = 0.01
-"""Largest share of the wrong tokens in the calibration data that pass at `DEFAULT_THRESHOLD`."""
+"""Largest share of the calibration data's wrong tokens that may pass the judge at `DEFAULT_THRESHOLD`."""
 CALIBRATE_EVERY = 3
-"""One problem in `CALIBRATE_EVERY` is used to calibrate the bias, not for training."""
+"""One problem in `CALIBRATE_EVERY` is used to calibrate the judge's bias and not to train its weights."""
 
 
 @dataclass
@@ -105,12 +105,12 @@ class Tokens:
 
     @property
     def right(self) -> Float[Tensor, "R D"]:
-        """Return the hidden states after the harmless tokens, float [R, D]."""
+        """Return the hidden states after the harmless tokens of the judge's training data, float [R, D]."""
         return self.states[~self.is_wrong]
 
     @property
     def wrong(self) -> Float[Tensor, "W D"]:
-        """Return the hidden states after the wrong tokens, float [W, D]."""
+        """Return the hidden states after the wrong tokens of the judge's training data, float [W, D]."""
         return self.states[self.is_wrong]
 
 
@@ -134,7 +134,7 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
 
 
 def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
-    """Compute the hidden states of both models after each replaced token.
+    """Compute the target's and the draft model's last hidden states after each replaced token (swap).
 
     Raises:
         ParameterError: all tokens are harmless, or all are wrong.
@@ -162,7 +162,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
 def fit(
     models: Models, train_tokens: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Fit both linear units of the judge, set their biases, and save it; see `train_judge`."""
+    """Train both linear units of the judge, set their biases, and save the judge."""
     assert models.drafter is not None
     width = models.target.hidden_size
     mean, spread = train_tokens.states.mean(0), train_tokens.states.std(0).clamp_min(1e-6)
@@ -257,7 +257,7 @@ def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHAR
 
 
 def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = False) -> Float[Tensor, " N"]:
-    """Return the log-odds that each token is harmless, from the states of both models or of the target alone."""
+    """Return the judge's log-odds that each token is harmless, from both models' states or the target's alone."""
     return net(states[:, : net.width], None if target_only else states[:, net.width :])
 
 
@@ -278,7 +278,7 @@ def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: boo
 
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
-    """Return for each of `THRESHOLDS` the share of harmless tokens and the share of wrong tokens that pass."""
+    """Return for each judge threshold the share of harmless tokens and the share of wrong tokens that pass."""
     harmless, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
     return [[t, _share(harmless > t), _share(wrong > t)] for t in THRESHOLDS]
 
@@ -340,7 +340,10 @@ Accepted tokens may differ from the target's: sampled and greedy output are appr
 
 
 def _card_with_generated_mistakes(model: TrainedModel) -> str:
-    """Return the card's text for judges of earlier versions, with one unit trained on mistakes that a program made."""
+    """Return the model card's text for judges of earlier versions.
+
+    Such a judge has one linear unit, trained on mistakes that a program inserted.
+    """
     config, figures = model.config, model.figures
     held, learnt, out = figures["held"], figures["learnt"], figures["held_out"]
     thresholds = [tuple(f"{value:.2f}" for value in row) for row in figures["thresholds"]]

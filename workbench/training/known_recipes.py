@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from workbench.training.recipe import Recipe
 
 CACHE = "recipes.json"
-"""File in the user's cache folder."""
+"""Name of the file in the user's cache folder that describes the training recipes."""
 
 FINISHED_STUDIES = ("distilling", "rollouts", "scaling", "trimming")
-"""Recipes of earlier versions: studies whose results are boards of the same name."""
+"""Names of recipes that only earlier versions have: studies whose results are boards of the same name."""
 
 
 def refuse_finished_study(name: str) -> None:
-    """Raise an error if a name belongs to a finished study.
+    """Raise an error if the name of a recipe belongs to a finished study, which can no longer be run.
 
     Raises:
         UnknownNameError: the study is finished; the error says where its results are.
@@ -41,7 +41,7 @@ def refuse_finished_study(name: str) -> None:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """Return the recipes by name as JSON values, without the recipes of user-defined heads.
+    """Return all training recipes by name as JSON values, without the recipes of user-defined heads.
 
     Returns:
         For each recipe "name", "help", and by option name "options" (default values), "kinds" (types, see
@@ -67,7 +67,7 @@ def fingerprint() -> str:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as JSON values: see `recipes`."""
+    """Return a training recipe as JSON values: name, help, and default, type and explanation of each option."""
     kinds = {name: kind_name(hint) for name, hint in types_of(recipe.options).items()}
     docs = {name: text for name, text in docs_of(recipe.options).items() if name in kinds}
     return {

@@ -54,7 +54,7 @@ class RunOptions:
     curves: Path | None = None
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
-        """Return the loop options of this run, whose clock starts now.
+        """Return the options of the training loop for this run, whose clock starts now.
 
         Args:
             name: name of the run in its progress lines.
@@ -66,7 +66,7 @@ class RunOptions:
         )
 
     def optimizers(self, module: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
-        """Return the optimizers of a module, with this run's learning rates."""
+        """Return the optimizers of a module, with the learning rates of this training run."""
         return build_optimizers(module, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
 
 
@@ -193,7 +193,7 @@ def run_loop(
 
 
 def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer], clip: float) -> None:
-    """Do one step of all optimizers with the gradient norm clipped to `clip`, and clear the gradients."""
+    """Do one optimizer step with the gradient norm clipped to `clip`, and clear the gradients."""
     nn.utils.clip_grad_norm_(parameters, clip)
     for optimizer in optimizers:
         optimizer.step()
@@ -201,7 +201,7 @@ def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim
 
 
 def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
-    """Stop a diverging run, before infinite or undefined values reach the weights.
+    """Stop a diverging training run, before infinite or undefined values reach the weights.
 
     Raises:
         WorkbenchError: a loss is not finite.

@@ -60,7 +60,7 @@ class MaskedDiffusionOptions(RunOptions):
 
 
 class AnswerWindows:
-    """Training windows of a prompt and its answer, padded with end-of-text tokens to the length of their batch.
+    """Training windows, each a prompt with its answer, padded with end-of-text tokens to the length of their batch.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -168,7 +168,7 @@ def first_layers(n: int) -> LlamaForCausalLM:
 def answer_problems(
     model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int
 ) -> list[GradedAnswer[Instance]]:
-    """Return the model's answers to held-out problems; each forward pass fills in the most certain position."""
+    """Return the masked-diffusion model's answers to problems; a forward pass fills in the most certain position."""
     stream = TASKS[task].stream(1, held_out=True)
     problems = [next(stream) for _ in range(n)]
     prompts = [windows.encode(problem)[0] for problem in problems]

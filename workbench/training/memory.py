@@ -1,4 +1,4 @@
-"""Memory of a training process: memory that one step frees is reused by the next step.
+"""Settings of the memory allocator for training: memory that one training step frees is reused by the next one.
 
 By default glibc maps memory for each large tensor and unmaps it when the tensor is freed, so the kernel clears the
 pages again in every step. In a training process, this took a third of the time.

@@ -103,11 +103,10 @@ def build_optimizers(
 
 @contextmanager
 def half_precision(enabled: bool = True) -> Iterator[None]:
-    """Compute products inside this block in bfloat16 on devices that support it, elsewhere in float32.
+    """Compute matrix products inside the `with` block in bfloat16 on devices that support it, else in float32.
 
-    Emulated bfloat16 would be slower than float32.
-
-    Each kind of device has its own setting, so the device of the tensors decides which one applies.
+    Emulated bfloat16 would be slower than float32. CPU and GPU have separate autocast settings, so the device of the
+    tensors decides the number format.
     """
     with ExitStack() as kinds:
         kinds.enter_context(torch.autocast("cpu", torch.bfloat16, enabled and has_bfloat16()))
@@ -126,7 +125,7 @@ def fast_attention() -> str:
 
 
 def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
-    """Set every learning rate to its peak value times a factor."""
+    """Set every learning rate of the optimizers to its peak value times a factor."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
@@ -188,7 +187,7 @@ def save_half(
         model: The float32 model; it is not changed.
         tokenizer: Tokenizer of the model.
         out: Folder; existing shards in it are removed.
-        is_int8: As in `save_model`.
+        is_int8: Write an int8 checkpoint instead (`workbench.models.int8_checkpoint`).
     """
     half.load_state_dict(model.state_dict())
     save_weights(half, None, tokenizer, out, is_int8)
@@ -208,7 +207,7 @@ def save_weights(
         weights: Weights to write instead of the model's, by their names in the files; None: the model's weights.
         tokenizer: Tokenizer of the model.
         out: Folder; existing shards in it are removed.
-        is_int8: As in `save_model`.
+        is_int8: Write an int8 checkpoint instead (`workbench.models.int8_checkpoint`).
     """
     half.half()
     half_weights = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}

@@ -1,4 +1,4 @@
-"""Curves that a run writes during training, and its on-policy evaluation at each checkpoint."""
+"""Curves of losses and figures that a training run writes, and the on-policy evaluation at each checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.curves import EVALUATING, LOSS, TEACHER_FORCED, TRAINING, C
 from workbench.training.clock import RunClock
 
 OnPolicyEvaluation = Callable[[], dict[str, float]]
-"""Function that drafts with the last saved net (on policy) and returns figures by curve."""
+"""Type of a function that drafts with the last saved net (on policy) and returns figures by curve name."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class TrainingMonitor:
     def of(
         cls, name: str, clock: RunClock, folder: Path | None, on_policy: OnPolicyEvaluation | None, steps: int
     ) -> TrainingMonitor:
-        """Return the monitor of a run that continues after `steps` steps.
+        """Return the monitor of a training run that continues after `steps` steps.
 
         Later points of the curves, which an interrupted run has written, are discarded.
 
@@ -78,7 +78,7 @@ class TrainingMonitor:
 
 
 def _position(name: str) -> str:
-    """Return the curve's name for a figure ("agreement 1", "accuracy 1"), whose number is the position in a draft.
+    """Return the name of the training curve for a figure such as "agreement 2", whose number is a draft position.
 
     >>> _position("agreement 2"), _position("agreement")
     ('position 2', 'position 1')

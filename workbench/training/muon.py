@@ -19,7 +19,7 @@ class FloatMuon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every matrix once; return the result of `closure`."""
+        """Do one optimizer step: update every matrix; return the result of `closure`, which computes the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

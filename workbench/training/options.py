@@ -1,4 +1,4 @@
-"""Options of recipes as text, parsed by type. Types are stored by name, so parsing works without PyTorch."""
+"""Parse the options of training recipes from text. Types are stored by name, so parsing works without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: dict[str, Any] = {
     "tuple[int, ...]": tuple[int, ...],
     "tuple[str, ...]": tuple[str, ...],
 }
-"""Types of options, by their names in the list of recipes."""
+"""Types of training options, by the names that the list of recipes uses for them."""
 
 
 def kind_name(kind: Any) -> str:
@@ -38,7 +38,7 @@ def kind_name(kind: Any) -> str:
 
 
 def types_of(options: type) -> dict[str, Any]:
-    """Return the type of each option of a dataclass of options, by name."""
+    """Return the type of each training option by name, from a dataclass of options."""
     hints = typing.get_type_hints(options)
     return {field.name: hints[field.name] for field in dataclasses.fields(options)}
 

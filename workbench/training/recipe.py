@@ -42,9 +42,9 @@ class Recipe:
     choose_options: Callable[[Mapping[str, Any]], type] | None = None
 
     def parse(self, values: dict[str, Any]) -> Any:
-        """Build the options from names and values, which may be strings.
+        """Build the recipe's options from names and values, which may be strings.
 
-        Options that only other kinds of models have are ignored: see `unused_options`.
+        Options that only other kinds of models have are ignored.
 
         Raises:
             ValueError: an option is unknown, or a value has the wrong type.
@@ -63,7 +63,7 @@ class Recipe:
         )
 
     def unused_options(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the names of the options in `values` that only other kinds of models have."""
+        """Return the names of the given options that the chosen kind of model does not have."""
         return sorted(
             {name for name, value in values.items() if value is not None} - types_of(self._class_for(values)).keys()
         )
@@ -75,7 +75,9 @@ class Recipe:
 def finish(
     result: RunResult, out: Path, more: dict[str, Any] | None = None, card: Callable[[TrainedModel], str] | None = None
 ) -> dict[str, Any]:
-    """Write a run's figures, the machine's description and a model card to the model's folder; return the figures.
+    """Write a training run's figures, the machine's description and a model card to the model's folder.
+
+    Return the figures.
 
     Args:
         result: measured figures of the run.

@@ -1,4 +1,4 @@
-"""Windows of repeated random spans: the quickest way to train a small model to copy from its context.
+"""Training windows of repeated random spans, with which a small model quickly learns to copy from its context.
 
 A span of random tokens is repeated several times with random filler in between. Its tokens can only be predicted from
 an earlier occurrence, so within a few hundred steps attention learns to find the next token there (induction).

@@ -15,8 +15,8 @@ CHANGEABLE_OPTIONS = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from those of the checkpoint: they set the run's length, its device and the places of its
-files, and not the content of the training."""
+"""Options that may differ between a checkpoint and the run that resumes from it: length, device and file paths, which
+do not change what is trained."""
 
 
 def resolve_resume(
@@ -24,7 +24,7 @@ def resolve_resume(
     user_options: Mapping[str, Any],
     report: Callable[[str], None],
 ) -> Any:
-    """Return the options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
+    """Return the options of a training run, with `resume` set if there is a checkpoint and the user did not set it.
 
     Args:
         options: parsed options of the recipe.
@@ -51,7 +51,7 @@ def resolve_resume(
 
 
 def check_same_settings(options: Any) -> None:
-    """Check that existing checkpoints were written with these options.
+    """Check that existing checkpoints were written with the same options.
 
     Args:
         options: parsed options. They may have a method `earlier_defaults`, which returns values that earlier versions
@@ -67,7 +67,7 @@ def check_same_settings(options: Any) -> None:
 
 
 def matches_checkpoint(options: Any, *names: str) -> bool:
-    """Return whether the recorded settings of a checkpoint have the same values of the options `names` as `options`."""
+    """Return whether a checkpoint was written with the same values of the options `names` as in `options`."""
     settings = {name: str(getattr(options, name)) for name in names}
     return any(
         settings.items() <= (_read_settings(path) or {}).items() for path in _checkpoints(options, options.checkpoint)

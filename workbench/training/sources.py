@@ -40,7 +40,7 @@ class Source:
     passes: int = 1
 
     def rows(self, folder: Path) -> Iterator[Any]:
-        """Yield the rows of the file: objects of JSON Lines, or passages of plain text."""
+        """Yield the rows of the training text's file: objects of JSON Lines, or passages of plain text."""
         path = folder / self.file
         if not path.exists():
             return

@@ -16,7 +16,10 @@ class StoppedError(WorkbenchError):
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """Make SIGTERM set the yielded event instead of ending the process; outside the main thread, change nothing."""
+    """Inside the `with` block, make SIGTERM set the yielded event instead of ending the process.
+
+    Outside the main thread, nothing changes.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -27,12 +27,12 @@ from workbench.training.tokenizer import load_tokenizer
 
 
 def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
-    """Compare a target's greedy answers to held-out problems in two stored forms.
+    """Compare greedy answers to held-out problems of two stored forms of a target, such as float16 and int8.
 
     Args:
         before: folder of the first form of `diffusion-target`, `vision-target` or a model trained like them.
         after: folder of the second form.
-        n: problems per task, or scenes per style of drawing with all questions about each.
+        n: number of problems per task, or of scenes per style of drawing with all questions about each scene.
 
     Returns:
         `each` (equal to `n`), `answers` (their number), `same_text` (number of answers with the same text in both
@@ -40,7 +40,7 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
         `machine`.
 
     Raises:
-        ModelError: there are no problems for such a model.
+        ModelError: there are no problems for this type of model.
     """
     config = config_of(before)
     if "vision_config" in config:

@@ -29,9 +29,9 @@ from workbench.training.generators import TASKS, Instance, is_exact_match
 from workbench.training.loop import Report
 
 NUMBERS = ("addition", "subtraction", "multiplication")
-"""Tasks whose final answer is the last number of the text."""
+"""Generator tasks whose final answer is the last number of the text."""
 OBJECTS = ("json", "extract")
-"""Tasks whose final answer is a JSON object."""
+"""Generator tasks whose final answer is a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Swap:
 
 @dataclass
 class _Search:
-    """State of the search in one answer.
+    """State of the search for swaps (replaced tokens) in one answer.
 
     Attributes:
         instance: problem that the target answers.
@@ -95,13 +95,13 @@ def final_answer(instance: Instance, text: str) -> Hashable:
 
 
 def is_text(instance: Instance) -> bool:
-    """Return whether the final answer is the whole text, so that every swap changes the final answer."""
+    """Return whether a problem's final answer is the whole text, so that every replaced token changes it."""
     task = TASKS[instance.task]
     return task.check is is_exact_match and instance.task not in (*NUMBERS, *OBJECTS)
 
 
 def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> list[Instance]:
-    """Return the first `count` problems of each of the tasks `groups`.
+    """Return the first `count` problems of each generator task in `groups`.
 
     Raises:
         ParameterError: a task does not exist.
@@ -115,7 +115,9 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
 def find_swaps(
     models: Models, instances: Iterable[Instance], tokens: int, rows: int, report: Report
 ) -> list[list[Swap]]:
-    """Return for each problem that the target answers the swaps: tokens replaced by the draft model's token.
+    """Find the swaps in the target's answers: tokens that are replaced by the draft model's token.
+
+    Return a list of swaps for each problem that the target answers.
 
     Args:
         models: target and draft model.
@@ -164,7 +166,7 @@ def find_swaps(
 
 
 def _mismatch(models: Models, search: _Search) -> int | None:
-    """Return the first untested position at which the draft model would generate a different token."""
+    """Return the first untested position of an answer at which the draft model would generate a different token."""
     assert models.drafter is not None
     if not search.best:
         logits = compute_logits_and_states(models.drafter, [*search.prompt_ids, *search.answer])[0][

@@ -101,4 +101,4 @@ def _shape(model: TrainedModel, results: Figures) -> Figures:
 
 
 CARDS: dict[str, ResultsCard] = {"text-target": _target, "text-drafter": _drafter}
-"""Functions that return the cards, by the model's name."""
+"""Functions that return the text of a bundled text model's card, by the model's name."""

@@ -11,7 +11,7 @@ from workbench.kernels.segment import Segment
 from workbench.models.runner import Runner
 
 CHUNK = 512
-"""Tokens per forward pass."""
+"""Number of tokens per forward pass when a model runs over a whole text."""
 
 
 def forward_text(runner: Runner, ids: Sequence[int], **options: Any) -> Iterator[Any]:

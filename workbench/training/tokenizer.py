@@ -27,7 +27,10 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerFast:
-    """Train the tokenizer; the vocabulary includes all bytes, so that encoding and decoding preserve any UTF-8 text."""
+    """Train the bundled tokenizer on texts and return it.
+
+    The vocabulary includes all bytes, so that encoding and decoding preserve any UTF-8 text.
+    """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -59,5 +62,5 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """Return the id of one token."""
+    """Return the id of the token with the given text, such as a chat marker."""
     return tokenizer.get_vocab()[token]

@@ -20,7 +20,7 @@ from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import WEIGHT_DECAY
 
 SEED_FACTOR = 1_000_003
-"""The generator of step n has the seed `SEED_FACTOR` · seed + n."""
+"""The random generator of training step n has the seed `SEED_FACTOR` · (seed of the run) + n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """Loss of a step, or of a part of it.
+    """Loss of a training step, or of a part of the step.
 
     Attributes:
         loss: the loss to minimise; without a gradient if nothing in the batch is supervised.
@@ -55,8 +55,8 @@ class StepLoss:
 
 
 Losses = Callable[[Step], StepLoss | Iterable[StepLoss]]
-"""Function that computes the loss of a step. If it yields several losses, the gradients of each are computed
-before the next loss, and added up; figures of the same name are added up, too."""
+"""Type of a function that yields the losses of a training step. Gradients are computed after each loss and added up;
+figures of the same name are added up, too."""
 
 
 def step_generator(seed: int, number: int) -> torch.Generator:
@@ -90,13 +90,13 @@ class Curve:
 
     @classmethod
     def of(cls, options: Any) -> Curve:
-        """Return the curve of the run with these options, with the points stored so far."""
+        """Return the learning curve of the training run with these options, with the points stored so far."""
         path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
         points = json.loads(path.read_text()) if path and options.resume and path.exists() else []
         return cls(path, [(tokens, value) for tokens, value in points])
 
     def add(self, tokens: int, value: float) -> None:
-        """Add a point to the curve, in place of the last point if a finished run has been started again."""
+        """Add a point to the learning curve; if a finished run was started again, the point replaces the last one."""
         if self.points and self.points[-1][0] == tokens:
             self.points.pop()
         self.points.append((tokens, round(value, 4)))
@@ -149,7 +149,7 @@ class Trainer:
         return run_loop(loop, self.net, optimizers, step, self.report, on_checkpoint)
 
     def _checkpoint(self, result: RunResult) -> str:
-        """Evaluate and save the net; return a progress line."""
+        """Evaluate and save the net at a checkpoint; return a progress line."""
         was_training = self.net.training
         self.net.eval()
         if self.evaluate:

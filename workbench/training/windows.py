@@ -32,7 +32,7 @@ class Windows:
         self._offset = 0
 
     def batch(self, step: int) -> Tensor:
-        """Return the token ids of one step's windows, int64 [rows, length]."""
+        """Return the token ids of a training step's windows, int64 [rows, length]."""
         return torch.from_numpy(np.stack([self._window(step * self.rows + i) for i in range(self.rows)]))
 
     def _window(self, index: int) -> np.ndarray:

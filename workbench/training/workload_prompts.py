@@ -19,7 +19,7 @@ from workbench.training.generators.records import make_record
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "work.jsonl"
 SEED, N = 18, 8
-"""Seed of the texts, and number of prompts of each kind."""
+"""Seed of the generated workload prompts, and number of prompts of each kind of work."""
 CHAT = (
     "What is a good way to learn the names of the stars?",
     "My neighbour plays loud music at night. What should I say to her?",
@@ -30,13 +30,13 @@ CHAT = (
     "Give me four ideas for a birthday present for my grandfather.",
     "Is it better to study in the morning or in the evening?",
 )
-"""Chat messages, written for this project."""
+"""Chat messages as workload prompts, written for this project."""
 _STORY_FACTS = ("animal", "toy", "food", "place", "friend")
-"""Facts of a story that a retrieval question may ask about."""
+"""Facts of a generated story that a retrieval prompt may ask about."""
 
 
 def render_prompts() -> str:
-    """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
+    """Return all workload prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = list[str]()
     for kind, makers in MAKERS.items():
         rng = random.Random(f"{kind}/{SEED}")
@@ -47,7 +47,7 @@ def render_prompts() -> str:
 
 
 def prompt_line(name: str, group: str, prompt: str, chat: bool = True) -> str:
-    """Return a prompt as one line of JSON with the fields of `workbench.bench.prompts.BenchPrompt`."""
+    """Return a workload prompt as one line of JSON with the fields of `workbench.bench.prompts.BenchPrompt`."""
     line = {"name": name, "group": group, "chat": chat, "prompt": prompt}
     return f"{json.dumps(line, ensure_ascii=False)}\n"
 
@@ -162,4 +162,4 @@ MAKERS: dict[str, tuple[Callable[[random.Random], str], ...]] = {
     "maths": (_word_problem_prompt, _task("addition"), _task("multiplication"), _task("subtraction")),
     "repeat": (_repeat_prompt, _repeat_prompt, _task("repeat")),
 }
-"""Prompts by kind, except for `CHAT`; the prompt functions of a kind take turns."""
+"""Functions that generate prompts, by kind of work (chat messages are in `CHAT`); a kind's functions take turns."""

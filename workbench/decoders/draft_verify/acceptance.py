@@ -16,7 +16,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.lazy import LazySequence, to_host_lazily
 from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.random_stream import Purpose
-from workbench.core.rejection import Reason, VerificationResult, expected_accepted
+from workbench.core.rejection import RuleExplanation, VerificationResult, expected_accepted
 from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host, to_list
 from workbench.core.tree import DraftTree
@@ -79,8 +79,8 @@ class ExplanationTensors:
     """Data on the device that explains the tests and the draft in the trace.
 
     Attributes:
-        rule_index: index of each node's rule in `AcceptanceTensors.reason`, [N].
-        inputs: values of the rules' I inputs at each node, [I, N]; `AcceptanceTensors.reason` has their names.
+        rule_index: index of each node's rule in `AcceptanceTensors.rules`, [N].
+        inputs: values of the rules' I inputs at each node, [I, N]; `AcceptanceTensors.rules` has their names.
         top_q: the most likely tokens of each of M draft distributions, and their probabilities, [2, M, 8].
         child_q_rows: index of the draft distribution at each position, [N+1]; −1 if there is none.
         ranking: the same as `top_q` for the drafter's ranking, if the tree has no `q`; see `DraftTree.ranking`,
@@ -112,7 +112,7 @@ class AcceptanceTensors:
         explanation: explanations for the trace.
         uniform: uniform random number of each node's test, float64 [N] where the accepted path is found; None if the
             rule draws none.
-        reason: the verifier's rules, and the names of their inputs.
+        rules: the verifier's rules, and the names of their inputs.
         is_upper_bound: whether `FigureTensors.distribution_error` is an upper bound.
         is_late: whether the device finds the accepted path, and the host reads the results late.
     """
@@ -121,7 +121,7 @@ class AcceptanceTensors:
     figures: FigureTensors
     explanation: ExplanationTensors
     uniform: Float64[Tensor, " N"] | None
-    reason: Reason | None
+    rules: RuleExplanation | None
     is_upper_bound: bool
     is_late: bool = False
 
@@ -136,7 +136,7 @@ class AcceptanceTensors:
         columns = iter(lists)
         groups = _take(WalkLists, columns), _take(FigureLists, columns), _take(ExplanationLists, columns)
         uniform = next(columns) if self._copies_uniform else None if self.uniform is None else to_list(self.uniform)
-        return Acceptance(*groups, uniform, self.reason, self.is_upper_bound)
+        return Acceptance(*groups, uniform, self.rules, self.is_upper_bound)
 
     @property
     def _copies_uniform(self) -> bool:
@@ -191,7 +191,7 @@ class Acceptance:
     figures: FigureLists
     explanation: ExplanationLists
     uniform: list[float] | None
-    reason: Reason | None
+    rules: RuleExplanation | None
     is_upper_bound: bool
 
     @staticmethod
@@ -216,7 +216,7 @@ def accept(
     logits: Float[Tensor, "N_plus_1 V"],
     hidden: Float[Tensor, "N_plus_1 D"],
     layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]],
-    record: bool,
+    is_trace_detailed: bool,
     probes: Probes | None = None,
     probe_output: ProbeOutput | None = None,
     walk_device: torch.device | None = None,
@@ -231,8 +231,8 @@ def accept(
         logits: target logits at the root and after each node.
         hidden: the LM head's input at the same positions.
         layer_states: captured hidden states at the same positions, by layer.
-        record: whether to return further data for the trace: the drafter's top tokens, the tree builder's columns and,
-            if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
+        is_trace_detailed: whether to return further data for the trace: the drafter's top tokens, the tree builder's
+            columns and, if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
         probes: probe positions of all parts.
         probe_output: results at the verifier's own probe positions.
         walk_device: device on which the accepted path is found; None: the host, which may evaluate lazily.
@@ -277,7 +277,7 @@ def accept(
         best=target.best,
     )
     decision = verifier.rule(v)
-    reason, bonus = decision.reason, decision.bonus
+    rules, bonus = decision.explanation, decision.bonus
     if isinstance(bonus, LazySequence):
         p_bonus = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(bonus.take(at.tolist())), at))
     else:
@@ -286,13 +286,13 @@ def accept(
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
     exact_for = verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then always the target's
-    needs_exact = record and n > 0 and not is_sound
+    needs_exact = is_trace_detailed and n > 0 and not is_sound
     top_q = q_of = empty
-    if record and tree.q is not None and tree.child_q_rows is not None:
+    if is_trace_detailed and tree.q is not None and tree.child_q_rows is not None:
         top_q_probs, top_ids = largest(tree.q, TOP)
         top_q, q_of = _stacked([top_ids, top_q_probs], empty), tree.child_q_rows
-    ranking = tree.ranking() if record and tree.q is None and tree.ranking is not None else None
-    columns = tree.explanation.columns if record and tree.explanation is not None else []
+    ranking = tree.ranking() if is_trace_detailed and tree.q is None and tree.ranking is not None else None
+    columns = tree.explanation.columns if is_trace_detailed and tree.explanation is not None else []
     walk_tensors = WalkTensors(
         tokens=tree.tokens,
         parents=tree.parents,
@@ -302,7 +302,7 @@ def accept(
     )
     figures = FigureTensors(
         p_node=target.token_probs(tree.tokens, at) if n else empty,
-        q=_draft_probs(tree, reason, empty),
+        q=_draft_probs(tree, rules, empty),
         p_bonus=p_bonus,
         entropy=target.entropy,
         top_tokens=target.top,
@@ -311,8 +311,8 @@ def accept(
         exact=verify_lossless(v).accept if needs_exact else empty,
     )
     explanation = ExplanationTensors(
-        rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
-        inputs=_stacked(reason.inputs.values(), empty) if reason is not None else empty,
+        rule_index=empty if rules is None or rules.rule_index is None else rules.rule_index,
+        inputs=_stacked(rules.inputs.values(), empty) if rules is not None else empty,
         top_q=top_q,
         child_q_rows=q_of,
         ranking=empty if ranking is None else _stacked([ranking.tokens, ranking.probs], empty),
@@ -321,14 +321,14 @@ def accept(
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
     )
     return AcceptanceTensors(
-        walk_tensors, figures, explanation, uniform, reason, decision.is_upper_bound, walk_device is not None
+        walk_tensors, figures, explanation, uniform, rules, decision.is_upper_bound, walk_device is not None
     )
 
 
-def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:
+def _draft_probs(tree: DraftTree, rules: RuleExplanation | None, empty: Tensor) -> Tensor:
     """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
-    if reason is not None and "q" in reason.inputs:
-        return reason.inputs["q"]
+    if rules is not None and "q" in rules.inputs:
+        return rules.inputs["q"]
     if tree.score is not None:
         return tree.score.to(empty.dtype)
     return empty if tree.q is None else tree.logq.to(empty.dtype).exp()

@@ -85,14 +85,14 @@ class DraftVerify(RoundDecoder[RoundState]):
         verified = timer.end_phase(self.verify(drafted))
         accepted = timer.end_phase(self.accept(verified))
         timer.end_forwards(accepted)
-        self.record(self.commit(accepted), timer)
+        self.append_rounds(self.commit(accepted), timer)
         return bool(rounds)
 
     def run_on_device(self, rounds: list[RoundState], timer: RoundTimer[RoundState]) -> list[RoundState]:
         """Draft, verify and apply the acceptance rules, without reading any result."""
         drafted = timer.end_phase(self.draft(rounds))
         verified = timer.end_phase(self.verify(drafted))
-        return timer.end_phase(self.each(verified, lambda r: r.accept(self.context.record)))
+        return timer.end_phase(self.each(verified, lambda r: r.accept(self.context.is_trace_detailed)))
 
     def plan(self, rounds: list[RoundState]) -> list[RoundState]:
         """Choose γ, the depth of each draft."""
@@ -115,7 +115,7 @@ class DraftVerify(RoundDecoder[RoundState]):
 
     def accept(self, rounds: list[RoundState]) -> list[RoundState]:
         """Apply the acceptance rules on the device, copy all results to the host at once, and find accepted paths."""
-        rounds = self.each(rounds, lambda r: r.accept(self.context.record))
+        rounds = self.each(rounds, lambda r: r.accept(self.context.is_trace_detailed))
         copy_to_host(rounds)
         return self.each(rounds, RoundState.walk)
 

@@ -150,7 +150,7 @@ class RoundState:
 
     # -- accept --------------------------------------------------------------------------------------------------
 
-    def accept(self, record: bool) -> None:
+    def accept(self, is_trace_detailed: bool) -> None:
         """Apply the sequence's acceptance rule on the device."""
         assert self.tree is not None
         assert self.logits is not None
@@ -162,7 +162,7 @@ class RoundState:
             self.logits,
             self.hidden,
             self.layer_states,
-            record,
+            is_trace_detailed,
             probes,
             output,
             walk_device,

@@ -45,7 +45,7 @@ def record_round(
         timing: timing of the round.
         context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
-    token_text, full = context.token_text, context.record
+    token_text, is_detailed = context.token_text, context.is_trace_detailed
     result, acceptance = verified_tree.result, verified_tree.acceptance
     walk, figures, explanation = acceptance.walk, acceptance.figures, acceptance.explanation
     n, n_new = len(walk.tokens), len(new)
@@ -97,10 +97,10 @@ def record_round(
         bonus_kind=bonus_token.kind if bonus_token else None,
         emitted=results.emitted,
         placed=results.placed,
-        entropy=figures.entropy if full else [],
+        entropy=figures.entropy if is_detailed else [],
         probes=_probes(verified_tree, base, token_text),
     )
-    if full:
+    if is_detailed:
         record.top_p = [
             TopTokens(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(figures.top_tokens, figures.top_probs, strict=True)
@@ -119,10 +119,10 @@ def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
     """Return the rule name of each node and the values of each rule input, None at untested nodes; update `known`."""
-    n, reason = len(tested), found.reason
-    if reason is None:
+    n, rule_explanation = len(tested), found.rules
+    if rule_explanation is None:
         return [None] * n, {}
-    rules = reason.rules
+    rules = rule_explanation.rules
     rule_index = found.explanation.rule_index
     rule_of = rule_index or [0] * n
     if not rule_index and len(rules) > 1:
@@ -135,7 +135,7 @@ def _why(
     input_names = [frozenset[str]() if rule is None else rule.sources for rule in node_rules]
     inputs = {
         name: [value if name in names else None for names, value in zip(input_names, column, strict=True)]
-        for name, column in zip(reason.inputs, found.explanation.inputs, strict=True)
+        for name, column in zip(rule_explanation.inputs, found.explanation.inputs, strict=True)
         if name not in ("p", "q") and any(name in names for names in input_names)
     }
     return [None if rule is None else rule.name for rule in node_rules], inputs

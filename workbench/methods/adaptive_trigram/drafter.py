@@ -36,18 +36,18 @@ class AdaptiveTrigram(Drafter):
 
     Each occurrence of a tri-gram in the text adds `increment` to the weight of the tri-gram. If `rate` > 0, the
     target's distribution at every verified node, accepted or not, also changes the weights of the tri-grams that begin
-    with the two tokens before this position: they move towards the distribution. The search begins after the newest two
-    tokens of the text. Monte Carlo tree search ("mcts") balances likely and untried tokens, and its most visited
+    with the last two tokens of the node's path: they move towards the distribution. The search begins after the newest
+    two tokens of the text. Monte Carlo tree search ("mcts") balances likely and untried tokens, and its most visited
     sequences are the draft. "best-first" drafts the sequences with the largest products of weights.
 
     Attributes:
         nodes: maximum number of drafted nodes.
         search: algorithm that chooses sequences.
-        iterations: number of iterations of the search.
+        iterations: number of iterations of the Monte Carlo tree search.
         increment: weight that a tri-gram gains at each occurrence in the text.
         rate: step size towards the target's distribution at each verified node; 0: no such step, as in the released
             code.
-        warm: whether later runs continue with the table.
+        warm: whether later runs continue with the table of tri-grams.
 
     Source: Liu et al. 2024, Adaptive draft-verification for efficient large language model decoding, arXiv:2407.12021.
     """
@@ -65,7 +65,7 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warm_param("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are not samples of a draft distribution."""
+        """Return how sibling nodes are chosen: deterministically, not as samples from a draft distribution."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -73,11 +73,17 @@ class AdaptiveTrigram(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which depends on the parameters of the table but not of the search."""
+        """Return the key of the tri-gram table, for reuse by later drafters.
+
+        It contains the parameters of the table, but not those of the search.
+        """
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
-        """Return a table with the committed text's tri-grams; if `warm`, the table of earlier runs with these added."""
+        """Return a table with the tri-grams of the committed text.
+
+        If `warm`, they are added to the table of earlier runs.
+        """
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, sequence.committed, 0)
         return table
@@ -110,7 +116,7 @@ class AdaptiveTrigram(Drafter):
         return replace(tree, explanation=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update the table: move weights towards the target's distributions, and add the round's new tri-grams."""
+        """Update the tri-gram table: move weights towards the target's distributions, and add new tri-grams."""
         table: Trigrams = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)
         if self.rate:

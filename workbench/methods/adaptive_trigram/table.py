@@ -21,22 +21,23 @@ from workbench.decoders.draft_verify.inspectable_state import (
 from workbench.decoders.draft_verify.inspectable_state import check_array as numbers_in
 
 KEPT = 16_384
-"""Maximum number of token pairs in a table. The least recently written ones are dropped first."""
+"""Maximum number of token pairs in a tri-gram table. The least recently updated pairs are dropped first."""
 ENTRY_BYTES = 1_400
-"""Memory of a pair in bytes: its key, its dictionary, and the weights in it."""
+"""Memory of one token pair in a tri-gram table, in bytes: its key, and a dictionary with the weights of its
+successors."""
 WIDTH = 12
-"""Number of successors stored per pair. The released code loads as many from its corpus."""
+"""Maximum number of next tokens stored per token pair; ADED's released code loads as many from its corpus."""
 HEAVIEST = 3.0
 """Upper bound of a tri-gram's weight."""
 C1, C2 = 32.0, 8.0
-"""Constants c₁ and c₂ of the search, from the released code: the amount of exploration at the first visits, and the
-number of visits from which it grows."""
+"""Constants c₁ and c₂ of the Monte Carlo tree search, from ADED's released code: the amount of exploration at the
+first visits, and the number of visits from which exploration grows."""
 
 Pair = tuple[int, int]
 
 
 class Trigrams(InspectableState):
-    """Map from a pair of tokens to the weights of its most likely successors."""
+    """Table of tri-gram weights: map from a pair of tokens to the weights of its most likely next tokens."""
 
     title = "Table of tri-grams"
     unit = "pairs"
@@ -95,7 +96,9 @@ class Trigrams(InspectableState):
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
-        """Move the weights w of a pair's successors towards the target's distribution p: w ← (1 − rate) · w + rate · p.
+        """Move the weights w of the next tokens after a token pair towards the target's distribution p.
+
+        The rule is w ← (1 − rate) · w + rate · p.
 
         Args:
             pair: the two tokens before the position.
@@ -118,7 +121,7 @@ class Trigrams(InspectableState):
 
 @dataclass(slots=True)
 class SearchNode:
-    """Node of the tree search, which stands for a token sequence after the text.
+    """Node of the Monte Carlo tree search, which represents a token sequence after the text.
 
     Attributes:
         prior: weight of the sequence's last tri-gram, divided by the sum of the weights of all tri-grams that begin
@@ -136,7 +139,7 @@ class SearchNode:
     below: dict[int, SearchNode] | None = None
 
     def expand(self, row: dict[int, float]) -> None:
-        """Create an unvisited node for each next token.
+        """Create an unvisited child node in the search tree for each next token.
 
         Args:
             row: weight of each next token.
@@ -191,7 +194,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: SearchNode) -> int:
-    """Return the next token with the largest PUCT value, or the likeliest unvisited token if there are such tokens."""
+    """Return the next token to explore: the likeliest unvisited one, or else the one with the largest PUCT value."""
     assert at.below is not None
     exploration = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, choice = -math.inf, -1
@@ -214,7 +217,7 @@ def _drawn(row: dict[int, float], number: float) -> int:
 
 @dataclass(slots=True)
 class Sentences:
-    """Draft tree as lists with one entry per node: token, parent, number of visits, and weight in the table."""
+    """Draft tree as lists with one entry per node: token, parent, number of visits, and tri-gram weight."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -223,7 +226,9 @@ class Sentences:
 
 
 def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
-    """Return the tree of the most visited nodes. It contains every parent, which has at least as many visits.
+    """Return the draft tree of the most visited nodes of a search.
+
+    It contains the parent of each of its nodes, because a parent has at least as many visits as its child.
 
     Args:
         root: result of `search`.
@@ -251,7 +256,7 @@ def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
 
 
 def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences:
-    """Return the tree of the nodes with the largest products of normalised weights along their paths.
+    """Return the draft tree of the nodes with the largest products of normalised tri-gram weights along their paths.
 
     A long Monte Carlo search converges to this tree.
 

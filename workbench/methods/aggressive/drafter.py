@@ -19,7 +19,7 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Alignment:
-    """Alignment of the output with the source text: the prompt, or the part of it that is to be edited.
+    """Alignment of the output with the source text, which is the prompt or the part of the prompt to be edited.
 
     Attributes:
         source: source text.
@@ -34,7 +34,7 @@ class Alignment:
     realigned: int = 0
 
     def follow(self, output: abc.Sequence[int], longest: int) -> None:
-        """Advance by one token if the output's newest token is next in the source; otherwise align again.
+        """Advance the alignment if the output's newest token is next in the source text; otherwise align again.
 
         Args:
             output: at least the last `longest` tokens of the output.
@@ -53,9 +53,10 @@ class Alignment:
 
 
 def alignment_position(matches: abc.Sequence[np.ndarray], longest: int) -> int | None:
-    """Return the position in the source after the occurrence of an output suffix; None if no suffix occurs.
+    """Return the position in the source after the occurrence of an output suffix; None if there is no such occurrence.
 
-    This is the shortest suffix that occurs exactly once, or the first occurrence of the suffix of `longest` tokens.
+    The shortest output suffix that occurs exactly once in the source is used. If no suffix is unique, the first
+    occurrence of the suffix of `longest` tokens is used.
 
     Args:
         matches: for suffixes of 1, 2, … tokens, the positions after their occurrences in the source.
@@ -88,22 +89,25 @@ class Aggressive(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are copied."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are copied from the source text."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state: the parameters on which the source text and the alignment depend."""
+        """Return the key of the alignment, for reuse by later drafters.
+
+        It contains the parameters on which the source text and the alignment depend.
+        """
         return "aggressive", self.begin, self.longest
 
     def init_state(self, sequence: Sequence, models: Models) -> Alignment:
-        """Return an alignment of the source with the output so far."""
+        """Return the alignment of the source text with the output so far."""
         state = Alignment(Text())
         state.source.extend(sequence.committed[self.begin : sequence.prompt_length])
         self._follow(sequence, state, sequence.prompt_length)
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Propose the tokens of the source that follow the alignment; none while the output is not aligned."""
+        """Propose the tokens after the aligned position in the source text; none while the output is not aligned."""
         state: Alignment = sequence.state.drafter
         sequence.report.signals["position in the input"] = state.at
         sequence.report.signals["aligned"] = float(not state.is_lost)
@@ -112,7 +116,7 @@ class Aggressive(Drafter):
         return DraftTree.chain(tokens, source="aggressive", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Advance the alignment by the emitted tokens."""
+        """Advance the alignment of output and source text by the emitted tokens."""
         self._follow(sequence, sequence.state.drafter, len(sequence.committed) - len(feedback.emitted))
 
     def _follow(self, sequence: Sequence, state: Alignment, first: int) -> None:

@@ -1,4 +1,4 @@
-"""Plain decoding, the baseline of every other method."""
+"""Plain decoding, one token per forward pass of the target: the baseline of every other method."""
 
 from __future__ import annotations
 

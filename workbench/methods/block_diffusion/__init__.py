@@ -7,16 +7,11 @@ from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording,
 from workbench.decoders.method import Method, Source
 from workbench.methods.block_diffusion.drafter import BlockDiffusion, BlockNet
 from workbench.methods.common.differences import TRIMMED
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import slow_rounds, tree_head
 from workbench.methods.tree_builders.chain import Chain
 
 UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
-
-SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round takes 2.2 times as long as one of plain decoding; on the paper's GPUs "
-    "several tokens cost about as much as one."
-)
 
 METHOD = Method(
     "block-diffusion",
@@ -62,7 +57,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,
             "Chen et al. 2026, arXiv:2602.06036, abstract: over 6×", lambda lab: lab.speed(), timed=True,
-            explanation=("2026-11-26 17:10 UTC", SMALL),
+            explanation=("2026-11-26 17:10 UTC", slow_rounds(2.2)),
         ),
         Claim(
             "τ relative to PARD, both chains of 5",

@@ -18,7 +18,6 @@ alone, and no draw influences the distribution of another token of the draft. Th
 from which a token was drawn, and a tree may draw several tokens from each distribution. If sampled tokens were filled
 in, a token could depend on one that *follows* it. The acceptance of the first token would then carry information about
 the second, whose true distribution would differ from the declared one, and the output would not be exact.
-
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
+"""Maximum number of positions in a drafted block. DFlash's released drafters have 16 and 10, for targets whose
+forward passes cost more."""
 TRAIN_ADVICE = "Train a head for this target: workbench train block-diffusion --target …"
 
 
@@ -87,7 +87,7 @@ class BlockLayer(DecoderLayer):
     def project_text_kv(
         self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of the text. The same weights also compute the keys and values of the block.
+        """Return the keys and values of the text in one layer. The same weights also compute those of the block.
 
         Args:
             text: fused hidden states of the target.
@@ -98,7 +98,7 @@ class BlockLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B m D"], positions: Int[Tensor, "*b m"], text_kv: TextKV, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
-        """Return the block's hidden states after this layer.
+        """Return the hidden states of a drafted block after one layer of the drafter.
 
         Args:
             x: hidden states of the block's m positions.
@@ -139,7 +139,7 @@ class BlockNet(TrainedNet):
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: the accuracy of each rank at each position was not measured."""
+    """Accuracy of the r-th most likely token at each block position. It is empty, because it was not measured."""
 
     def __init__(
         self,
@@ -169,13 +169,13 @@ class BlockNet(TrainedNet):
 
     @property
     def decoder_layers(self) -> list[BlockLayer]:
-        """Return the drafter's layers."""
+        """Return the decoder layers of the drafter."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def project_text_kv(
         self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
-        """Return, for each layer of the drafter, keys and values of a text.
+        """Return the keys and values of a text for each layer of the drafter.
 
         Args:
             hidden_states: concatenated hidden states of the T captured layers of the target, at n positions.
@@ -239,7 +239,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare the net for drafting: disable gradients, and pack the layers' weights for inputs of few positions."""
+        """Prepare the block diffusion net for drafting: disable gradients, and pack the layers' weights."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()
@@ -247,7 +247,7 @@ class BlockNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the block diffusion net."""
         layer = self.decoder_layers[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),
@@ -301,7 +301,10 @@ class BlockState:
         self.position += len(hidden_states)
 
     def catch_up(self) -> None:
-        """Compute keys and values from `new_hidden_states`, append them to the KV caches, and clear the list."""
+        """Compute the text's keys and values from `new_hidden_states`, and append them to the KV caches.
+
+        The list `new_hidden_states` is then emptied.
+        """
         if self.new_hidden_states:
             streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []
             places = torch.arange(self.position - streams.shape[1], self.position, device=streams.device)
@@ -355,13 +358,13 @@ class BlockState:
 
 @dataclass(frozen=True)
 class BlockDiffusion(DistributionDrafter):
-    """Draft a block of the trained length in one or a few passes, and use as many positions as the plan has levels.
+    """Draft a block of the trained length in one or a few passes, and use the planned number of its positions.
 
     A tree is built as in Medusa: all nodes of a level have the same distribution for their children. In a prompt with
     images the drafter reads only the text after the images.
 
     Attributes:
-        unmaskings: number of passes per block, at most one per masked position.
+        unmaskings: number of forward passes per block, at most one per masked position.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory): one pass. Several passes, highest confidence
     first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025, Block
@@ -376,7 +379,7 @@ class BlockDiffusion(DistributionDrafter):
     )
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the indices of the target layers that the net was trained to read."""
+        """Return the indices of the target layers whose outputs the drafter was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -410,14 +413,14 @@ class BlockDiffusion(DistributionDrafter):
         return sequence.state.drafter.net.block - 1
 
     def begin(self, sequence: Sequence) -> HeadsGrowth:
-        """Predict a block after the newest token, and start a tree."""
+        """Predict a block of masked positions after the newest token, and start a draft tree."""
         state: BlockState = sequence.state.drafter
         token = to_device(sequence.committed[-1:], sequence.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(sequence, logits, *state.head.top_tokens(logits, RANKS))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's hidden states of the root and of the accepted nodes."""
+        """Store the target's hidden states of the root and of the accepted nodes, for the next draft."""
         state: BlockState = sequence.state.drafter
         accepted = feedback.path_indices
         state.add_hidden_states(concat_hidden_states(feedback.layer_states, state.net.taps)[accepted])
@@ -433,7 +436,7 @@ class BlockDiffusion(DistributionDrafter):
 
 
 def _net(models: Models) -> BlockNet:
-    """Return the net that was trained for the target of `models`. It is loaded once.
+    """Return the block diffusion drafter that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.

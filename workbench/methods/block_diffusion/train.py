@@ -33,13 +33,14 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 DECAY = 4.0
-"""Number of positions after which a token's loss weighs 1/e of the first token's loss, in blocks of 8. The weights fall
-because all tokens after a wrong one are useless."""
+"""Number of positions after which a token's loss has 1/e of the weight of the first token's loss, in blocks of 8.
+The weights decrease because all drafted tokens after a wrong one are rejected."""
 ANCHORS = 16
-"""Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""
+"""Maximum number of blocks sampled from a training answer each time it is used. The DFlash paper samples 512, from
+texts of thousands of tokens."""
 EVAL_ANCHORS = 48
 PARTLY_VISIBLE_SHARE = 0.25
-"""Share of the blocks in which more than the first token is visible."""
+"""Share of the training blocks in which more tokens than the first are visible."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the drafter's layers, fusion and mask vector on blocks that begin at sampled positions of answers.
+    """Train a block diffusion drafter on blocks that begin at sampled positions of answers.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (from memory): blocks from sampled positions, and the
     decay of the weights within a block; partly visible blocks are from block diffusion (Arriola et al. 2025,
@@ -111,7 +112,7 @@ def sample_anchors(
 
     Args:
         answer: mask of the positions that may be sampled: those whose feature predicts a token of the answer.
-        generator: random generator; None: always the same positions, for measuring.
+        generator: random generator; None: the same positions at every call, for evaluation.
 
     Returns:
         The positions, and a mask of the valid ones. A text with fewer than A allowed positions has invalid entries.
@@ -123,7 +124,7 @@ def sample_anchors(
 
 
 def sample_visible(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
-    """Return a mask of the visible tokens of blocks: the first token, and in some blocks a random share of the others.
+    """Return a mask of the visible tokens of blocks: the first token, and in some blocks a share of the later ones.
 
     Args:
         shape: number of texts B and of blocks per text A.

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Head, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.chimera.drafter import Chimera, ChimeraHeads
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import CHAIN_AND_TREE, claim_over_medusa, slow_rounds, tree_head
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
-
-SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round takes 2.9 times as long as one of plain decoding; on the paper's GPUs "
-    "several tokens cost about as much as one."
-)
 
 METHOD = Method(
     "chimera",
@@ -57,21 +52,14 @@ METHOD = Method(
         Claim(
             "tokens per second relative to plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
             2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
-            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 18:13 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 18:13 UTC", slow_rounds(2.9)),
         ),
-        Claim(
-            "τ relative to Medusa with a tree of the same size",
-            "Vicuna 7B: the second and later heads are more accurate than Medusa's", None,
-            None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; from memory)",
-            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
+        claim_over_medusa(
+            "Vicuna 7B: the second and later heads are more accurate than Medusa's",
+            "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; from memory)",
         ),
     ),
-    suites={
-        "on-policy": (
-            Setting("chain", {"nodes": 4, "depth": 4}),
-            Setting("tree", {"nodes": 16, "depth": 4}),
-        )
-    },
+    suites=CHAIN_AND_TREE,
     head=Head(
         ChimeraHeads,
         "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), of width "

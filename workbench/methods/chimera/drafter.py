@@ -8,7 +8,6 @@ later tokens:
     trigram     c(s) = E( e(s − 2), e(s − 1), e(s) )
     fusion      g(t + k) = layer( c(t + k) ) over  f(1), …, f(t), g(t + 1), …, g(t + k − 1)  and itself
     head k      f(t), g(t + k)   →  distribution of x(t + 1 + k)
-
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from workbench.methods.hydra.drafter import HydraDistributions
 from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
-"""Number of tokens that the trigram encoder reads."""
+"""Number of consecutive tokens that Chimera's trigram encoder reads."""
 
 
 class FusionLayer(DecoderLayer):
@@ -45,7 +44,7 @@ class FusionLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"],
         kv_cache: DraftKVCache,
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs, and append keys and values that are computed from them to the KV cache.
+        """Return the fusion layer's outputs, and append keys and values that are computed from them to the KV cache.
 
         Args:
             x: inputs of the layer.
@@ -95,7 +94,7 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def encode_trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """Return the encoding c of three consecutive tokens, given their concatenated projections, the newest last."""
+        """Return the trigram encoding c of three consecutive tokens, from their projections, the newest last."""
         return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
     def forward(
@@ -112,7 +111,7 @@ class ChimeraHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Chimera's net."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
@@ -120,7 +119,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare the net for drafting: disable gradients, and pack the fusion layer's weights for few positions."""
+        """Prepare Chimera's net for drafting: disable gradients, and pack the fusion layer's weights."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self
@@ -161,14 +160,14 @@ class ChimeraGrowth(PartialTree):
         return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the approximated hidden states: verification computes the target's own for accepted tokens."""
+        """Drop the KV cache entries of approximated hidden states; verification computes the target's own ones."""
         self.state.kv_caches[0].drop_speculative()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
-        """Return the distributions after the w nodes of one level. For the root w is 1.
+        """Return the next-token distributions after the w nodes of one level of the draft tree. At the root, w is 1.
 
         Each node attends to the text, to the root and to the nodes of its own path.
 

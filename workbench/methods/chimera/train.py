@@ -36,7 +36,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train encoder, fusion layer and heads on the target's distributions. The loss is the sum over all heads.
+    """Train Chimera's encoder, fusion layer and heads on the target's distributions. The loss is summed over all heads.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """
@@ -96,7 +96,7 @@ def compute_draft_states(
 
 
 def _shift_inputs(token_inputs: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
-    """Return at each position s the input of position s + `steps`; the first token's input if s + `steps` < 0."""
+    """Return, for each position s, the input of position s + `steps`, or the first token's input if s + `steps` < 0."""
     return (
         shift_left(token_inputs, steps)
         if steps >= 0

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Head, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.clover.drafter import Clover, CloverHeads
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import CHAIN_AND_TREE, claim_over_medusa, slow_rounds, tree_head
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
-
-SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round takes 3.1 times as long as one of plain decoding; on the paper's GPUs "
-    "several tokens cost about as much as one."
-)
 
 METHOD = Method(
     "clover",
@@ -55,21 +50,14 @@ METHOD = Method(
         Claim(
             "tokens per second relative to plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
             2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
-            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", slow_rounds(3.1)),
         ),
-        Claim(
-            "τ relative to Medusa with a tree of the same size",
-            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa", None, None,
+        claim_over_medusa(
+            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa",
             "Xiao et al. 2024, arXiv:2405.00263, §4 (only the direction is compared)",
-            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
         ),
     ),
-    suites={
-        "on-policy": (
-            Setting("chain", {"nodes": 4, "depth": 4}),
-            Setting("tree", {"nodes": 16, "depth": 4}),
-        )
-    },
+    suites=CHAIN_AND_TREE,
     head=Head(
         CloverHeads,
         "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), of width {cond}, on "

@@ -7,7 +7,6 @@ the state, and this step is repeated. e is a token's embedding, A₁ and A₂ ar
     text        u(s) = A₁(f(s), e(s + 1))  for s ≤ t;   s₀ = norm( block(u(≤ t)) )
     level 1     s₀                            →  distribution of x(t + 2)
     level k     A₂(s, e(t + k)), e(t + k)     →  distribution of x(t + 1 + k)
-
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """Return the states A(s, e) after the addition of one token to each.
+        """Return the states A(s, e) after the gate has added one token to each state s.
 
         Args:
             states: states s before the tokens.
@@ -64,7 +63,9 @@ class AttentionDecoder(nn.Module):
 
 
 class AugmentingBlock(nn.Module):
-    """Decoder layers over states projected to width C. Their output is projected back and added to the states.
+    """Augmenting block of Clover: decoder layers over the text's states, projected to width C.
+
+    The output of the layers is projected back to width D and added to the states.
 
     Args:
         width: width D of the states.
@@ -85,13 +86,13 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """Return the layers of the block."""
+        """Return the decoder layers of the augmenting block."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
         self, states: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_caches: list[DraftKVCache] | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return the augmented states at consecutive positions.
+        """Return the augmenting block's output states at consecutive text positions.
 
         Args:
             states: states of a text, at the positions after those in `kv_caches`.
@@ -118,8 +119,8 @@ class CloverHeads(PrefixHeads):
         prefix_heads: heads of the gates and of the augmenting block.
         ffn: width of the block's MLPs.
         augmenting: number of layers of the block: 1 in Clover, 2 in Clover-2.
-        mixes: whether the newest token is added to the states before the block, as in Clover-2. Otherwise it is added
-            after the block, by the gate that also adds all drafted tokens.
+        mixes: whether the newest token is added to the states before the augmenting block, as in Clover-2. Otherwise it
+            is added after the block, by the gate that also adds all drafted tokens.
         context: maximum sequence length, in positions.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
@@ -149,7 +150,7 @@ class CloverHeads(PrefixHeads):
         self, features: Float[Tensor, "B n D"], token_embeds: Float[Tensor, "B n C"] | None = None,
         positions: Int[Tensor, " n"] | None = None, kv_caches: list[DraftKVCache] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
-        """Return the speculation state after each of n positions of a text.
+        """Return Clover's speculation state, from which drafting starts, after each of n text positions.
 
         Args:
             features: the target's last hidden states.
@@ -167,7 +168,7 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return the state and the LM head input of level 1.
+        """Return the recurrent state and the LM head input of the first draft level.
 
         Args:
             state: speculation state of the text.
@@ -180,7 +181,7 @@ class CloverHeads(PrefixHeads):
     def step(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return the state and the LM head input of the next level, after one more drafted token.
+        """Return the recurrent state and the LM head input of the next draft level, after one more drafted token.
 
         Args:
             state: state of the level at which the token was drafted.
@@ -191,7 +192,7 @@ class CloverHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Clover's net."""
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
@@ -200,7 +201,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare the net for drafting: disable gradients, and pack the block's weights for inputs of few positions."""
+        """Prepare Clover's net for drafting: disable gradients, and pack the augmenting block's weights."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()
@@ -250,12 +251,12 @@ class CloverGrowth(PartialTree):
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
     ) -> HydraDistributions:
-        """Return the distributions after the w nodes of one level, and record the time since `start` as drafting time.
+        """Return the next-token distributions after w nodes of one tree level, and record the drafting time.
 
         Args:
             states: recurrent states of the nodes, stored for their children.
             guesses: LM head inputs of the nodes.
-            start: time at which the computation of the level began.
+            start: time at which the computation of the level began; the time since then is recorded.
         """
         self.sequence.models.meter.add(start, self.sequence.models.target.clock.mark())
         self._states = states  # states of the nodes expanded last

@@ -16,7 +16,7 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 LOSS_DECAY = 0.7
-"""Weight of a level's loss relative to the level before, as in Clover-2's released code."""
+"""Weight of a draft level's loss, relative to the loss of the previous level; from Clover-2's released code."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the augmenting block, the gates and the recurrent step. The loss of level k has the weight 0.7^(k − 1).
+    """Train Clover's augmenting block, gates and recurrent step. The loss of level k has the weight 0.7^(k − 1).
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
     """
@@ -54,7 +54,7 @@ def guesses(
     """Yield, for each draft level, the predicted and the true features at positions of answers.
 
     Args:
-        net: the heads.
+        net: Clover's net.
         embedding: the target's embedding, [V, D].
         ids: padded dialogues, int64 [B, n].
         features: the target's features, [B, n, D].

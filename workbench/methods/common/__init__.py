@@ -1,1 +1,1 @@
-"""Code that several methods share: nets, drafting states, KV caches, presets and texts."""
+"""Code that several decoding methods share: nets, drafting states, KV caches, and presets of their declarations."""

@@ -31,7 +31,7 @@ class DraftKVCache:
         self.n_stable = self.n_used = 0
 
     def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
-        """Append keys and values of n positions.
+        """Append the keys and values of n positions to the KV cache.
 
         Return the keys and the values of all entries in use, old and new, [1, H, n_used, d] each.
         """
@@ -41,7 +41,7 @@ class DraftKVCache:
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
-        """Reserve n more entries, whose keys and values the caller writes into the buffer.
+        """Reserve n more KV cache entries, whose keys and values the caller writes into the buffer.
 
         Returns:
             The buffer of keys (index 0) and values (index 1) for C entries, and the index of the first new entry.
@@ -52,24 +52,24 @@ class DraftKVCache:
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
-        """Overwrite the keys and values of the newest n entries with `new`."""
+        """Overwrite the keys and values of the newest n KV cache entries with `new`."""
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
-        """Commit all entries, so that `drop_speculative` keeps them."""
+        """Commit all KV cache entries, so that `drop_speculative` retains them."""
         self.n_stable = self.n_used
 
     def truncate(self, n: int) -> None:
-        """Commit the first n entries, and drop all other entries."""
+        """Commit the first n entries of the KV cache, and drop all later entries."""
         self.n_stable = self.n_used = n
 
     def drop_speculative(self) -> None:
-        """Drop the speculative entries, which belong to drafted tokens."""
+        """Drop the speculative KV cache entries, which belong to drafted tokens."""
         self.n_used = self.n_stable
 
     @property
     def bytes_each(self) -> int:
-        """Return the size of one entry in bytes, keys and values together."""
+        """Return the size of one KV cache entry in bytes, keys and values together."""
         return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
 
 
@@ -81,7 +81,7 @@ class Norm(nn.RMSNorm):
 
 
 class AttentionNet(TrainedNet):
-    """Causal attention with rotary positions, added to the residual stream. Subclasses add other parts and norms.
+    """Causal attention with rotary positions, added to the residual stream. Subclasses add MLPs, inputs and norms.
 
     Args:
         width: D, width of the residual stream.
@@ -97,7 +97,7 @@ class AttentionNet(TrainedNet):
     """
 
     packed_layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
-    """Names of the linear layers whose weights are packed for drafting."""
+    """Names of the linear layers whose weights are packed into a faster layout for drafting."""
     _rope: Tensor
 
     def __init__(
@@ -194,7 +194,7 @@ class AttentionNet(TrainedNet):
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Return to the original weights, because the packed copies for drafting support no gradients."""
+        """Drop the packed copies of the weights, which support no gradients, and use the original weights again."""
         self._matrices = {}
         return self
 
@@ -205,7 +205,7 @@ class DecoderLayer(AttentionNet):
     packed_layers: ClassVar[tuple[str, ...]] = (*AttentionNet.packed_layers, "gate_up", "down")
 
     def add_mlp(self, ffn: int) -> None:
-        """Create the MLP with the inner width `ffn`."""
+        """Create the decoder layer's gated MLP with the inner width `ffn`."""
         self.between = Norm(self.width, eps=self.eps)
         self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, self.width, bias=False)
@@ -224,7 +224,7 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
     Args:
         context: maximum sequence length, in positions.
         head_size: size of a head.
-        rope: see `AttentionNet`.
+        rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
     """
     settings: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
     rates: Tensor = settings["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)

@@ -6,7 +6,6 @@ into the residual stream; its projection is added to queries, keys and values, a
 therefore run the layer: a dozen small operations per level become one, and bfloat16 weights are read at memory
 bandwidth. Because of rounding, a draft may differ from the draft of the uncompiled net. This changes only the number
 of accepted tokens, because the target verifies every draft.
-
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ INHERITED_METHODS = (
     "make_pairs",
     "combine_hidden_states",
 )
-"""Methods that a net must inherit unchanged from the class that sets `input_fusion`; otherwise it is not compiled."""
+"""Names of the methods that a net must inherit unchanged from the class that sets `input_fusion`. A net that
+overrides one of them is not compiled."""
 
 
 class CompiledFeatureNet:
@@ -80,7 +80,7 @@ class CompiledFeatureNet:
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
-        """Return the compiled version of a net; None if the net, its dtype or its device is not supported.
+        """Return the compiled version of a feature drafter's net; None if net, dtype or device is not supported.
 
         Args:
             net: net prepared for drafting (`prepare_for_drafting`).
@@ -116,7 +116,7 @@ class CompiledFeatureNet:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Return whether one compiled call supports n pairs of a token and a feature."""
+        """Return whether one compiled call can process n pairs of a token and a feature at once."""
         return self._fused.supports((1, n))
 
     def run_level(
@@ -128,7 +128,7 @@ class CompiledFeatureNet:
         kv_cache: DraftKVCache,
         last_only: bool = False,
     ) -> LevelOutput:
-        """Run the layer and the LM head on pairs of a token and a feature, in one compiled call.
+        """Run the drafter's layer and the LM head on pairs of a token and a feature, in one compiled call.
 
         Args:
             tokens: token ids.
@@ -159,7 +159,7 @@ class CompiledFeatureNet:
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the array for the residual stream, and the arguments of two calls of `feature_inputs.join`.
+        """Return the array that will hold the residual stream, and the arguments of two calls of `feature_inputs.join`.
 
         The first call writes the residual stream, the second the bias of queries, keys and values. If one of them is
         not needed, the arguments of its call are empty arrays.
@@ -211,7 +211,7 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
 
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
-    """Return the compiled version of a net, or None if the net or its target cannot be compiled.
+    """Return the compiled version of a feature drafter's net; None if net or target cannot be compiled.
 
     The net is compiled at the first call; later calls return the same object.
     """
@@ -222,7 +222,7 @@ def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> Compil
 
 
 def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
-    """Compile a net with its current weights. Return None if the net or the target cannot be compiled."""
+    """Compile a feature drafter's net with its current weights. Return None if net or target cannot be compiled."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:
@@ -233,7 +233,7 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
-    """Return a one-layer Llama decoder that shares the net's weights, with `rows` as LM head.
+    """Return a one-layer Llama decoder that shares a feature drafter's weights, with `rows` as LM head.
 
     Args:
         net: feature net.

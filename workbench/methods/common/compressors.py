@@ -75,7 +75,7 @@ def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-    """Compress an image to one input per window: the mean of the window's vision tokens.
+    """Compress an image to one drafter input per window of vision tokens: their mean.
 
     Args:
         x: vision tokens, N = rows · cols.
@@ -91,7 +91,7 @@ def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> Compres
 
 
 class Convolution(nn.Module):
-    """Grouped 2 × 2 convolution of stride 2, repeated until the compression ratio 4, 16, 64 … is reached."""
+    """Compressor of images: a grouped 2 × 2 convolution of stride 2, repeated up to the compression ratio."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Convolution(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned queries that attend to all tokens of an image, with one compressed input per query.
+    """Compressor with learned queries that attend to all vision tokens of an image. Each query gives one drafter input.
 
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2; two queries gave the best results there.
     """
@@ -135,7 +135,7 @@ class Resampler(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
         """Compress an image to one input per query: a weighted sum of projections of the image's tokens.
 
-        The attribute `weights` of the result has the weights for the first prompt of the batch.
+        The attribute `weights` of the result contains the weights for the first prompt of the batch.
         """
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
@@ -149,10 +149,10 @@ def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
 
 
 def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
-    """Return the index of the middle token of each window, int64 [M]; the window's pooled input has this position."""
+    """Return the index of the middle vision token of each window, int64 [M], the position of the pooled input."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in groups], device=x.device)
 
 
 def even_positions(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
-    """Return m positions spread evenly over the tokens of `x`, int64 [m]."""
+    """Return m positions spread evenly over the vision tokens `x`, int64 [m]."""
     return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

@@ -1,4 +1,4 @@
-"""Differences from the papers that several methods share: sentences for their declarations."""
+"""Sentences with which several methods declare the same difference from their papers."""
 
 from __future__ import annotations
 

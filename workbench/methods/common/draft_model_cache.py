@@ -36,7 +36,7 @@ def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback)
 
 
 def max_draft_depth(sequence: Sequence, slot: Slot) -> int:
-    """Return the number of draft levels that fit the draft model's context.
+    """Return the number of draft levels that fit into the draft model's context.
 
     The first level needs positions for the committed tokens, and each further level for one token more.
     """

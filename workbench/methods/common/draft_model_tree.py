@@ -152,11 +152,11 @@ class TreeFromModel(DistributionDrafter):
         return DraftModelState(open_prefilled_slot(sequence, models))
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the number of draft levels that fit the draft model's context."""
+        """Return the number of draft levels that fit into the draft model's context."""
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def begin(self, sequence: Sequence) -> ModelGrowth:
-        """Read the committed tokens that are not cached yet, and start a tree."""
+        """Read the committed tokens that the draft model has not cached yet, and start a draft tree."""
         return ModelGrowth(sequence, self.source)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -17,7 +17,7 @@ class EmptyDrafter(Drafter):
     is_empty: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because the empty tree has none that could be sampled."""
+        """Return how sibling nodes are chosen: deterministically, because the empty tree has no sampled nodes."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def runs_on_device(self, sequence: Sequence) -> bool:

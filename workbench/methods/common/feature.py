@@ -62,7 +62,7 @@ class FeatureState:
     _last_output: LevelOutput | None = None
 
     def prefill(self, inputs: PromptInputs, position: int) -> None:
-        """Run the layer on a prompt, commit its KV cache entries, and store the last predicted feature in `guess`.
+        """Run the drafter's layer on a prompt, commit the KV cache entries, and store the newest predicted feature.
 
         Args:
             inputs: pairs of the text, and compressed images.
@@ -75,7 +75,7 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Run the layer on the inputs of committed tokens, and commit their KV cache entries.
+        """Run the drafter's layer on the inputs of committed tokens, and commit their KV cache entries.
 
         Args:
             x: inputs of the layer.
@@ -90,7 +90,7 @@ class FeatureState:
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Run the layer on the accepted pairs that it has not read yet, and return `guess`, the newest prediction."""
+        """Run the drafter's layer on new accepted pairs of feature and token; return the newest predicted feature."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -106,7 +106,9 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the layer's inputs for the accepted pairs that it has not read yet, and clear `features` and `tokens`.
+        """Return the drafter layer's inputs for new accepted pairs of feature and token.
+
+        The lists `features` and `tokens` are then emptied.
 
         Return None if there are no such pairs.
         """
@@ -124,7 +126,7 @@ class FeatureState:
         positions: Int[Tensor, " w"],
         tree_mask: Tensor | None,
     ) -> Float[Tensor, "w D"]:
-        """Return the layer's states at w drafted tokens, and append speculative entries to the KV cache.
+        """Return the drafter layer's states at w drafted tokens, and append speculative entries to the KV cache.
 
         Args:
             features: predicted feature before each drafted token.
@@ -147,7 +149,7 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """Run the compiled net on n pairs, and return the layer's states.
+        """Run the compiled net on n pairs of token and feature, and return the layer's states.
 
         The logits that the same call computes are cached until the next call.
         """
@@ -168,12 +170,13 @@ class FeatureState:
         tree_mask: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """Run the layer on inputs [1, n, E], and return the layer's states [1, n, D].
+        """Run the drafter's layer on inputs [1, n, E], and return the layer's states [1, n, D].
 
         Args:
             x: inputs of the layer.
             positions: positions of the inputs in the text, int64 [n].
-            tree_mask: see `speculate`.
+            tree_mask: bool [n, s + n], true at the speculative entries (columns) that each input (row) attends to: s
+                older ones, then the n new ones. None: causal attention.
             since: start of the computation of `x`, whose time counts as part of the forward pass.
         """
         clock, meter = self.models.target.clock, self.models.meter
@@ -196,13 +199,13 @@ class FeatureState:
         return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most likely tokens after each feature."""
+        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary after each feature."""
         if (level := self._compiled_output(features)) is not None and k <= level.summary.top.shape[1]:
             return level.summary.logs[:, :k].contiguous(), self.head.to_token_ids(level.summary.top[:, :k])
         return self.head.top_tokens(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
-        """Return the last output of the compiled net if `features` are the states in that output, else None."""
+        """Return the compiled net's last output if it contains `features` as the layer's states, else None."""
         level = self._last_output
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
@@ -218,11 +221,14 @@ class FeatureDistributions(NodeDistributions):
     sampling: SamplingParams
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
+        """Return the distributions after the predicted features, over the target's whole vocabulary.
+
+        Penalties are not applied.
+        """
         return FullDistributions.of(self.state.head.scatter_logits(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary, without temperature."""
+        """Return log-probabilities and ids of the k likeliest draft tokens after each feature, without temperature."""
         return self.state.best(self.features, k)
 
 
@@ -242,7 +248,7 @@ class FeatureGrowth(PartialTree):
         return self._distributions()
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the speculative entries of the KV cache."""
+        """Drop the drafter's speculative KV cache entries, which belong to drafted tokens."""
         self.state.kv_cache.drop_speculative()
 
     def _distributions(self) -> FeatureDistributions:
@@ -251,7 +257,7 @@ class FeatureGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class FeatureDrafter(DistributionDrafter):
-    """Base class of feature drafters. Each subclass is a dataclass that names its net.
+    """Base class of drafters that read the target's features. Each subclass is a dataclass that names its net class.
 
     The default tree builder is EAGLE-2's, `BestFirst`.
 
@@ -263,11 +269,11 @@ class FeatureDrafter(DistributionDrafter):
     state: ClassVar[type[FeatureState]] = FeatureState
     default_tree_builder: ClassVar[TreeBuilder | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
-    """Name of the training recipe for the net."""
+    """Name of the recipe that trains the drafter's net."""
 
     @property
     def image_options(self) -> Any:
-        """Return the method's parameters for images, which are passed to `FeatureNet.compress_image`."""
+        """Return the method's parameters for image compression, which are passed to `FeatureNet.compress_image`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -290,15 +296,15 @@ class FeatureDrafter(DistributionDrafter):
         head: SharedHead,
         compiled_net: CompiledFeatureNet | None,
     ) -> FeatureState:
-        """Return a new drafting state of a sequence, after the net has read the features of the committed text.
+        """Return a new drafting state of a sequence, after its drafter has read the features of the committed text.
 
         Args:
             sequence: the sequence.
             models: models of the run.
             features: the target's features at all committed positions but the last.
-            net: see `FeatureState`.
-            head: see `FeatureState`.
-            compiled_net: see `FeatureState`.
+            net: the drafter.
+            head: the target's LM head over the draft vocabulary.
+            compiled_net: compiled version of the net's layer and the LM head; None if it is not available.
         """
         clock = models.target.clock
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
@@ -317,12 +323,15 @@ class FeatureDrafter(DistributionDrafter):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted pairs and start a tree. Return None after a prompt of one token, which has no pairs."""
+        """Process the new accepted pairs of feature and token, and start a draft tree.
+
+        Return None after a prompt of one token, which has no pairs.
+        """
         guess = sequence.state.drafter.catch_up()
         return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's features of the root and of the accepted nodes."""
+        """Store the target's features of the root and of the accepted nodes, for the next draft."""
         state: FeatureState = sequence.state.drafter
         assert feedback.hidden is not None
         state.features.append(feedback.hidden[feedback.path_indices])
@@ -335,7 +344,7 @@ class FeatureDrafter(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return attribution maps over the target's image patches, see `explain_feature_drafter`."""
+        """Return attribution maps of emitted tokens over the target's image patches, see `explain_feature_drafter`."""
         return explain_feature_drafter(
             load_net(self.net, models), self.image_options, models, request, tokens, on_progress
         )
@@ -371,7 +380,7 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the trace's description of the drafter's image inputs: their number, memory and patches of origin.
+    """Return a description of the drafter's image inputs for the trace: their number, memory and source patches.
 
     Patches are numbered consecutively over all images.
 
@@ -407,7 +416,7 @@ def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureStat
 
 
 def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads") -> FeatureNet:
-    """Return the trained net of a kind for the target of `models`. It is loaded once.
+    """Return the trained net of the class `kind` for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the weights cannot be read, or were trained for another target.

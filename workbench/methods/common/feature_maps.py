@@ -52,7 +52,7 @@ def explain_feature_drafter(
 
     Args:
         net: the drafter.
-        options: the method's parameters for images.
+        options: the method's parameters for image compression.
         models: models of the run.
         request: request of the run, with its images and their changes during the run.
         tokens: all emitted tokens.

@@ -10,7 +10,6 @@ the target's own LM head computes from it the distribution of the token at s + 2
 
 The methods for vision-language targets differ in how an *image* enters the drafter. Each is a subclass that overrides
 `compress_image`; some also override `next_embeddings` or `ahead`. Training and drafting run this same code.
-
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from workbench.methods.common.attention_net import EPS, DecoderLayer, DraftKVCac
 from workbench.models.checkpoints.description import Checkpoint
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
-"""Names of the norms of embedding, feature, attention input and output."""
+"""Names of the norms of a feature drafter's layer: of embedding, feature, attention input and output."""
 FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
-"""Ways in which a pair enters the layer (`FeatureNet.input_fusion`).
+"""Ways in which a pair of feature and embedding enters a drafter's layer (`FeatureNet.input_fusion`).
 
 FUSED: one product fuses embedding and feature into the residual stream. QKV_ONLY: the state is the residual stream, and
-queries, keys and values also read the embedding. CUSTOM: another way.
-"""
+queries, keys and values also read the embedding. CUSTOM: the subclass defines another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class PromptFeatures:
     question: Bool[Tensor, "B n_minus_1"] | None = None
 
     def mean_question_feature(self) -> Float[Tensor, "B D"]:
-        """Return the mean feature over the positions of the question."""
+        """Return the mean of the target's features over the positions of the question about the image."""
         is_question = self.question
         if is_question is None:
             is_question = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
@@ -94,7 +92,7 @@ class CompressedImage:
 
 @dataclass(slots=True)
 class PromptInputs:
-    """Inputs of the drafter's layer for B prompts: the pairs of the text and the compressed images, in order.
+    """Inputs of the drafter's layer for B prompts: pairs of feature and embedding, and compressed images, in order.
 
     Attributes:
         inputs: inputs of the layer.
@@ -117,9 +115,9 @@ class FeatureNet(DecoderLayer):
         heads: number of attention heads.
         ffn: inner width of the gated MLP.
         context: maximum sequence length, in positions.
-        norms: which of `NORMS` the layer has; the original EAGLE has none of them.
+        norms: names of the norms of the layer, from `NORMS`; the original EAGLE has none of them.
         fuse_bias: whether the fusion has a bias.
-        head_size: see `AttentionNet`.
+        head_size: size of an attention head; 0: the width divided by the number of heads.
         options: further arguments of `AttentionNet`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The input norms are those of EagleVLM (Huang et al. 2025,
@@ -129,11 +127,13 @@ class FeatureNet(DecoderLayer):
     kind: ClassVar[str] = "eagle"
     packed_layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.packed_layers)
     ahead: int = 1
-    """Number of future features that one state predicts."""
+    """Number of future features of the target that one drafter state predicts."""
     predicts_features: ClassVar[bool] = True
-    """Whether a state predicts a feature, and so passes the output norm. Otherwise the norm belongs to the LM head."""
+    """Whether the layer's output state is a predicted feature, to which the output norm is applied. If not, the norm
+    is part of the LM head."""
     input_fusion: ClassVar[str] = FUSED
-    """One of FUSED, QKV_ONLY or CUSTOM. `compiled_feature_net` compiles the first two."""
+    """Way in which feature and embedding enter the layer: FUSED, QKV_ONLY or CUSTOM. `compiled_feature_net` compiles
+    the first two."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -158,7 +158,7 @@ class FeatureNet(DecoderLayer):
     # -- inputs ---------------------------------------------------------------------------------------------------
 
     def combine_hidden_states(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's input for the target's features: here the features unchanged."""
+        """Return the drafter layer's input for the target's features: in EAGLE the unchanged features."""
         return features
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
@@ -166,26 +166,28 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding that is paired with the feature of each position: here that of the next position."""
+        """Return the embedding that is paired with the feature of each position: in EAGLE that of the next position."""
         return prompt.embeds[:, 1:]
 
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return the drafter's inputs for an image: here one input for each of the target's vision tokens.
+        """Return the drafter's inputs for an image: in this class, one input for each of the target's vision tokens.
 
         Args:
             prompt: embeddings and features of the prompts.
             pairs: fused features and embeddings of all positions, including image positions.
             image: index of the image in the prompt.
-            options: the method's parameters for images.
+            options: the method's parameters for image compression.
         """
         start, end = prompt.spans[image]
         inputs = pairs[:, start:end]
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
-        """Sample the argument `options` of `compress_image` for a training batch. This class always returns None.
+        """Sample options of the image compression for a training batch.
+
+        This class has no such options and returns None.
 
         Args:
             n_prompts: number of prompts in the batch.
@@ -195,11 +197,11 @@ class FeatureNet(DecoderLayer):
         return None
 
     def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
-        """Return the layer's inputs for prompts, in order: pairs for text, results of `compress_image` for images.
+        """Return the drafter layer's inputs for prompts: pairs of feature and embedding, and compressed images.
 
         Args:
             prompt: embeddings and features of the prompts.
-            options: see `compress_image`.
+            options: the method's parameters for image compression.
         """
         pairs = self.make_pairs(self.next_embeddings(prompt), self.combine_hidden_states(prompt.features))
         inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[CompressedImage](), 0
@@ -224,7 +226,7 @@ class FeatureNet(DecoderLayer):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the residual stream, and the input of the query, key and value projections."""
+        """Return the layer's residual stream, and the input of its query, key and value projections."""
         return x, self.before(x)
 
     def forward(
@@ -234,7 +236,7 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input, which is its prediction of the next feature.
+        """Return the layer's output state at each input, which is its prediction of the target's next feature.
 
         Args:
             x: inputs of the layer.
@@ -246,16 +248,16 @@ class FeatureNet(DecoderLayer):
         return self.output_state(self.attend(stream, positions, mask, kv_cache, attention_input))
 
     def output_state(self, stream: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """Return the layer's output state, given the residual stream after the attention."""
+        """Return the drafter layer's output state, computed from the residual stream after the attention."""
         state = self.apply_mlp(stream)
         return self.after(state) if self.predicts_features else state
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the LM head's input, given the layer's output state."""
+        """Return the LM head's input, computed from the layer's output state."""
         return state if self.predicts_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return the causal attention weight from each input (row) to each input (column), averaged over heads.
+        """Return the layer's causal attention weight from each input (row) to each input (column), averaged over heads.
 
         Args:
             x: inputs of the layer.
@@ -267,12 +269,12 @@ class FeatureNet(DecoderLayer):
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return the next k features that a state predicts; here k = 1, and the feature is the state itself."""
+        """Return the next k features that the layer's state predicts; in EAGLE k = 1, and the state is the feature."""
         return state.unsqueeze(-2)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild EAGLE's net."""
         names = {name for name, _ in self.named_parameters()}
         options: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),
@@ -287,10 +289,10 @@ class FeatureNet(DecoderLayer):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
-        """Create the net from an external checkpoint of EAGLE.
+        """Create EAGLE's net from an external checkpoint.
 
         Args:
-            checkpoint: the checkpoint.
+            checkpoint: checkpoint of an EAGLE drafter from another program.
             context: maximum sequence length, in positions.
             layers: number of the target's layers.
         """
@@ -329,5 +331,5 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat the rows of each key or value head `groups` times: once for each query head that shares the head."""
+    """Repeat the weight rows of each key or value head `groups` times: once per query head that shares the head."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

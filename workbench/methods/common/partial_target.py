@@ -1,4 +1,4 @@
-"""Base class of parts of the target that are used as draft models."""
+"""Base class of draft models that consist of some layers of the target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartialTarget:
-    """Base class with the properties of the target that `draft_chain` needs in addition to a forward pass."""
+    """Base class of draft models that consist of layers of the target.
+
+    It has the properties that `draft_chain` needs in addition to a forward pass.
+    """
 
     target: Runner
 

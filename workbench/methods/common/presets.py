@@ -1,6 +1,6 @@
-"""Parts that methods of one family share, so that a declaration states only its differences.
+"""Parts, claims and suite entries that methods of one family share, so that a declaration states only its differences.
 
-A preset returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
+A preset of parts returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Setting
 from workbench.decoders.draft_verify.parts import DistributionDrafter, Policy, TreeBuilder, Verifier
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
@@ -21,11 +22,19 @@ from workbench.methods.verifiers.lossless import Lossless
 
 PolicyClass = Callable[..., Policy]
 
+CHAIN_AND_TREE = {
+    "on-policy": (
+        Setting("chain", {"nodes": 4, "depth": 4}),
+        Setting("tree", {"nodes": 16, "depth": 4}),
+    )
+}
+"""Suite entries of heads with a template tree: a chain and a tree."""
+
 
 class Parts(TypedDict):
-    """Keyword arguments of `Method`. The first policy and the first tree builder are the method's defaults.
+    """Keyword arguments of `Method`: verifiers, policies and tree builders.
 
-    The default verifier is `Lossless`.
+    The first policy and the first tree builder are the method's defaults. The default verifier is `Lossless`.
     """
 
     verifier: Verifier
@@ -41,7 +50,7 @@ def tree_head(
     drafter: type[DistributionDrafter] = DistributionDrafter,
     policies: Sequence[PolicyClass] = (Fixed, Planned, Entropy, Bandit),
 ) -> Parts:
-    """Return the parts of a drafter that has a distribution q and may draft trees: a head, or a draft model.
+    """Return verifiers, policies and tree builders for a drafter that has a distribution q: a head, or a draft model.
 
     The method offers all tree builders that the drafter supports, and all verifiers that are exact for one of them.
 
@@ -64,7 +73,7 @@ def tree_head(
 def copying(
     *other_verifiers: Verifier, depth: int, policies: Sequence[PolicyClass] = (Fixed, Planned, Bandit)
 ) -> Parts:
-    """Return the parts of a drafter that copies drafts from n-grams, tries or guesses and has no distribution q.
+    """Return verifiers and policies for a drafter without a distribution q: copies from n-grams, tries or guesses.
 
     Args:
         other_verifiers: approximate verifiers offered besides the exact one.
@@ -75,13 +84,47 @@ def copying(
 
 
 def layer_skipping(*other_verifiers: Verifier, depth: int) -> Parts:
-    """Return the parts of a drafter that runs some layers of the target and drafts a chain.
+    """Return verifiers and policies for a drafter that runs some layers of the target and drafts a chain.
 
     Args:
         other_verifiers: verifiers offered besides the exact one.
         depth: default depth of a draft in tokens.
     """
     return _parts(other_verifiers, (Fixed, Confidence, Planned, Entropy, Bandit, OptimalOracle), depth)
+
+
+def claim_over_medusa(setting: str, source: str, *, key: str = "medusa", nodes: int | None = None) -> Claim:
+    """Return the claim that a head's τ is larger than Medusa's at temperature 0.
+
+    Args:
+        setting: the paper's models and data, and its figure.
+        source: paper, section and address.
+        key: distinguishes the claims of the method.
+        nodes: number of nodes of both trees; None: the methods' defaults, which are equal.
+    """
+    params = {} if nodes is None else {"nodes": nodes}
+    return Claim(
+        "τ relative to Medusa with a tree of the same size",
+        setting,
+        None,
+        None,
+        source,
+        lambda lab: lab.tau_over("medusa", params, params, 0.0),
+        key=key,
+        needs=("medusa",),
+    )
+
+
+def slow_rounds(times: float) -> str:
+    """Return the reason why a bundled model is not faster: on a CPU, verifying several tokens takes longer than one.
+
+    Args:
+        times: time of a round relative to a round of plain decoding, measured on two CPU cores.
+    """
+    return (
+        f"{WRONG_SCALE}: on two CPU cores a round takes {times:.1f} times as long as one of plain decoding; on the "
+        "paper's GPUs several tokens cost about as much as one."
+    )
 
 
 def _parts(

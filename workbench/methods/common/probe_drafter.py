@@ -12,7 +12,6 @@ next one:
 After x(t), probe s(j) guesses x(t + 1 + j). The token x(t + 1) needs no guess, because the target's own output at x(t)
 determines it. Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this
 module, or the tree builder `DynamicSparse`, decides the number of probes after each node.
-
 """
 
 from __future__ import annotations
@@ -35,20 +34,24 @@ from workbench.methods.medusa.drafter import RANKS, HeadsGrowth
 from workbench.methods.tree_builders.dynamic_sparse import planned_probe_counts
 
 ProbeCounts = tuple[int, ...]
-"""Number of probes after the root and after each node of a draft, in node order."""
+"""Number of probe steps after the root and after each node of a draft, in node order. A probe is an extra position
+that is never accepted."""
 
 
 class ProbeNet(LevelNet):
-    """Base of trained nets that compute the inputs of probes."""
+    """Base class of trained nets that compute the inputs of probes, extra positions that are never accepted."""
 
     levels: int
-    """Maximum number of probe steps after one position, which is also the maximum number of draft levels."""
+    """Maximum number of probe steps after one position, and so of draft levels. A probe is an extra position whose
+    output drafts a token of the next round."""
     ensemble: int = 1
-    """Number of probes per step. Their predictions are averaged. They have the indices 0, 1, … in the ensemble, and
-    each attends only to probes with the same index."""
+    """Number of probes (extra positions for drafting) per step, the ensemble. The predictions of an ensemble are
+    averaged. Its probes have the indices 0, 1, …, and each probe attends only to probes with the same index."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return the logits of j probe steps: in each step, the mean of the logits at the v probes of the ensemble.
+        """Return the draft logits of j probe steps: in each step, the mean of the target's logits at v probes.
+
+        Probes are extra positions of the verifying forward pass, whose outputs draft the next tokens.
 
         Args:
             logits: the target's logits at all probes, step by step.
@@ -59,13 +62,13 @@ class ProbeNet(LevelNet):
 
 @dataclass(slots=True)
 class ProbeState:
-    """Drafting state of a probe drafter for one text.
+    """Drafting state of one text, for a drafter that uses the target's predictions at extra positions (probes).
 
     Attributes:
         net: net that computes the inputs of probes.
         guesses: the target's logits at the s probe steps after the position where the last round ended; None: there
             were no probes after it.
-        end: length of the text in tokens for which `guesses` are valid.
+        end: length in tokens of the text for which `guesses` are valid.
         probe_counts: number of probe steps after the root and after each node in the current forward pass.
         probing: probes of the current forward pass; None: it has none.
     """
@@ -77,7 +80,7 @@ class ProbeState:
     probing: Probes | None = None
 
     def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
-        """Return the guesses if they are valid for the current text, else None."""
+        """Return the target's logits at the last round's extra positions (probes); None if the text has changed."""
         return self.guesses if self.end == len(sequence.committed) else None
 
     def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
@@ -91,7 +94,7 @@ class ProbeState:
 
 
 class ProbeDrafter(DistributionDrafter):
-    """Draft from the target's predictions at probes, computed in the forward pass that verified the previous draft.
+    """Draft from the target's predictions at probes, extra positions in the pass that verified the previous draft.
 
     The first forward pass of a text has no draft: it processes the root and its probes. The same holds if the last
     round ended at a position without probes. Subclasses create a `ProbeState` for each sequence.
@@ -99,10 +102,10 @@ class ProbeDrafter(DistributionDrafter):
 
     reads_target: ClassVar[bool] = True
     display_name: ClassVar[str]
-    """Display name of the probes, in the plural."""
+    """Display name of the method's probes (extra positions for drafting), in the plural."""
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return `probes` with the inputs that the trained net computes for them.
+        """Return the probes (extra positions for drafting) of a forward pass, with inputs from the trained net.
 
         Args:
             sequence: the sequence.
@@ -113,11 +116,14 @@ class ProbeDrafter(DistributionDrafter):
         raise NotImplementedError
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the maximum number of draft levels: one per probe step after a position, at least 1."""
+        """Return the maximum number of draft levels: one per probe (extra position for drafting) after a position."""
         return max(1, sequence.state.drafter.net.levels)
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
-        """Start a tree whose levels are drafted from the guesses of the last round, or return None without guesses."""
+        """Start a tree, to be drafted from the target's logits at the last round's extra positions (probes).
+
+        Return None if there are no such logits.
+        """
         guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
@@ -125,7 +131,7 @@ class ProbeDrafter(DistributionDrafter):
         return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a tree with at most one level for each probe step that followed the last accepted position."""
+        """Draft a tree from the target's logits at the probes (extra positions) after the last accepted position."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         sequence.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(
@@ -133,7 +139,7 @@ class ProbeDrafter(DistributionDrafter):
         )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes after the root and the nodes of the draft; None if no position has probes."""
+        """Return the probes (extra positions for drafting) after root and draft nodes; None if there are none."""
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
@@ -153,7 +159,7 @@ class ProbeDrafter(DistributionDrafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the logits at the probes after the position where the round ended."""
+        """Store the target's logits at the extra positions (probes) after the last accepted position, for drafting."""
         state: ProbeState = sequence.state.drafter
         state.guesses, probed = None, feedback.probe_output
         if probed is None or probed.probes is not state.probing:
@@ -171,7 +177,10 @@ class ProbeDrafter(DistributionDrafter):
 def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
     """Return the number of probe steps after the root and after each node of a draft.
 
-    The tree builder may have planned these numbers. Otherwise every position has as many probe steps as fit.
+    Probes are extra positions of the verifying forward pass, whose outputs draft the next tokens.
+
+    The tree builder may have planned these numbers. Otherwise every position has `useful` probe steps, or fewer if the
+    size limit of a forward pass requires it.
 
     Args:
         sequence: the sequence.
@@ -193,7 +202,7 @@ def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCo
 
 @dataclass(frozen=True, slots=True)
 class ProbeLayout:
-    """Layout of the P probes of a forward pass, ordered by position, then by step.
+    """Layout of the P probes (extra positions for drafting) of a forward pass, ordered by position, then by step.
 
     Attributes:
         anchor: position that each probe follows: 0 is the root, i + 1 is node i.
@@ -213,7 +222,9 @@ class ProbeLayout:
 
 @lru_cache(maxsize=256)
 def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
-    """Return the layout of the probes of a forward pass. It is cached, so callers must not modify it.
+    """Return the layout of the probes (extra positions for drafting) of a forward pass.
+
+    The layout is cached, so callers must not modify it.
 
     Args:
         counts: number of probe steps after the root and after each node.

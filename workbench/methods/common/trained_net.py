@@ -27,20 +27,20 @@ class TrainedNet(nn.Module):
     """Base class of trained nets of drafters. A method declares its net in `Method.head`."""
 
     kind: ClassVar[str]
-    """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
+    """Name of the net class, in `config.json` and in a drafter's `needs`."""
     no_random_init: ClassVar[tuple[str, ...]] = ()
-    """Substrings of weight names. Training retains the constructor's initial values of the matrices with such a name,
-    and initialises all other matrices with small random values."""
+    """Substrings of weight names. Training retains the constructor's initial values of the matrices with such a
+    name, and initialises all other matrices with small random values."""
     width: int
     """The target's hidden size D."""
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild this drafter net."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """Return the configuration from which `of` rebuilds the net."""
+        """Return the net's configuration, from which the constructor `of` rebuilds it."""
         return {"hidden_size": self.width, "net": self.sizes}
 
     @classmethod
@@ -48,7 +48,7 @@ class TrainedNet(nn.Module):
         """Create a net from its configuration, without trained weights.
 
         Args:
-            config: result of `config`.
+            config: configuration, as the method `config` returns it.
             context: maximum sequence length, in positions.
 
         Raises:
@@ -58,10 +58,10 @@ class TrainedNet(nn.Module):
 
     @classmethod
     def from_checkpoint(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
-        """Create a net with the weights of an external checkpoint that fits its target.
+        """Create a drafter's net with the weights of an external checkpoint that fits its target.
 
         Args:
-            checkpoint: checkpoint whose architecture corresponds to this kind (`workbench.models.checkpoints`).
+            checkpoint: checkpoint whose architecture corresponds to this net class (`workbench.models.checkpoints`).
             context: maximum sequence length, in positions.
             layers: number of the target's layers.
 
@@ -83,8 +83,8 @@ class LevelNet(TrainedNet):
     """Base class of nets with one prediction per draft level. The accuracy of each level is measured after training."""
 
     accuracy: tuple[tuple[float, ...], ...] = ()
-    """Accuracy on held-out text, [K, 10]: row k is a draft level, column r the share of positions at which the r-th
-    most likely token was correct, after a path of correct tokens."""
+    """Accuracy on held-out text, [K, 10]: entry (k, r) is the share of positions at which the r-th most likely token
+    of draft level k was correct, after a path of correct tokens."""
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"head_accuracy": self.accuracy}
@@ -97,16 +97,16 @@ class LevelNet(TrainedNet):
 
 
 def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
-    """Return the trained net of a kind, which is loaded once. The caller must check that the net fits the target.
+    """Return a method's trained net, which is loaded once. The caller must check that the net fits the target.
 
     Args:
         kind: class of the net.
-        models: models of the run, with a head of that kind.
+        models: models of the run, with a trained head of this class.
         label: name of the net in error messages, such as "exit adapter".
         advice: advice in error messages.
 
     Raises:
-        ModelError: the folder cannot be read, or contains no net of this kind.
+        ModelError: the folder cannot be read, or contains no net of this class.
     """
     info, target = models.heads[kind.kind], models.target
     key = (kind.kind, info.name)
@@ -130,11 +130,11 @@ def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
 
 def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
-    """Return the trained net of a kind, and check that it fits the target's hidden size.
+    """Return a method's trained net, and check that it fits the target's hidden size.
 
     Args:
         kind: class of the net.
-        models: models of the run, with a head of that kind.
+        models: models of the run, with a trained head of this class.
         label: name of the net in error messages, in the plural, such as "Medusa heads".
         advice: advice in the error message if the net was trained for another target.
 
@@ -151,7 +151,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
 
 def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
-    """Return the target's LM head over the draft vocabulary of a kind of net. It is packed once and cached.
+    """Return the target's LM head over the draft vocabulary of a trained net. It is packed once and cached.
 
     Raises:
         ModelError: the draft vocabulary has tokens that the target does not have.

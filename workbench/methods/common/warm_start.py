@@ -1,4 +1,4 @@
-"""Parameter `warm`, with which a drafter keeps its state for later runs."""
+"""Parameter `warm` of a drafter: keep the state learned from the texts for later runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WARM_NOTICE = (
 )
 
 SHIFTING_DOMAINS = ("word problems", "records")
-"""Kinds of prompts (`workbench.bench.verifiable_problems`), in this order, in a stream whose domain shifts."""
+"""Types of prompts (`workbench.bench.verifiable_problems`), in order, of a benchmark whose text domain shifts."""
 
 
 def warm_param(state_name: str) -> Any:
-    """Return the declaration of the parameter `warm`: keep state for later runs.
+    """Return the declaration of the parameter `warm`: keep the drafter's state for later runs.
 
     Args:
         state_name: name of the state in the parameter's description.

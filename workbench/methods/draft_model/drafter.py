@@ -29,7 +29,7 @@ class DraftModel(TreeFromModel):
     source: ClassVar[str] = "draft-model"
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft for all sequences: chains together in lock-step, trees sequence by sequence."""
+        """Draft for all sequences of a batch: chains together in lock-step, trees one sequence after the other."""
         chains = [
             sequence
             for sequence in sequences

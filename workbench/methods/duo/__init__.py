@@ -1,4 +1,4 @@
-"""Duo-LLM: draft with small MLPs in place of the target's big ones."""
+"""Duo-LLM: draft with the target's layers, but with small MLPs in place of its big ones."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrow_mlps
 
 STEP = 64
-"""Unit of the width of small MLPs. If the big MLP is wider than this, the small one has a multiple of it as width,
-because compiled products support no other widths."""
+"""Unit of the width of small MLPs, in columns. If the big MLP is wider than one unit, the small MLP's width is a
+multiple of the unit, because compiled matrix products support no other widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class SmallMLPs:
 
     Attributes:
         shared_copy: weight-sharing copy of the target in which the MLPs are small.
-        retained_shares: for each layer, the share of the activations that the columns of its small MLP had; 1 for a
-            layer with its full MLP.
+        retained_shares: for each layer, the share of the full MLP's activation that falls on the columns of its small
+            MLP; 1 for a layer with its full MLP.
     """
 
     shared_copy: WeightSharingCopy
@@ -58,7 +58,7 @@ class Duo(ReducedTargetDrafter):
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:
-        """Measure the activations of the MLPs in a second pass over the end of the text, and build the small MLPs."""
+        """Build the small MLPs from the target's MLP activations in a second pass over the end of the text."""
         target, slot = models.target, sequence.cache_slot
         begin = slot.image_prefill_length
         start = max(min(begin, len(sequence.committed) - 1), len(sequence.committed) - self.read)
@@ -77,7 +77,7 @@ class Duo(ReducedTargetDrafter):
         return SmallMLPs(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the target with the sequence's small MLPs, and record the retained share of activations per layer."""
+        """Return the target with the sequence's small MLPs, and record the retained activation shares in the trace."""
         state: SmallMLPs = sequence.state.drafter
         sequence.report.signals.update(
             make_table_signals("retained activation share", {"feed-forward": state.retained_shares})
@@ -86,7 +86,7 @@ class Duo(ReducedTargetDrafter):
 
 
 def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
-    """Return the indices of the columns with the largest activity, ascending.
+    """Return the indices of the MLP columns with the largest activity, ascending.
 
     Args:
         activity: mean activity of each of I columns.

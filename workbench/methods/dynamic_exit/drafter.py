@@ -3,7 +3,6 @@
 The *shadow token* of layer E at a position is the most likely next token if the final norm and the LM head are applied
 to the hidden state after layer E. Verification computes the hidden states of all layers at all accepted positions; they
 show how often the shadow token of each exit layer is the token that was emitted.
-
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from workbench.models.runner import Runner
 from workbench.models.side_passes import exit_logits
 
 PRIOR = 0.5
-"""Acceptance rate that is assumed for each exit layer before the first round, with the weight of one shadow token."""
+"""Acceptance rate that DEL assumes for each exit layer before the first round. It has the weight of one observed
+token."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class ExitStatistics:
         trials: number of shadow tokens, by exit layer.
         confidence_sums: for each exit layer (column), the sum of the probabilities of its wrong shadow tokens (row 0),
             of its right ones (row 1), and the numbers of wrong (row 2) and right shadow tokens (row 3).
-        exit: the last draft and the hidden states of its exit layer.
+        exit: the last draft, and the hidden states of the exit layer that drafted it.
     """
 
     layers: list[int]
@@ -61,7 +61,7 @@ class ExitStatistics:
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
-        """Return the expected tokens per computed layer, for each exit layer (row) and 0 … `depth` drafts (column)."""
+        """Return the expected tokens per computed layer, for each exit layer (row) and draft length (column)."""
         return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.n_layers, self.head_cost)
 
     def best(self, depth: int) -> int:
@@ -69,10 +69,10 @@ class ExitStatistics:
         return int(self.rates(depth)[:, depth].argmax())
 
     def threshold(self, at: int) -> float:
-        """Return the probability below which a draft from an exit layer should stop.
+        """Return the probability threshold of an exit layer: a draft stops if the layer's top probability is lower.
 
-        It is the midpoint between the mean probability of the layer's right shadow tokens and that of its wrong ones; 0
-        if no shadow token was right or none was wrong.
+        The threshold is the midpoint between the mean probability of the layer's right predictions and that of its
+        wrong ones. It is 0 if no prediction was right or none was wrong.
 
         Args:
             at: index of the exit layer in `layers`.
@@ -81,11 +81,12 @@ class ExitStatistics:
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
-        """Add a round to the statistics.
+        """Add the predictions of each exit layer in one round to the statistics.
 
         Args:
-            right: whether the shadow token of each exit layer (row) at each accepted position (column) was right, bool.
-            confidences: probability of each shadow token, in the same shape.
+            right: whether the token predicted by each exit layer (row) at each accepted position (column) was right,
+                bool.
+            confidences: probability of each predicted token, in the same shape.
             forgetting: factor on the counts and sums of earlier rounds.
         """
         self.hits = forgetting * self.hits + right.sum(1)
@@ -147,25 +148,25 @@ class DynamicExit(EarlyExitDrafter):
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
     def init_state(self, sequence: Sequence, models: Models) -> ExitStatistics:
-        """Return statistics of the candidate exit layers before the first round."""
+        """Return the initial statistics of the candidate exit layers, before the first round."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
         return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the draft of this round with the hidden states of its exit layer."""
+        """Return the object that stores the last draft and the hidden states of the exit layer that drafted it."""
         return sequence.state.drafter.exit
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the number E of layers that draft in this round: the best exit for the planned draft length."""
+        """Return the number E of layers that draft in this round: the best exit layer for the planned draft length."""
         ledger: ExitStatistics = sequence.state.drafter
         exit_ = ledger.layers[ledger.best(sequence.state.plan.depth)]
         sequence.report.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Compute each exit layer's shadow tokens at the accepted positions, and count those that were emitted."""
+        """Compute each exit layer's most likely tokens at the accepted positions, and count those that were emitted."""
         ledger: ExitStatistics = sequence.state.drafter
         places = feedback.path_indices
         streams = torch.cat([feedback.layer_states[layer - 1][places] for layer in ledger.layers])

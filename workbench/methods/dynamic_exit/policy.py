@@ -23,8 +23,8 @@ class TokensPerLayer(Policy):
     """Choose exit layer and draft length (0 or more) for the most expected tokens per computed layer.
 
     The draft ends early if the largest probability at the exit layer is below a threshold. The threshold is the
-    midpoint between the mean of this probability where the exit layer was right and its mean where it was wrong. If the
-    drafter has no exit layers, the policy plans drafts of `depth` tokens.
+    midpoint between the mean of this probability where the exit layer's prediction was right and its mean where it was
+    wrong. If the drafter has no exit layers, the policy plans drafts of `depth` tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -33,11 +33,11 @@ class TokensPerLayer(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[float]:
-        """Return a list with the threshold 0, which each plan replaces."""
+        """Return the policy's state: a list with the probability threshold 0, which each round's plan replaces."""
         return [0.0]
 
     def plan(self, sequence: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the draft length of the best pair of exit layer and draft length."""
+        """Return a plan with the draft length that belongs to the best pair of exit layer and draft length."""
         ledger = sequence.state.drafter
         if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0
@@ -54,5 +54,5 @@ class TokensPerLayer(Policy):
         return Plan(depth, can_stop_early=state[0] > 0)
 
     def should_continue(self, sequence: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the largest probability at the exit layer reaches the threshold."""
+        """Return whether drafting should continue: the largest probability at the exit layer reaches the threshold."""
         return step.p.amax() >= state[0]

@@ -1,4 +1,4 @@
-"""Training of EAGLE's layer, and of feature heads without a module of their own, on features and distributions."""
+"""Training of EAGLE's layer, and of other layers that predict features, on features and distributions."""
 
 # pyright: basic
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workbench.training.trainer import Curve
 
 @dataclass
 class FeatureHeadOptions(LayerOptions, HeadOptions):
-    """Options for training layers that predict features.
+    """Options for training drafter layers that predict the target's features.
 
     Attributes:
         own: Share of the input features that are replaced by the drafter's own predictions, because these are its input
@@ -38,7 +38,7 @@ class Options(FeatureHeadOptions):
     """Options for training EAGLE's layer.
 
     Attributes:
-        average: Weight a of the initial weights, those of `begin`, in the result: a · (initial weights) + (1 − a) ·
+        average: Weight a of the initial weights (option `begin`) in the result: a · (initial weights) + (1 − a) ·
             (trained weights). If both were trained on different texts, the average keeps the accuracy on both; the
             trained weights alone lose accuracy on the earlier texts. Source: Wortsman et al. 2022, Model soups,
             arXiv:2203.05482.
@@ -66,11 +66,14 @@ class TargetParts(nn.Module):
         self.norm = teacher.last_norm
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding. Models of Transformers have a method of the same name."""
+        """Return the target's embedding. Models of Transformers have a method of the same name."""
         return self.embed
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the LM head over the draft vocabulary. Models of Transformers have a method of the same name."""
+        """Return the target's LM head over the draft vocabulary.
+
+        Models of Transformers have a method of the same name.
+        """
         return self.lm_head
 
     def get_decoder(self) -> nn.Module:

@@ -7,7 +7,6 @@ loss of its own:
     position     s                    s + 1                         s + 2
     input        g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
     predicts                          distribution of x(s + 2)      distribution of x(s + 3)
-
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):
-    """EAGLE-3's drafter: a decoder layer on [embedding ; state], each normalised, with an optional LM head of its own.
+    """EAGLE-3's drafter: a decoder layer on normalised embedding and state, optionally with its own LM head.
 
     Args:
         width: the target's hidden size D.
@@ -82,12 +81,12 @@ class Eagle3Net(FeatureNet):
 
     @property
     def has_lm_head(self) -> bool:
-        """Return whether the net has its own LM head."""
+        """Return whether the EAGLE-3 net has its own LM head."""
         return hasattr(self, "lm_head")
 
     @property
     def draft_token_ids(self) -> Int[Tensor, " W"]:
-        """Return the ids in the target's vocabulary of the W draft tokens, ascending."""
+        """Return the target's ids of the W tokens of the draft vocabulary, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
@@ -104,7 +103,7 @@ class Eagle3Net(FeatureNet):
         return torch.cat([self.norm_embed(next_embeds), features], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the state as residual stream, and [embedding ; normalised state] as input of the attention."""
+        """Return the state g as residual stream, and [embedding ; normalised g] as input of the attention."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
@@ -114,7 +113,7 @@ class Eagle3Net(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild EAGLE-3's net."""
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.has_lm_head else 0}
 
 
@@ -140,7 +139,7 @@ def default_capture_layers(layers: int) -> tuple[int, ...]:
 
 
 class DraftLMHead(SharedHead):
-    """The drafter's own LM head over its draft vocabulary.
+    """Own LM head of an EAGLE-3 drafter, over its draft vocabulary.
 
     Args:
         net: the drafter.
@@ -164,13 +163,13 @@ class DraftLMHead(SharedHead):
 
     @property
     def rows(self) -> Float[Tensor, "W D"]:
-        """Return the weights of the LM head for the W tokens of the draft vocabulary."""
+        """Return the rows of the LM head's weight for the W tokens of the draft vocabulary."""
         return self._weight
 
 
 @dataclass(frozen=True)
 class Eagle3(FeatureDrafter):
-    """Draft from the target's fused hidden states of three layers, then from the layer's own states.
+    """Draft from the target's fused hidden states of three layers, then from the drafter layer's own states.
 
     In a prompt with images the drafter reads only the text after the images.
 
@@ -181,7 +180,7 @@ class Eagle3(FeatureDrafter):
     net: ClassVar[type[FeatureNet]] = Eagle3Net
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the indices of the target layers that the net was trained to read."""
+        """Return the indices of the target layers whose outputs the drafter was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -219,7 +218,7 @@ class Eagle3(FeatureDrafter):
         return super().begin(sequence)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's hidden states of the root and of the accepted nodes."""
+        """Store the target's hidden states of the root and of the accepted nodes, for the next draft."""
         accepted = feedback.path_indices
         sequence.state.drafter.features.append(
             concat_hidden_states(feedback.layer_states, sequence.state.drafter.net.taps)[accepted]
@@ -237,7 +236,7 @@ class Eagle3(FeatureDrafter):
 
 
 def _net(models: Models) -> Eagle3Net:
-    """Return the net that was trained for the target of `models`. It is loaded once.
+    """Return the EAGLE-3 net that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.
@@ -253,7 +252,9 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """Return a net's LM head: its own, or the target's over the draft vocabulary. It is packed once and cached.
+    """Return the LM head of an EAGLE-3 net: its own, or the target's over the draft vocabulary.
+
+    The LM head is packed once and cached.
 
     Raises:
         ModelError: the net's draft vocabulary has tokens that the target does not have.
@@ -267,14 +268,14 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
 
 
 def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
-    """Select the outputs of these layers, counted from 1, for capture during prefill."""
+    """Select the outputs of the given target layers, counted from 1, for capture during prefill."""
     return CaptureSelection(layers=frozenset(layer - 1 for layer in layers))
 
 
 def concat_hidden_states(
     hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
 ) -> Float[Tensor, "*b TD"]:
-    """Return the concatenated outputs of T layers.
+    """Return the concatenated outputs of T layers of the target.
 
     Args:
         hidden_states: outputs by index of the layer, from 0.

@@ -34,9 +34,9 @@ VOCAB_DIVISOR = 4
 """Divisor of the target's vocabulary size, which gives the default size of the drafter's own LM head. The released
 drafter's LM head has 32,000 of 128,256 tokens."""
 LOSS_DECAY = 0.8
-"""Weight of the loss of a draft step relative to the loss of the step before."""
+"""Weight of the loss of a draft step, relative to the weight of the previous step's loss."""
 COPIED_WEIGHTS = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
-"""Names of the weights that are copied unchanged from an EAGLE layer."""
+"""Names of the weights that an EAGLE-3 layer copies unchanged from an EAGLE layer at initialisation."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Options(LayerOptions):
     ttt: int = 3
     taps: tuple[int, ...] = ()
     starts_from_eagle: ClassVar[bool] = True
-    """Whether training may start from a finished EAGLE layer: yes, because its weights have similar functions."""
+    """Whether training may start from a trained EAGLE layer: yes, because its weights have similar functions."""
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
         return choose_capture_layers(self, layers)
@@ -71,7 +71,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head, if it has one, on drafts of `ttt` steps.
+    """Train EAGLE-3's layer, its fusion and its LM head, if it has one, on drafts of `ttt` steps.
 
     The loss of step i = 0, 1, … has the weight 0.8ⁱ. Training may start from a finished EAGLE layer. The paper starts
     from random weights, and trains on half a million dialogues. With few dialogues the start matters: a layer that
@@ -106,7 +106,9 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Eagle3Net:
-    """Return an untrained net. If it has an LM head, this starts as the target's LM head over the draft vocabulary.
+    """Return an untrained EAGLE-3 net.
+
+    If it has its own LM head, that starts as the target's LM head over the draft vocabulary.
 
     Raises:
         ParameterError: the EAGLE layer from which the training starts has parts that this net lacks.
@@ -143,7 +145,7 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
         setup: training setup, with the texts on which the approximation is computed.
         net: the net to initialise.
         layer: the finished EAGLE layer.
-        scales: scale of each number of the fused hidden states, see `normalise_inputs`.
+        scales: scale of each component of the concatenated hidden states, see `normalise_inputs`.
     """
     layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)
@@ -163,5 +165,5 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
 
 
 def rms(x: Float[Tensor, "n D"]) -> Float[Tensor, ""]:
-    """Return the root mean square of each row, averaged over the rows."""
+    """Return the root mean square of the D entries of each of n vectors, averaged over the vectors."""
     return x.square().mean(-1).sqrt().mean()

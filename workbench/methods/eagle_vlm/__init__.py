@@ -1,4 +1,4 @@
-"""EagleVLM: EAGLE's layer over every patch of an image."""
+"""EagleVLM: EAGLE's drafter for vision-language targets, which reads every patch of an image."""
 
 from __future__ import annotations
 

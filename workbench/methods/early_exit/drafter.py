@@ -43,7 +43,7 @@ class TruncatedTarget(PartialTarget):
     """Draft model that consists of the target's first layers, with the interface that `draft_chain` needs.
 
     Attributes:
-        layer: number of layers.
+        layer: number of the target's layers in the draft model.
         capture_layers: indices of the layers whose hidden states are stored.
         states: for each sequence's slot of the KV cache, the stored hidden states of each forward pass, by layer.
     """
@@ -53,11 +53,11 @@ class TruncatedTarget(PartialTarget):
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Run the layers, the final norm and the LM head over new tokens of several sequences.
+        """Run the first layers of the target, its final norm and its LM head over new tokens of several sequences.
 
         Args:
             batch: new tokens of each sequence.
-            layers: unused; always the first layers run.
+            layers: unused; the draft model always runs its first layers of the target.
 
         Returns:
             Logits and hidden states, with the sequences in the order of their slots.
@@ -65,7 +65,7 @@ class TruncatedTarget(PartialTarget):
         return self.run_layers(batch, head=True)
 
     def run_layers(self, batch: abc.Sequence[Segment], head: bool) -> Output:
-        """Run new tokens through the layers, and store the hidden states of `capture_layers`.
+        """Run new tokens through the first layers of the target, and store the hidden states of `capture_layers`.
 
         Args:
             batch: new tokens of each sequence.
@@ -94,11 +94,11 @@ class EarlyExitDrafter(Drafter):
     source: ClassVar[str]
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the number E of layers that draft in this round."""
+        """Return the number E of the target's first layers that draft in this round."""
         raise NotImplementedError
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the object that stores this round's draft and exit states."""
+        """Return the object that stores the round's draft and the hidden states after its last drafting layer."""
         return sequence.state.drafter
 
     def truncated_target(
@@ -161,7 +161,7 @@ class EarlyExitDrafter(Drafter):
 
 @dataclass(frozen=True)
 class EarlyExit(EarlyExitDrafter):
-    """Draft with the first E layers of the target; E is a parameter. `EarlyExitDrafter` describes how.
+    """Draft with the first E layers of the target; E is a parameter. `EarlyExitDrafter` describes the algorithm.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
     """
@@ -170,7 +170,7 @@ class EarlyExit(EarlyExitDrafter):
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
     def init_state(self, sequence: Sequence, models: Models) -> ExitStates:
-        """Check that the target is deep enough, and return empty exit states."""
+        """Check that the target has enough layers, and return a drafting state without a draft."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
             raise MethodUnavailableError(
@@ -179,5 +179,5 @@ class EarlyExit(EarlyExitDrafter):
         return ExitStates()
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the parameter `exit_layer`."""
+        """Return the number of the target's first layers that draft, the parameter `exit_layer`."""
         return self.exit_layer

@@ -13,7 +13,6 @@ passes. In return, a block's later tokens do not depend on its earlier ones: the
 before any of its tokens is drawn. The tokens are drawn from exactly these distributions, so verification is exact.
 
 Within a block an LSTM carries information from earlier positions to later ones.
-
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ from workbench.methods.common.feature import FeatureDistributions, FeatureDrafte
 from workbench.methods.common.feature_net import NORMS, FeatureNet
 
 LONGEST = 4
-"""Maximum number of positions in a block."""
+"""Maximum number of positions in a drafted block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
-"""Names of the weights of the LSTM's two layers: (gates from the input, gates from the previous state)."""
+"""Names of the weights of Falcon's two-layer LSTM: for each layer, (gates from the input, gates from the previous
+state)."""
 
 
 class FalconNet(FeatureNet):
@@ -53,8 +53,8 @@ class FalconNet(FeatureNet):
         block: number k of positions per block, and of positions predicted ahead. With 1 the net is EAGLE's layer and an
             LSTM over single positions.
         cond: size C of the LSTM's state; 0: a third of D.
-        norms: see `FeatureNet`.
-        head_size: see `FeatureNet`.
+        norms: names of the norms of the layer, from `NORMS`.
+        head_size: size of an attention head; 0: the width divided by the number of heads.
         options: further arguments of `AttentionNet`.
 
     Raises:
@@ -68,7 +68,7 @@ class FalconNet(FeatureNet):
     packed_layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.packed_layers)
     no_random_init: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: the accuracy of each rank at each level was not measured."""
+    """Accuracy of the r-th most likely token at each draft level. It is empty, because it was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,
@@ -87,14 +87,14 @@ class FalconNet(FeatureNet):
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Concatenate normalised embeddings and features, E = 2 D.
+        """Return the layer's inputs: normalised embeddings and features, concatenated, E = 2 D.
 
-        `attention_inputs` fuses them, when blocks are formed.
+        `attention_inputs` fuses embedding and feature later, when blocks are formed.
         """
         return torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the residual stream and its normalised form.
+        """Return the residual stream that enters Falcon's decoder layer, and its normalised form.
 
         The residual stream is the fused pairs plus the output of the LSTM over each block.
 
@@ -129,7 +129,7 @@ class FalconNet(FeatureNet):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def block_mask(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-        """Return the attention mask of n pairs: each attends to all pairs up to the end of its own block."""
+        """Return the attention mask of n pairs of feature and token: each attends up to the end of its block."""
         places = torch.arange(n, device=device)
         end = n - 1 - (n - 1 - places) // self.block * self.block
         return places <= end.unsqueeze(1)
@@ -141,7 +141,7 @@ class FalconNet(FeatureNet):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each pair: its prediction of the feature `block` positions ahead.
+        """Return the layer's state at each pair of feature and token: the predicted feature `block` positions ahead.
 
         Args:
             x: pairs, in blocks aligned to the last pair.
@@ -160,14 +160,14 @@ class FalconNet(FeatureNet):
         return super().forward(x, positions, mask, kv_cache)
 
     def attention(self, x: Float[Tensor, "B n E"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return the attention weight from each pair (row) to each pair (column), averaged over heads."""
+        """Return the attention weight from each pair of feature and token to each pair, averaged over heads."""
         queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(~self.block_mask(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Falcon's net."""
         return super().sizes | {"block": self.block, "cond": self.cond}
 
 
@@ -185,7 +185,7 @@ class FalconState(FeatureState):
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Run the layer on committed pairs of feature and token, and commit their KV cache entries.
+        """Run Falcon's layer on committed pairs of feature and token, and commit their KV cache entries.
 
         Args:
             x: pairs.
@@ -261,7 +261,7 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Draft blocks of levels, with one forward pass per block. The default tree builder is EAGLE-2's.
+    """Draft a tree in blocks of levels, with one forward pass per block. The default tree builder is EAGLE-2's.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """
@@ -272,6 +272,9 @@ class Falcon(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> BlockGrowth | None:
-        """Read the accepted pairs and start a tree. Return None for a text shorter than a block."""
+        """Process the new accepted pairs of feature and token, and start a tree.
+
+        Return None for a text shorter than a block.
+        """
         guess = sequence.state.drafter.catch_up()
         return None if guess is None else BlockGrowth(sequence, self.net.kind, guess)

@@ -31,7 +31,8 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 FINAL_GLANCE_RATIO = 0.10 / 0.45
-"""Glancing rate at the end of training, relative to the rate at the start, as in the released code."""
+"""Glancing rate at the end of training, divided by the rate at the start, as in Falcon's released code. Glancing
+gives some blocks the correct answer as their first input."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer and its LSTM on texts that are cut into blocks, at different positions in every step.
+    """Train Falcon's layer and its LSTM on texts that are cut into blocks, at different positions in every step.
 
     Noise is added to the input features, as in EAGLE, because from the second block of a draft on these are
     predictions.

@@ -17,7 +17,7 @@ from workbench.trace import metrics
 
 
 def per_offset(lab: Any) -> Measurement:
-    """Return the acceptance rate of a block's first token divided by that of its third token, over all scenes.
+    """Return the acceptance rate of a drafted block's first token, divided by that of its third token.
 
     Args:
         lab: a `workbench.bench.vision_lab.VisionLab`.

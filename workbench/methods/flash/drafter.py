@@ -61,7 +61,7 @@ class FlashNet(FeatureNet):
             prompt: embeddings and features of the prompts.
             pairs: unused.
             image: index of the image in the prompt.
-            options: number of queries to use, the first ones; None: all C.
+            options: number of queries to use, counted from the first; None: all C queries.
         """
         start, end = prompt.spans[image]
         features, queries = prompt.features[:, start:end], self.queries[:options]
@@ -71,7 +71,7 @@ class FlashNet(FeatureNet):
         )
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> int:
-        """Sample the number of queries for a training batch: all C, a half of them, a quarter, and so on."""
+        """Sample the number of image queries for a training batch: all C, a half of them, a quarter, and so on."""
         n_queries = len(self.queries)
         return n_queries >> int(rand(1) * n_queries.bit_length())
 
@@ -110,7 +110,7 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because they are the most likely tokens of each level."""
+        """Return how sibling nodes are chosen: deterministically, as the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

@@ -1,4 +1,4 @@
-"""FSPAD: the drawn token's embedding gates the feature, and the LM head reads a projection of the predicted feature.
+"""FSPAD: the drafted token's embedding gates the feature; the LM head reads a projection of the predicted feature.
 
 EAGLE's layer has two weaknesses. A feature f(s) represents all tokens that may follow, and the embedding e(s + 1) of
 the drawn token has to select one of them; a single projection of both selects weakly. At the output, one vector has to
@@ -8,7 +8,6 @@ tasks:
     selection   g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space `wide` times as wide
     prediction  f̂(s + 1) = layer( g(≤ s) )                       trained towards f(s + 1), and fed back
     output      f̂ + V f̂  →  LM head  →  distribution of x(s + 2) trained on the distribution alone
-
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class FSPADNet(FeatureNet):
         wide: width of the gated space, in multiples of D.
         apart: whether the LM head reads the predicted feature plus a learned projection of it, instead of the predicted
             feature.
-        norms: see `FeatureNet`.
-        head_size: see `FeatureNet`.
+        norms: names of the norms of the layer, from `NORMS`.
+        head_size: size of an attention head; 0: the width divided by the number of heads.
         options: further arguments of `AttentionNet`.
 
     Raises:
@@ -67,7 +66,7 @@ class FSPADNet(FeatureNet):
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's input for each pair: the feature, gated by the embedding of the token that follows it."""
+        """Return the layer's inputs: the target's features, each gated by the embedding of the next token."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(next_embeds)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
@@ -77,7 +76,7 @@ class FSPADNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild FSPAD's net."""
         return super().sizes | {"wide": self.wide, "apart": self.voice is not None}
 
 

@@ -1,4 +1,4 @@
-"""Training of FSPAD's layer: as for EAGLE's layer, on features and distributions."""
+"""Training of FSPAD's layer on the target's features and distributions, like EAGLE's layer."""
 
 # pyright: basic
 from __future__ import annotations

@@ -10,7 +10,6 @@ refine them:
 
 The pseudo hidden states are probes in the forward pass. `ProbeDrafter` defines their positions and uses the
 predictions.
-
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ class Transfers(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the transfer matrices."""
         return {"width": self.width, "transfers": self.levels, "transfer_layer": self.transfer_layer}
 
 
 @dataclass(frozen=True)
 class HiddenTransfer(ProbeDrafter):
-    """Draft with pseudo hidden states as probes. The base class `ProbeDrafter` describes how.
+    """Draft with pseudo hidden states of future tokens in the verifying pass. `ProbeDrafter` describes the algorithm.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -84,7 +83,7 @@ class HiddenTransfer(ProbeDrafter):
     display_name: ClassVar[str] = "pseudo states"
 
     def init_state(self, sequence: Sequence, models: Models) -> ProbeState:
-        """Return the state with the transfer matrices, which are loaded once per target.
+        """Return the drafting state with the transfer matrices of hidden transfer, which are loaded once per target.
 
         Raises:
             ModelError: the matrices cannot be read or were trained for another target, or the target's forward pass
@@ -103,7 +102,7 @@ class HiddenTransfer(ProbeDrafter):
         return ProbeState(net)
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the pseudo hidden states as probes.
+        """Return the probes (extra positions for drafting) of a forward pass, with pseudo hidden states as inputs.
 
         The trace shows each pseudo hidden state with the token at the position from which it was computed.
         """

@@ -1,4 +1,4 @@
-"""Training of transfer matrices: gradients flow through the frozen layers above to the predicted pseudo states."""
+"""Training of hidden transfer's matrices: gradients flow through the frozen layers to the pseudo hidden states."""
 
 # pyright: basic
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.training.trainer import Curve
 
 @dataclass
 class Options(ProbeOptions):
-    """Options for training transfer matrices.
+    """Options for training the matrices of hidden transfer.
 
     Attributes:
         transfers: Number of future tokens whose hidden states are predicted.
@@ -37,10 +37,10 @@ class Options(ProbeOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the matrices; they are initialised to the identity.
+    """Train the transfer matrices, which are initialised as the identity. All weights of the target are frozen.
 
     Raises:
-        ParameterError: the target has no such layer.
+        ParameterError: the target has no layer with the number `transfer_layer`.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3 (distillation from the target's
     distribution at the true token's position; all steps have equal weight).
@@ -52,7 +52,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def run_probes(net: Transfers, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
-    """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
+    """Return the LM head's inputs at the pseudo hidden states, which enter the target after layer l."""
     _, layers = decoder_layers(model)
     layer_outputs: list[Tensor] = []
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import Head, Recording, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import CHAIN_AND_TREE, claim_over_medusa, tree_head
 from workbench.methods.hydra.drafter import Hydra, HydraHeads
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -43,18 +43,12 @@ METHOD = Method(
     drafter=Hydra(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
-        Claim(
-            "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
-            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)",
-            lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
+        claim_over_medusa(
+            "Vicuna 7B to 33B, MT-Bench, greedy",
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)", key="main",
         ),
     ),
-    suites={
-        "on-policy": (
-            Setting("chain", {"nodes": 4, "depth": 4}),
-            Setting("tree", {"nodes": 16, "depth": 4}),
-        )
-    },
+    suites=CHAIN_AND_TREE,
     head=Head(
         HydraHeads,
         "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each also "

@@ -6,7 +6,6 @@ the path drafted after it:
 
     head 1      f(t), e(t + 1)                          →  distribution of x(t + 2)
     head k      f(t), e(t + 1), …, e(t + k)             →  distribution of x(t + 1 + k)
-
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class SequentialHeads(LevelNet):
         self.narrow = nn.Linear(width, cond, bias=False)
 
     def project(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
-        """Normalise token embeddings and project them to width C."""
+        """Normalise token embeddings and project them to width C, for input to the heads."""
         return self.narrow(self.norm(embeds))
 
     def head_inputs(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
-        """Return the heads' input at each position of whole texts, for training.
+        """Return the input of Hydra's heads at each position of whole texts, for training.
 
         Args:
             features: the target's last hidden states.
@@ -58,7 +57,7 @@ class SequentialHeads(LevelNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the Hydra heads."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
 
@@ -93,7 +92,7 @@ class HydraHeads(SequentialHeads):
     def forward(
         self, features: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output, the input of the LM head.
+        """Return the output of one Hydra head, which is the input of the LM head.
 
         Args:
             features: the target's last hidden states.
@@ -127,15 +126,15 @@ class HydraDistributions(NodeDistributions):
     sequence: Sequence
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
+        """Return the distributions after the nodes, over the target's whole vocabulary. Penalties are not applied."""
         return FullDistributions.of(self.state.head.scatter_logits(self._logits()), self.sequence.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary, without temperature."""
+        """Return log-probabilities and ids of the k most likely draft tokens after each node, without temperature."""
         return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the K tokens of the draft vocabulary. The computing time is added to that of the heads."""
+        """Return logits over the K tokens of the draft vocabulary, and add the computing time to that of the heads."""
         models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
@@ -144,7 +143,7 @@ class HydraDistributions(NodeDistributions):
 
 
 class HydraGrowth(PartialTree):
-    """Tree in which the head of each level reads the path to each node.
+    """Draft tree in which the head of each level reads the tokens on the path to each node.
 
     Args:
         sequence: the sequence.
@@ -189,7 +188,7 @@ class Hydra(DistributionDrafter):
     reads_target: ClassVar[bool] = True
 
     def init_state(self, sequence: Sequence, models: Models) -> HydraState:
-        """Return the state with the heads, which are loaded once per target.
+        """Return a drafting state with the trained heads, which are loaded once per target.
 
         Raises:
             ModelError: the heads cannot be read, or were trained for another target.
@@ -203,6 +202,6 @@ class Hydra(DistributionDrafter):
         return sequence.state.drafter.net.blocks
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Return a tree without nodes; None after a prompt of one token, when the target has no hidden state yet."""
+        """Return an empty draft tree; None after a prompt of one token, when the target has no hidden state yet."""
         hidden = sequence.cache_slot.last_hidden
         return None if hidden is None else HydraGrowth(sequence, hidden)

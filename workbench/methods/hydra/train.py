@@ -42,11 +42,11 @@ class Options(ChatHeadOptions):
 
 
 Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
-"""Type of functions like `guesses`, for heads that get tokens as input."""
+"""Type of functions that yield predicted and true features of each draft level, for heads that get tokens as input."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the heads; their losses are summed without weights, as in the paper.
+    """Train Hydra's heads. The loss is the unweighted sum of the heads' losses, as in the paper.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's distribution).
     """
@@ -54,7 +54,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: float = 1.0) -> tuple[RunResult, Curve]:
-    """Train heads that get tokens as input.
+    """Train heads that read the tokens before the one they predict, such as Hydra's.
 
     Args:
         setup: training setup.

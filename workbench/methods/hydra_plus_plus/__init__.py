@@ -1,11 +1,11 @@
-"""Hydra++: deeper Hydra heads on one more attention layer over the whole text."""
+"""Hydra++: deeper Hydra heads, which also read an additional attention layer over the whole text."""
 
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import CHAIN_AND_TREE, claim_over_medusa, tree_head
 from workbench.methods.hydra_plus_plus.drafter import HydraPlusPlus, HydraPlusPlusHeads
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -59,20 +59,12 @@ METHOD = Method(
                 "prompts a gain of 3 % is not significant.",
             ),
         ),
-        Claim(
-            "τ relative to Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
-            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)",
-            lambda lab: lab.tau_over("medusa", {"nodes": 16}, {"nodes": 16}, 0.0),
-            key="medusa",
-            needs=("medusa",),
+        claim_over_medusa(
+            "Vicuna 7B to 33B, MT-Bench, greedy",
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (only the direction is compared)", nodes=16,
         ),
     ),
-    suites={
-        "on-policy": (
-            Setting("chain", {"nodes": 4, "depth": 4}),
-            Setting("tree", {"nodes": 16, "depth": 4}),
-        )
-    },
+    suites=CHAIN_AND_TREE,
     head=Head(
         HydraPlusPlusHeads,
         "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, "

@@ -6,7 +6,6 @@ to be rolled back. e is a token's embedding:
 
     prefix      f(≤ t)  →  g(t)
     head k      g(t), e(t + 1), …, e(t + k)   →  distribution of x(t + 1 + k)
-
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs for features at consecutive positions.
+        """Return the prefix layer's outputs for features at consecutive positions.
 
-        The arguments are those of `AttentionNet.attend`.
+        The arguments are the same as those of `AttentionNet.attend`.
         """
         return self.after(self.apply_mlp(self.attend(self.enter(features), positions, None, kv_cache)))
 
@@ -53,12 +52,12 @@ class PrefixHeads(SequentialHeads):
 
     @property
     def text_layers(self) -> list[DecoderLayer]:
-        """Return the decoder layers that read the whole text; each has a KV cache."""
+        """Return the decoder layers that read the whole text before Hydra++'s heads; each has a KV cache."""
         raise NotImplementedError
 
 
 class HydraPlusPlusHeads(PrefixHeads):
-    """K stacks of n layers of width C, which read the prefix layer's state and the tokens after it.
+    """Heads of Hydra++: K stacks of n layers of width C, which read the prefix layer's state and the tokens after it.
 
     Let u be the prefix layer's state and k projected embeddings. The first layer computes R(k) u + SiLU(W(k) u + b(k)),
     and each further layer y + SiLU(V(k, j) y + b(k, j)) from the output y before it. One shared matrix projects the
@@ -112,7 +111,7 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output, the input of the LM head.
+        """Return the output of one Hydra++ head, which is the input of the LM head.
 
         Args:
             features: result of `head_inputs` for some positions.
@@ -130,7 +129,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the net with Hydra++'s heads."""
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
@@ -139,7 +138,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare the net for drafting: disable gradients, and pack the prefix layer's weights."""
+        """Prepare Hydra++'s net for drafting: disable gradients, and pack the prefix layer's weights."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self
@@ -152,7 +151,7 @@ class PrefixState(HydraState):
     Attributes:
         kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.
         newest: the heads' input at the newest feature, [R]; None before the first feature.
-        features: the target's features that these layers have not read yet, in tensors [m, D].
+        features: the target's features that the layers have not read yet, in tensors [m, D].
     """
 
     kv_caches: list[DraftKVCache]
@@ -160,7 +159,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def catch_up(self, sequence: Sequence) -> Tensor | None:
-        """Run the decoder layers on all unread features in one call, and return the heads' input at the newest, [R]."""
+        """Run the prefix layers on all unread features in one call, and return the heads' newest input, [R]."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.kv_caches[0].n_used
@@ -173,7 +172,7 @@ class PrefixState(HydraState):
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n R"]:
-        """Return the heads' input at new positions, vectors of width R.
+        """Return the input of Hydra++'s heads at new text positions, vectors of width R.
 
         Args:
             sequence: sequence that is drafted for.
@@ -186,7 +185,7 @@ class PrefixState(HydraState):
 
 @dataclass(frozen=True)
 class HydraPlusPlus(Hydra):
-    """Draft with Hydra's heads, n layers deep, which read a decoder layer over the text's features.
+    """Draft with Hydra heads of n layers, which read the output of a decoder layer over the text's features.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4.
     """
@@ -201,7 +200,7 @@ class HydraPlusPlus(Hydra):
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> PrefixState:
-        """Return a state that has read the target's features at all committed positions but the last.
+        """Return a drafting state. Its prefix layer has read the features of all committed positions but the last.
 
         Raises:
             ModelError: the heads cannot be read, or were trained for another target.
@@ -216,7 +215,7 @@ class HydraPlusPlus(Hydra):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the new features, and return a tree without nodes; None if a prompt of one token has no features."""
+        """Process the target's new features, and return an empty draft tree; None after a prompt of one token."""
         clock = sequence.models.target.clock
         start = clock.mark()
         hidden = sequence.state.drafter.catch_up(sequence)
@@ -224,7 +223,7 @@ class HydraPlusPlus(Hydra):
         return None if hidden is None else self.growth(sequence, hidden)
 
     def growth(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> PartialTree:
-        """Return a tree without nodes.
+        """Return an empty draft tree.
 
         Args:
             sequence: sequence that is drafted for.
@@ -233,7 +232,7 @@ class HydraPlusPlus(Hydra):
         return HydraGrowth(sequence, hidden)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's features of the root and of the accepted nodes."""
+        """Store the target's features of the root and of the accepted nodes, for the next draft."""
         accepted = feedback.path_indices
         assert feedback.hidden is not None
         sequence.state.drafter.features.append(feedback.hidden[accepted])

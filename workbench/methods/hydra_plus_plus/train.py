@@ -1,4 +1,4 @@
-"""Training of Hydra++'s heads and their prefix layer on the target's distributions, by the code for Hydra's heads."""
+"""Training of Hydra++'s heads and prefix layer on the target's distributions, with Hydra's training code."""
 
 # pyright: basic
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Iterate:
 
     Attributes:
         tokens: guesses y(1) … y(n).
-        stood: number of iterations in which each guess did not change.
+        stood: for each guess, the number of most recent iterations in which it did not change.
         drafted: number of guesses drafted in the current round.
     """
 
@@ -40,7 +40,9 @@ class Iterate:
     drafted: int = 0
 
     def step(self, predictions: list[int], emitted: int) -> None:
-        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1). Drop guesses that are now committed.
+        """Apply one Jacobi iteration: y(i) ← the target's token after y(1) … y(i − 1).
+
+        Drop guesses that are now committed.
 
         Args:
             predictions: the target's most likely tokens after the last committed token and after each drafted guess.
@@ -60,9 +62,9 @@ class Jacobi(Drafter):
     """Draft a block of guesses. The target's prediction at each position of the block is the next round's guess.
 
     If all guesses before a position are right, the target's prediction for it is right too, and is accepted in the next
-    round. So a block of K tokens takes at most K rounds, and fewer if a guess is right although one before it was
-    wrong. The block moves with the text; new positions start with random tokens of the text. The guesses are the
-    target's most likely tokens at any temperature.
+    round. So a block of K tokens takes at most K rounds, and fewer if a guess is right although an earlier guess of the
+    block was wrong. The block begins after the newest token in every round; its new positions start with random tokens
+    of the text. The guesses are the target's most likely tokens at any temperature.
 
     Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
     arXiv:2305.10427, §3.2 (Jacobi and Gauss–Seidel–Jacobi decoding).
@@ -71,19 +73,22 @@ class Jacobi(Drafter):
     reuses_logits: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because the guesses are the most likely tokens."""
+        """Return how sibling nodes are chosen: deterministically, as the target's most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which contains no parameter, because the guesses depend on none."""
+        """Return the key of the guesses, for reuse by later drafters.
+
+        It contains no parameter, because guesses depend on none.
+        """
         return "jacobi"
 
     def init_state(self, sequence: Sequence, models: Models) -> Iterate:
-        """Return a state without guesses, because the first round draws them."""
+        """Return a drafting state without guesses, because the first round draws them."""
         return Iterate()
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the guesses, filled up to the plan's length with random tokens of the text."""
+        """Draft the current guesses, filled up to the planned draft length with random tokens of the text."""
         state: Iterate = sequence.state.drafter
         state.drafted = plan.limit_nodes(plan.depth)
         new = sample_from_text(sequence, max(0, state.drafted - len(state.tokens)))
@@ -96,7 +101,10 @@ class Jacobi(Drafter):
         )
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Apply the next iteration. After another drafter's round, only drop guesses whose positions are committed."""
+        """Apply the next Jacobi iteration to the guesses.
+
+        If another drafter drafted in this round, only drop guesses whose positions are committed.
+        """
         state: Iterate = sequence.state.drafter
         predictions = [top[0] for top in feedback.top_tokens] if state.drafted == len(feedback.tokens) else []
         state.step(predictions, len(feedback.emitted))

@@ -6,7 +6,6 @@ layer over the exit states of the text, predicts the LM head's input f(s):
     position        s
     target          x(s) → layers 1 … E → h(s)
     adapter         h(≤ s) → f̂(s)  →  LM head  →  distribution of x(s + 1)
-
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Number of positions whose exit states the adapter reads in one call."""
+"""Maximum number of positions that Kangaroo's adapter reads in one call."""
 
 
 class ExitAdapter(AttentionNet):
@@ -45,7 +44,7 @@ class ExitAdapter(AttentionNet):
 
     Args:
         width: the target's hidden size D.
-        heads: attention heads.
+        heads: number of attention heads.
         exit_layer: number E of the layer whose output the adapter reads, counted from 1.
         context: maximum sequence length, in positions.
 
@@ -63,7 +62,7 @@ class ExitAdapter(AttentionNet):
     def forward(
         self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return predicted LM head inputs, given exit states at consecutive positions.
+        """Return the LM head inputs that the adapter predicts from exit states at consecutive positions.
 
         Args:
             x: exit states: the target's hidden states after layer E.
@@ -74,7 +73,7 @@ class ExitAdapter(AttentionNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild Kangaroo's adapter."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
@@ -97,26 +96,26 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Append the next exit states to the adapter's KV cache, and return the LM head inputs predicted from them."""
+        """Run the adapter on new hidden states of the exit layer, and return the predicted LM head inputs."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]
 
     def truncate(self, position: int) -> None:
-        """Drop the adapter's cache entries from this position on."""
+        """Drop the adapter's KV cache entries of `position` and all later positions."""
         self.position = min(position, self.first + self.kv_cache.n_used)
         self.kv_cache.truncate(self.position - self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTargetWithAdapter(PartialTarget):
-    """The target's first layers followed by the adapter, with the interface of a model, for `draft_chain`."""
+    """The target's first layers, followed by Kangaroo's adapter, with the model interface that `draft_chain` needs."""
 
     meter: Meter
     states: Mapping[Slot, KangarooState]
 
     def forward(self, batch: abc.Sequence[Segment], layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits after each segment's tokens, −∞ for tokens outside the draft vocabulary."""
+        """Return logits after each sequence's new tokens, −∞ for tokens outside the draft vocabulary."""
         target = self.target
         order = sorted(batch, key=lambda segment: segment.slot.index)
         exit_layer = self.states[order[0].slot].net.exit_layer
@@ -137,8 +136,9 @@ class TruncatedTargetWithAdapter(PartialTarget):
 class Kangaroo(Drafter):
     """Draft with the target's first layers over its own KV cache, followed by a trained adapter with a KV cache.
 
-    The adapter's cache entries of accepted drafts stay valid, so its cache is only cut after verification, and no token
-    is read twice. If a whole draft is accepted, its last token is read at the start of the next round.
+    The adapter's cache entries of accepted drafts stay valid. So verification only drops the entries of rejected
+    tokens, and no token is read twice. If a whole draft is accepted, its last token is read at the start of the next
+    round.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1 (adapter), §3.2 (double early exit: `policy=confidence`).
     """
@@ -147,11 +147,11 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the exit states of the prompt, for capture during prefill."""
+        """Select the prompt's hidden states after the exit layer, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
-        """Return a state whose adapter has read all committed text positions but the last. Images are left out."""
+        """Return a drafting state. The adapter has read all committed text positions but the last, without images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length
@@ -171,7 +171,7 @@ class Kangaroo(Drafter):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains for all sequences in lock-step.
 
-        The first forward pass reads tokens that the adapter has not read yet.
+        The first forward pass also reads committed tokens that the adapter has not read yet.
         """
         models = sequences[0].models
         slots = [sequence.cache_slot for sequence in sequences]
@@ -190,7 +190,7 @@ class Kangaroo(Drafter):
                 slot.length, slot.scratch = len(sequence.committed) - 1, 0
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Drop the adapter's cache entries of rejected nodes."""
+        """Drop the adapter's KV cache entries of rejected draft tokens."""
         sequence.state.drafter.truncate(len(sequence.committed) - 1)
         if len(feedback.result.path) < len(feedback.tokens):
             root = len(sequence.committed) - len(feedback.emitted) - 1
@@ -198,7 +198,7 @@ class Kangaroo(Drafter):
 
 
 def load_adapter(models: Models) -> ExitAdapter:
-    """Return the adapter that was trained for the target of `models`, which is loaded once.
+    """Return the Kangaroo adapter that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the adapter cannot be read, or was trained for another target.

@@ -1,4 +1,4 @@
-"""Training of Kangaroo's adapter: after an early exit it predicts the target's final features."""
+"""Training of Kangaroo's adapter, which predicts the target's final features from an early layer's hidden states."""
 
 # pyright: basic
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train Kangaroo's adapter.
+    """Train Kangaroo's adapter on recorded hidden states of the target.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
 

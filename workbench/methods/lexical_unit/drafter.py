@@ -23,12 +23,12 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
-"""Placeholder for an unknown token. If a tokenizer lacks it, the text's first token is used."""
+"""Placeholder token for an unknown token. If a tokenizer lacks it, the text's first token is the placeholder."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Predictions of a sequence's next tokens.
+    """Target's predictions of a sequence's next tokens, at placeholders after the text.
 
     Attributes:
         blank: token id of the placeholder.
@@ -41,7 +41,7 @@ class Unit:
 
 
 class UnitGrowth(PartialTree):
-    """Chain over the distributions of m levels, which do not depend on the tokens drafted on earlier levels."""
+    """Draft chain over the distributions of m levels, which do not depend on the tokens drafted at earlier levels."""
 
     def __init__(self, sequence: Sequence, logits: Float[Tensor, "m V"]) -> None:
         super().__init__(sequence, "lexical-unit", logits.device)
@@ -49,7 +49,10 @@ class UnitGrowth(PartialTree):
         self.root = self.of_level()
 
     def of_level(self) -> FullDistributions:
-        """Return the distribution of the next level. Penalties and processors read the chain so far."""
+        """Return the distribution of the next draft level.
+
+        Penalties and logits processors read the chain drafted so far.
+        """
         logits, sequence = self.logits[len(self.tokens)][None], self.sequence
         if sequence.sampling.needs_history:
             past = to_device(sequence.committed, self.device)
@@ -59,7 +62,7 @@ class UnitGrowth(PartialTree):
         return FullDistributions.of(logits, sequence.sampling)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
-        """Return the distribution of the next level, see `of_level`."""
+        """Return the distribution of the next draft level, see `of_level`."""
         return self.of_level()
 
 
@@ -84,7 +87,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Return a state with the first draft: the target's predictions at placeholders after the committed tokens.
+        """Return a drafting state with the target's predictions at placeholders after the committed tokens.
 
         The last committed token is left out, because the target has not processed it yet.
         """
@@ -96,16 +99,16 @@ class LexicalUnit(DistributionDrafter):
         return state
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the maximum number of draft levels: one per placeholder."""
+        """Return the maximum number of draft levels: one per placeholder token after a position."""
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Return a chain without nodes over the predictions at the placeholders; None if there are no predictions."""
+        """Return an empty draft chain over the target's predictions at the placeholders; None without predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes:
-        """Return the placeholders as probes, `places` for each position where the round may end."""
+        """Return the placeholder tokens as probe positions: `places` after each position at which the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = tree_attention_mask(tree.parents, n)
@@ -122,9 +125,9 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the predictions at the placeholders after the position where the round ended.
+        """Store the target's predictions at the placeholders after the last accepted position.
 
-        After another drafter's round there are no such predictions.
+        If another drafter drafted in this round, there are no such predictions.
         """
         state: Unit = sequence.state.drafter
         state.logits = None

@@ -10,7 +10,7 @@ from workbench.methods.lookahead.drafter import Lookahead
 from workbench.methods.verifiers.lenient import Lenient
 
 PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
-"""Fu et al.'s parameters for models of 7B."""
+"""Parameters of Lookahead decoding that Fu et al. use for models with 7 billion weights."""
 
 NOT_FREE = (
     f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which cost almost nothing "

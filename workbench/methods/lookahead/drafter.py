@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi iteration on a window of probe positions yields n-grams, which are drafted later."""
+"""Lookahead decoding: Jacobi iteration on a window of extra positions yields n-grams, which are drafted later."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models.loading import Models
 
 ENTRY_BYTES = 600
-"""Memory of an n-gram in bytes: its tail, its round, and its share of its first token's dictionary."""
+"""Memory of one pooled n-gram in bytes: its later tokens, its round, and a share of its first token's dictionary."""
 KEPT = 16_384
-"""Maximum number of n-grams in a pool. The n-grams whose first token was written least recently are dropped first."""
+"""Maximum number of n-grams in a pool. The n-grams whose first token was added least recently are dropped first."""
 
 POOLED = TreeBuilderRule(
     "n-gram pool",
@@ -48,7 +48,7 @@ POOLED = TreeBuilderRule(
 
 
 class Pool:
-    """Pool of n-grams. For each first token it has the newest `guesses` tails: the other tokens of its n-grams."""
+    """Pool of n-grams. For each first token it stores up to `guesses` tails, the later tokens of its newest n-grams."""
 
     def __init__(self, guesses: int, most: int = KEPT) -> None:
         self.guesses, self.most, self.n = guesses, most, 0
@@ -59,7 +59,7 @@ class Pool:
 
         Args:
             first: first token of the n-gram.
-            tail: other tokens of the n-gram.
+            tail: tokens of the n-gram after the first.
             now: number of the current round.
         """
         tails = self._tails.pop(first, {})
@@ -74,7 +74,7 @@ class Pool:
             self.n -= len(self._tails.pop(next(iter(self._tails))))
 
     def read(self, text: abc.Sequence[int], ngram: int, begin: int = 0) -> None:
-        """Add all n-grams of a text that end at or after index `begin`.
+        """Add all n-grams of a text that end at or after index `begin` to the pool.
 
         Args:
             text: token ids of the text.
@@ -85,13 +85,14 @@ class Pool:
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
     def tails_after(self, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return (tail, round in which it was written) of each n-gram that begins with a token, the newest first."""
+        """Return (later tokens, round of the last addition) of pooled n-grams that begin with a token, newest first."""
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
         """Yield (first token, later tokens, round) of all n-grams in the pool.
 
-        First tokens are ordered by their last write, and the tails of each first token too, the newest first.
+        First tokens are ordered by their last addition, the newest first. The n-grams of one first token are ordered in
+        the same way.
         """
         for first, tails in reversed(self._tails.items()):
             for tail, round_ in reversed(tails.items()):
@@ -105,12 +106,13 @@ class LookaheadState(InspectableState):
     Attributes:
         pool: pool of n-grams.
         rows: window of guesses, the oldest row first. Row r, column c is a guess at the token c + r positions after the
-            last committed token. Column 0 of row 0 stands for that token itself; its stored value is ignored. Empty:
-            there is no window.
+            last committed token. Column 0 of row 0 represents the last committed token itself; its stored value is
+            ignored. An empty list means that there is no window.
         now: number of rounds so far.
         drafted: number of nodes drafted in the current round.
         n_pool_hits: number of drafted tokens that were accepted so far.
-        probing: probes that contain the window in the current round's forward pass; None: there are none.
+        probing: probes (extra positions) that contain the window in the current round's forward pass; None: there are
+            none.
     """
 
     title = "Pool of n-grams"
@@ -151,7 +153,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Return the number of guesses in the window. The last committed token, which is also in it, is not counted."""
+        """Return the number of guesses in the lookahead window, without the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
@@ -193,17 +195,17 @@ class Lookahead(Drafter):
     from_text: bool = param(False, doc="also add n-grams of the text to the pool")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are looked up."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are looked up in the n-gram pool."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, with the parameters of window and pool."""
+        """Return the key of window and n-gram pool, for reuse by later drafters: the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:
-        """Return a state with an empty pool, and a window whose first row has random tokens of the text.
+        """Return a drafting state with an empty n-gram pool and a window that starts with random tokens of the text.
 
-        The first row has extra columns, because every further row makes the window one column narrower.
+        The window's first row has extra columns, because every further row makes the window one column narrower.
         """
         state = LookaheadState(Pool(self.guesses))
         if self.window:
@@ -213,7 +215,7 @@ class Lookahead(Drafter):
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tails of n-grams that begin with the newest token. Tails with a common prefix share a branch."""
+        """Draft the later tokens of n-grams that begin with the newest token, as a tree that merges common prefixes."""
         state: LookaheadState = sequence.state.drafter
         tails = state.pool.tails_after(sequence.committed[-1])
         sequence.report.signals |= {
@@ -236,7 +238,7 @@ class Lookahead(Drafter):
         return replace(tree, explanation=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the window's guesses as probes. The last committed token is not one of them."""
+        """Return the guesses of the lookahead window as probes, extra positions that are never accepted."""
         state: LookaheadState = sequence.state.drafter
         if not state.size:
             return None
@@ -249,7 +251,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the target's predictions to the window as a new row, and the n-grams of its columns to the pool."""
+        """Add the target's predictions as a new row to the lookahead window, and its columns' n-grams to the pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
         state.n_pool_hits += len(feedback.result.path) if state.drafted else 0
@@ -285,7 +287,7 @@ class Lookahead(Drafter):
 def window_layout(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
-    """Return positions, parents and attention mask of the P guesses in a window, row by row.
+    """Return positions, parents and attention mask of the P guesses in a lookahead window, row by row.
 
     The tensors are cached; callers must not write to them.
 

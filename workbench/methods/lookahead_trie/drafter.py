@@ -1,4 +1,4 @@
-"""Lookahead trie: one look-up in a trie of prompt and output tokens gives several branches."""
+"""Lookahead trie: one look-up in a trie of prompt and output tokens gives several draft branches."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 MAX_NODES = 65_536
-"""Number of nodes above which a trie is pruned."""
+"""Number of nodes above which a trie of token sequences is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Maximum number of nodes that a prompt adds. Of a longer prompt, only the last tokens are inserted."""
+"""Maximum number of nodes that a prompt adds to a trie. Of a longer prompt, only the last tokens are inserted."""
 LONGEST = 16
-"""Maximum number of tokens of a branch after its first token."""
+"""Maximum number of tokens of a branch of the trie after its first token."""
 NODE_BYTES = 450
-"""Memory of a node in bytes: the node, its two dictionaries, and its slot in its parent's dictionary."""
+"""Memory of a trie node in bytes: the node, its two dictionaries, and its entry in the parent's dictionary."""
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """Node of the trie: a token after the prefix that leads to it, with the number of its occurrences there.
+    """Trie node: a token after the prefix that leads to it, with counts of its occurrences after this prefix.
 
     Attributes:
         children: child node for each next token.
@@ -54,7 +54,7 @@ class TrieNode:
     output: float = 0.0
 
     def score(self, request: int, weight: float) -> float:
-        """Return (1 − w) · count in the request's prompt + w · count in outputs, where w is `weight`."""
+        """Return a trie node's score: (1 − w) · count in the request's prompt + w · count in outputs, w = `weight`."""
         return (1.0 - weight) * self.prompt.get(request, 0.0) + weight * self.output
 
 
@@ -67,10 +67,10 @@ class Trie:
         self._squeezed_at = most
 
     def insert(self, branch: list[int], request: int | None) -> None:
-        """Add a branch to the trie, and add 1 to the counts of its nodes.
+        """Add a token sequence (branch) to the trie, and add 1 to the counts of its nodes.
 
         Args:
-            branch: tokens.
+            branch: tokens of the branch.
             request: number of the request whose prompt contains the branch; None: an output contains it.
         """
         node = self.root
@@ -83,7 +83,7 @@ class Trie:
             node = child
 
     def below(self, node: TrieNode, token: int) -> TrieNode:
-        """Return the child of a node for a token. It is created if missing."""
+        """Return the child of a trie node for a token, and create it if it is missing."""
         child = node.children.get(token)
         if child is None:
             child = node.children[token] = TrieNode({}, {})
@@ -91,7 +91,7 @@ class Trie:
         return child
 
     def find(self, prefix: list[int]) -> TrieNode | None:
-        """Return the node to which a prefix leads, or None."""
+        """Return the trie node to which a prefix leads; None if the prefix is not in the trie."""
         node: TrieNode | None = self.root
         for token in prefix:
             node = node.children.get(token) if node is not None else None
@@ -100,11 +100,11 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """Return the nodes with the highest scores below a node as a tree. Nodes of score 0 are left out.
+        """Return the draft tree of the highest-scoring nodes below a trie node. Nodes of score 0 are left out.
 
         Args:
             node: node below which the subtree begins.
-            request: number of the request.
+            request: number that identifies the request whose prompt counts are used.
             weight: weight of counts in outputs.
             n_nodes: maximum number of nodes.
             depth: maximum number of levels.
@@ -133,7 +133,7 @@ class Trie:
         return tokens, parents
 
     def forget(self, request: int) -> None:
-        """Drop the prompt counts of a request, and branches that have no other counts."""
+        """Drop the prompt counts of a request from the trie, and branches that have no other counts."""
 
         def prune(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -146,7 +146,7 @@ class Trie:
         prune(self.root)
 
     def squeeze(self) -> None:
-        """Halve output counts above 1, set the others to 0, and drop branches that then have no counts."""
+        """Halve the output counts above 1, set smaller counts to 0, and drop trie branches that then have no counts."""
 
         def halve(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -159,7 +159,7 @@ class Trie:
         halve(self.root)
 
     def keep_bound(self) -> None:
-        """Prune a full trie until a quarter of its bound is free, or only prompt counts of running requests remain."""
+        """Prune a full trie to three quarters of its maximum size, or until only running requests' prompts remain."""
         if self.n_nodes > self._squeezed_at:
             while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
                 self.squeeze()
@@ -171,8 +171,8 @@ class TrieState(InspectableState):
     """Drafting state of the lookahead trie for one request.
 
     Attributes:
-        trie: trie of branches.
-        request: number of the request in the trie.
+        trie: trie of token sequences.
+        request: number that identifies the request in the trie.
         inserted: number of committed tokens whose branches have been inserted.
         shared: whether several runs share the trie.
     """
@@ -195,7 +195,7 @@ class TrieState(InspectableState):
         return StateSummary(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
 
     def pack(self) -> Arrays:
-        """Return token, parent number and count (prompt + output) of each node, level by level."""
+        """Return token, parent index and count (prompt + output) of each trie node, level by level."""
         rows, queue = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
         while queue:
             node, parent = queue.popleft()
@@ -241,9 +241,9 @@ class LookaheadTrie(Drafter):
     """Insert prompt and output into a trie, and draft the subtree of the highest scores below the newest tokens.
 
     The draft continues the longest suffix of the text whose subtree has at least as many nodes as the plan has levels;
-    if there is none, the suffix with the largest subtree. By default output counts only break ties between prompt
-    counts; a larger `output_weight` raises their weight. Prompt counts are stored per request, and dropped when the
-    request ends.
+    if there is none, the suffix with the largest subtree. By default, counts in outputs only break ties between counts
+    in the prompt. A larger `output_weight` gives output counts more weight. Prompt counts are stored per request, and
+    dropped when the request ends.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
@@ -258,7 +258,7 @@ class LookaheadTrie(Drafter):
     warm: bool = warm_param("output branches")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are looked up."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are looked up in the trie."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -266,11 +266,11 @@ class LookaheadTrie(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which depends on `branch_length` but on no look-up parameter."""
+        """Return the key of the trie, for reuse by later drafters. It contains no parameter of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:
-        """Return a state whose trie contains the branches of all committed tokens."""
+        """Return a drafting state whose trie contains the token sequences of the committed text."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), sequence.prompt_length, self.warm)
         prompt = sequence.committed[: sequence.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
@@ -302,7 +302,7 @@ class LookaheadTrie(Drafter):
         return DraftTree.from_parents(*best, source="lookahead-trie", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Insert the branches of the output that are now complete."""
+        """Insert the token sequences of the output that have reached full branch length into the trie."""
         self._insert_output(sequence, sequence.state.drafter)
 
     def _insert_output(self, sequence: Sequence, state: TrieState) -> None:
@@ -313,6 +313,6 @@ class LookaheadTrie(Drafter):
         state.trie.keep_bound()
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Drop the prompt counts of the request."""
+        """Drop the prompt counts of the finished request from the trie."""
         if self.warm and sequence.state.drafter is not None:
             sequence.state.drafter.trie.forget(sequence.state.drafter.request)

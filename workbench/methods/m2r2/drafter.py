@@ -9,7 +9,6 @@ MLP is between two low-rank adapters A = 1 + B C. It attends to the keys and val
     exit     r(E)  →  final norm, LM head  →  distribution of the next token
 
 The fast stream therefore needs no KV cache, and verification continues from the slow stream.
-
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from workbench.models.truncated_target import truncate_target, with_weights
 
 TRAIN_ADVICE = "Train a head for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
-"""Names of the adapters of a layer: (before, after) its attention, and (before, after) its MLP."""
+"""Names of the four adapters of a layer: before and after its attention, before and after its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""Projections of Llama-like layers that read an adapter's output. Keys and values are computed without adapters."""
+"""Names of the projections of Llama-like layers that read an adapter's output. Keys and values have no adapters."""
 OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
-"""Projections of Llama-like layers whose output an adapter reads."""
+"""Names of the projections of Llama-like layers whose output an adapter reads."""
 
 
 class Adapter(nn.Module):
@@ -58,18 +57,18 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def merge_into_next(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Return the weight of a projection that reads this adapter's output, with the adapter merged into it."""
+        """Return the weight of a projection that reads an adapter's output, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def merge_into_previous(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """Return a weight or bias of the projection before this adapter, with the adapter merged into it."""
+        """Return a weight or bias of the projection before an adapter, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
 class AdaptedHalfLayer(nn.Module):
-    """Attention or MLP of a layer between two adapters."""
+    """Attention or MLP of a target layer, placed between two low-rank adapters."""
 
     def __init__(self, half: nn.Module, before: Adapter, after: Adapter) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """Return one adapter of a target layer.
+        """Return one of the four M2R2 adapters of a target layer.
 
         Args:
             layer: index of the target layer, from 0.
@@ -171,7 +170,7 @@ class Accelerators(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild M2R2's adapters."""
         return {"width": self.width, "exit_layer": self.exit_layer, "rank": self.rank}
 
 
@@ -181,8 +180,8 @@ class M2R2State:
 
     Attributes:
         shared_copy: weight-sharing copy of the target's first layers with adapters.
-        layer: number E of these layers.
-        exit: last draft, and hidden states of the slow stream after layer E.
+        layer: number E of layers in the copy.
+        exit: the last draft, and hidden states of the slow stream after layer E.
     """
 
     shared_copy: WeightSharingCopy
@@ -192,12 +191,12 @@ class M2R2State:
 
 @dataclass(frozen=True, slots=True)
 class FastTruncatedTarget(TruncatedTarget):
-    """The target's first layers, run first on the slow stream, then on the fast stream, for `draft_chain`."""
+    """Draft model of the target's first layers, which run on the slow residual stream, then on the fast one."""
 
     shared_copy: WeightSharingCopy
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits of the fast stream, in the order of the sequences' slots."""
+        """Return logits of the fast residual stream, in the order of the sequences' KV cache slots."""
         self.run_layers(batch, head=False)
         out = self.target.forward([fast_stream_segment(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
@@ -206,7 +205,7 @@ class FastTruncatedTarget(TruncatedTarget):
 
 
 def fast_stream_segment(segment: Segment) -> Segment:
-    """Return a segment that processes the same tokens a second time, at the same positions with the same mask.
+    """Return a segment that processes another segment's tokens a second time, at the same positions with the same mask.
 
     Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward pass
     overwrites them.
@@ -221,8 +220,8 @@ def fast_stream_segment(segment: Segment) -> Segment:
 class M2R2(EarlyExitDrafter):
     """Draft with a fast stream through the target's first layers, and verify from the slow stream's hidden states.
 
-    Each drafted token costs two passes through these layers. The pass of the slow stream gives keys, values and exit
-    states that are the target's own and are reused; the pass of the fast stream gives the prediction.
+    Each drafted token costs two passes through these layers. The slow stream's keys, values and exit states are the
+    target's own, so verification reuses them. The fast stream gives the prediction of the next token.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040.
     """
@@ -231,7 +230,7 @@ class M2R2(EarlyExitDrafter):
     source: ClassVar[str] = "m2r2"
 
     def init_state(self, sequence: Sequence, models: Models) -> M2R2State:
-        """Return the state with the adapted layers, which are created once per target.
+        """Return the drafting state, with the target's adapted layers, which are created once per target.
 
         Raises:
             ModelError: the adapters cannot be read, were trained for another target, or do not fit the target's layers.
@@ -240,17 +239,17 @@ class M2R2(EarlyExitDrafter):
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the number of layers for which the adapters were trained."""
+        """Return the number of the target's first layers for which the adapters were trained."""
         return sequence.state.drafter.layer
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return this round's draft, with the slow stream's hidden states after the exit layer."""
+        """Return the object that stores this round's draft and the slow stream's hidden states after the exit layer."""
         return sequence.state.drafter.exit
 
     def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> FastTruncatedTarget:
-        """Return the truncated target with both streams.
+        """Return the target's first layers as a draft model with a slow and a fast residual stream.
 
         Args:
             sequences: sequences that draft together.
@@ -264,7 +263,7 @@ class M2R2(EarlyExitDrafter):
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
-    """Return the target's first layers with the net's adapters inserted. They are created once per target.
+    """Return the target's first layers with M2R2's adapters inserted. They are created once per target.
 
     Raises:
         ModelError: the target has too few layers, or layers that do not support adapters.

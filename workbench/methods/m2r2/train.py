@@ -53,13 +53,13 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the adapters, which are initialised so that they change nothing.
+    """Train M2R2's adapters, which are initialised as the identity; the target's weights are frozen.
 
     Loss terms that compare directions (`cosine`) compare the fast stream with the target's residual stream after its
     last layer.
 
     Raises:
-        ParameterError: the target has no such layer.
+        ParameterError: the target has no layer with the number `exit_layer`.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (distillation from the target, alignment of residuals).
     """
@@ -91,7 +91,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return agreement and cosine similarity with the target: of the fast stream, and of the slow one."""
+        """Return top-1 agreement and cosine similarity with the target, of the fast and of the slow residual stream."""
         (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
             truth = load_batch(setup.readings, rows)[1][answer].float() / scale
@@ -109,7 +109,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 class SlowStreamCache(DynamicCache):
-    """KV cache of the slow stream, which the fast stream reads without adding to it."""
+    """KV cache of the slow residual stream, which the fast stream reads without adding entries."""
 
     def __init__(self, cache: DynamicCache) -> None:
         super().__init__()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting, Testing
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import CHAIN_AND_TREE, tree_head
 from workbench.methods.medusa.drafter import Medusa, MedusaHeads
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
@@ -68,11 +68,6 @@ METHOD = Method(
             lambda lab: lab.speed(), timed=True, explanation_by_column={"smollm2": ("2026-11-26 16:56 UTC", WIDE)},
         ),
     ),
-    suites={
-        "on-policy": (
-            Setting("chain", {"nodes": 4, "depth": 4}),
-            Setting("tree", {"nodes": 16, "depth": 4}),
-        )
-    },
+    suites=CHAIN_AND_TREE,
     head=HEAD,
 )  # fmt: skip

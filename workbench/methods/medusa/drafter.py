@@ -24,14 +24,14 @@ from workbench.models.loading import Models
 
 
 class MedusaHeads(LevelNet):
-    """K stacks of residual blocks on the target's last hidden state. Each feeds the target's LM head or one of its own.
+    """Medusa's heads: K stacks of residual blocks on the target's last hidden state, each followed by an LM head.
 
     A block computes x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
 
     Args:
         width: the target's hidden size D.
         blocks: number K of stacks (heads).
-        layers: number of blocks per stack.
+        layers: number of residual blocks per stack.
         own_rows: vocabulary size W of each stack's own LM head; 0: all stacks share the target's LM head.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
@@ -53,11 +53,11 @@ class MedusaHeads(LevelNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """Return the blocks by layer: L layers of K blocks each."""
+        """Return the residual blocks of the heads by layer: L layers of K blocks each."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """Return the outputs of the K stacks, which are LM head inputs, for N hidden states of the target."""
+        """Return the outputs of Medusa's K heads, which are LM head inputs, for N hidden states of the target."""
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:
@@ -67,7 +67,7 @@ class MedusaHeads(LevelNet):
         return x
 
     def prepare_for_drafting(self) -> MedusaHeads:
-        """Prepare the net for drafting: disable gradients, and use one matrix product per layer for all stacks."""
+        """Prepare Medusa's heads for drafting: disable gradients, and use one product per layer for all heads."""
         super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:
@@ -90,7 +90,7 @@ class MedusaHeads(LevelNet):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
-        """Create the net from an external checkpoint, with the measured accuracy of each rank if the checkpoint has it.
+        """Create Medusa heads from an external checkpoint, with the measured accuracies if the checkpoint has them.
 
         Args:
             checkpoint: weights and sizes of heads in another program's format.
@@ -148,26 +148,30 @@ class IndependentLevels(Protocol):
 
     @property
     def net(self) -> Any:
-        """Return the drafter's net. Its `accuracy`: how often the r-th likeliest token of each level was correct."""
+        """Return the drafter's net.
+
+        Its attribute `accuracy` contains, for each level, the share of positions at which the r-th likeliest token was
+        right.
+        """
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level over the target's V tokens.
+        """Return logits of one draft level over the target's V tokens.
 
         Args:
-            hidden: value of the argument `hidden` of `HeadsGrowth`, with a batch dimension.
+            hidden: input of the level predictions, as in `HeadsGrowth`, with a batch dimension.
             level: index of the level, from 0.
         """
         ...
 
 
 class HeadsGrowth(PartialTree):
-    """Tree over independent predictions: all nodes of level k have the distribution of head k.
+    """Draft tree over independent predictions: head k gives the distribution of every token on level k.
 
     Args:
         sequence: the sequence; its drafter state is `IndependentLevels`.
         hidden: input of the state's `level_logits`.
         logq: log-probabilities of each head's most likely tokens, descending.
-        tokens: ids of these tokens.
+        tokens: ids of each head's most likely tokens.
     """
 
     def __init__(
@@ -198,13 +202,16 @@ class HeadDistributions(NodeDistributions):
     n: int
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
+        """Return the head's distribution, repeated for n nodes, over the target's vocabulary.
+
+        Penalties are not applied.
+        """
         state = self.growth.state
         logits = state.level_logits(self.growth.hidden[None], self.level)
         return FullDistributions.of(logits, self.growth.sequence.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k ≤ 10 most likely tokens of the draft vocabulary.
+        """Return log-probabilities and ids of the head's k ≤ 10 most likely tokens of the draft vocabulary.
 
         Temperature is not applied.
         """
@@ -228,7 +235,7 @@ class Medusa(DistributionDrafter):
     reads_target: ClassVar[bool] = True
 
     def init_state(self, sequence: Sequence, models: Models) -> MedusaState:
-        """Return the state with the heads, which are loaded once per target.
+        """Return a drafting state with the Medusa heads, which are loaded once per target.
 
         Raises:
             ModelError: the heads cannot be read, or were trained for another target.
@@ -246,7 +253,7 @@ class Medusa(DistributionDrafter):
         return len(sequence.state.drafter.net.heads)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Run the heads once for all sequences, then build a tree for each sequence."""
+        """Run the Medusa heads once for all sequences, then build a draft tree for each sequence."""
         target, meter = sequences[0].models.target, sequences[0].models.meter
         hidden = {id(sequence): sequence.cache_slot.last_hidden for sequence in sequences}
         ready = [sequence for sequence in sequences if hidden[id(sequence)] is not None]

@@ -30,7 +30,7 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 FIXED_LOSS = "cross-entropy with the text"
-"""The fixed loss of Medusa's heads."""
+"""Description of the loss of Medusa's heads, which cannot be changed by an option."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Options(ChatHeadOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the heads on the sum of their losses. The loss of a head is the cross-entropy with the token of the text.
+    """Train Medusa's heads on the sum of their losses. A head's loss is the cross-entropy with the text's token.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target is not changed).
     """

@@ -1,4 +1,4 @@
-"""MSD: draft from words as pairs of feature and embedding, and from image patches as vision embeddings."""
+"""MSD: the drafter reads words as pairs of feature and embedding, and image patches as vision embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of MSD's drafter, by the recipe `vision-heads`: first on text alone."""
+"""Training of MSD's drafter by the recipe `vision-heads`: first on text alone, then also on images."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,19 +1,14 @@
-"""Multi-token prediction: draft with the module that predicts one token more than the target."""
+"""Multi-token prediction: draft with a module that predicts one token further ahead than the target."""
 
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.common.differences import TRIMMED
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import slow_rounds, tree_head
 from workbench.methods.mtp.drafter import MTP, MTPNet
 from workbench.methods.tree_builders.best_first import BestFirst
-
-SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round takes 1.9 times as long as one of plain decoding; on the paper's GPUs "
-    "several tokens cost about as much as one."
-)
 
 METHOD = Method(
     "mtp",
@@ -59,7 +54,8 @@ METHOD = Method(
             "tokens per second relative to plain decoding, one token drafted",
             "DeepSeek-V3, one module, one token", 1.8,
             1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (from memory)",
-            lambda lab: lab.speed(grower="chain", depth=1), timed=True, explanation=("2026-11-26 17:03 UTC", SMALL),
+            lambda lab: lab.speed(grower="chain", depth=1), timed=True,
+            explanation=("2026-11-26 17:03 UTC", slow_rounds(1.9)),
         ),
         Claim(
             "τ with one token drafted",

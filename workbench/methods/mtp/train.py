@@ -31,7 +31,7 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the module on the mean loss over `ttt` depths; `ttt` = 1 is DeepSeek-V3's training.
+    """Train the multi-token prediction module on the mean loss over `ttt` draft steps; DeepSeek-V3 uses one.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """

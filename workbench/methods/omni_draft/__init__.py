@@ -1,4 +1,4 @@
-"""OmniDraft: draft with a model of any vocabulary."""
+"""OmniDraft: draft with a model whose vocabulary differs from the target's."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
-"""Maximum number of tokens that one forward pass reads."""
+"""Maximum number of tokens that the draft model reads in one forward pass."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class OmniDraftState:
         return ids
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Drop KV cache entries of rejected drafts, and read the new committed tokens except the last.
+        """Drop the draft model's KV cache entries of rejected drafts, and read new committed tokens except the last.
 
         The newest tokens may differ from the drafted ones, because a longer text may be tokenised differently.
         """
@@ -109,7 +109,7 @@ class OmniDraftState:
 
 @dataclass(frozen=True)
 class OmniDraft(Drafter):
-    """Let any draft model continue the text in its own tokens, and tokenise its text again for the target.
+    """Draft with a model of any vocabulary: it continues the text, and its text is tokenised again for the target.
 
     The draft model's tokenizer encodes the committed text. The drafter continues it with its most likely tokens, and
     this text is tokenised as the target's tokenizer would do it: several drafter tokens that spell one target token are
@@ -150,12 +150,12 @@ class OmniDraft(Drafter):
     warm: bool = warm_param("the trained weights")
 
     def make_ready(self, models: Models) -> None:
-        """Build the mapping between both vocabularies."""
+        """Build the mapping between the vocabularies of draft model and target, before the first run."""
         if models.other_vocabulary_drafter is not None:
             VocabularyMap.get_or_build(models, models.other_vocabulary_drafter)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because the drafts are the most likely tokens."""
+        """Return how sibling nodes are chosen: deterministically, as the draft model's most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -163,14 +163,14 @@ class OmniDraft(Drafter):
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the key of the drafter's state; None if the drafter's layers are not trained.
+        """Return the key of the online-trained layers, for reuse by later drafters; None if no layers are trained.
 
         The key does not depend on the training schedule.
         """
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
-        """Return a state that has read the committed text except its last token. The drafter reads no images."""
+        """Return a drafting state whose draft model has read the committed text except the last token and images."""
         draft_model, vocabulary_map = models.other_vocabulary_drafter, None
         if draft_model is None:
             assert models.drafter is not None
@@ -196,7 +196,7 @@ class OmniDraft(Drafter):
 
         Args:
             models: models of the run.
-            draft_model: model that drafts.
+            draft_model: draft model whose layers are trained.
         """
         key = ("omnidraft online training", draft_model.name)
         training: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
@@ -223,7 +223,7 @@ class OmniDraft(Drafter):
         )
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a chain of at most `plan.depth` tokens of the target's vocabulary."""
+        """Draft a chain of at most `plan.depth` tokens in the target's vocabulary."""
         if sequence.state.drafter.draft_model.runner is not sequence.models.draft_model:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)
@@ -242,7 +242,7 @@ class OmniDraft(Drafter):
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=sequence.models.target.device)
 
     def continue_text(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
-        """Continue the committed text, and return the drafter's tokens.
+        """Continue the committed text with the draft model, and return the tokens in its own vocabulary.
 
         Args:
             sequence: sequence whose text is continued.
@@ -312,10 +312,10 @@ class OmniDraft(Drafter):
     def training_positions(
         self, sequence: Sequence, training: OnlineTrainingState, vocabulary_map: VocabularyMap
     ) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
-        """Yield the positions that wait for a training step.
+        """Yield the text positions that wait for the next online training step.
 
-        A position is (start of the token in the text, end of the token, the target's distribution, token id); start and
-        end count characters.
+        A position is (start of the token, end of the token, the target's distribution, token id). Start and end are
+        character indices in the text.
         """
         head = sequence.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in training.waiting])).float().softmax(1).cpu()
@@ -331,7 +331,7 @@ class OmniDraft(Drafter):
 
 
 def _decode(sequence: Sequence, n: int) -> str:
-    """Return the text of the first n committed tokens. Incomplete characters become `BROKEN`."""
+    """Return the text of the first n committed tokens of a sequence. Incomplete characters become `BROKEN`."""
     tokenizer, ids = sequence.models.tokenizer, sequence.committed[:n]
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 

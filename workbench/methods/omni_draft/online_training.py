@@ -15,13 +15,13 @@ from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS
 
 SURE = 2.0
-"""Initial log-odds of the stopping head that a drafted token is accepted."""
+"""Log-odds that a drafted token is accepted, as predicted by the untrained stopping head."""
 STEP = 0.2
-"""Size of the stopping head's first step along one dimension of the hidden state."""
+"""Size of the stopping head's first update along one dimension of the hidden state."""
 
 
 class SharedTokens(NamedTuple):
-    """Tokens with the same text in both vocabularies.
+    """Tokens with the same text in the vocabularies of drafter and target.
 
     Attributes:
         drafter_ids: the drafter's ids of the S tokens, int64.
@@ -33,7 +33,7 @@ class SharedTokens(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """Training position whose next token is a single token in both vocabularies.
+    """Training position whose next token is a single token in the vocabularies of drafter and target.
 
     Attributes:
         at: index of the drafter's token before the position.
@@ -45,12 +45,12 @@ class Direct(NamedTuple):
 
 
 class Spelt(NamedTuple):
-    """Training position whose next target token is spelt by several drafter tokens.
+    """Training position at which several drafter tokens spell the target's next token.
 
     Attributes:
-        at: index of the drafter's token before the spelling.
+        at: index of the drafter's token before the spelt token.
         tokens: the drafter's tokens that spell the target's token.
-        target_prob: the target's probability of its own token.
+        target_prob: the target's probability of the spelt token.
     """
 
     at: int
@@ -59,7 +59,7 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
-    """Return a mapping from each text index at which a token ends to the number of tokens up to this index.
+    """Return a mapping from each character index at which a token ends to the number of tokens up to this index.
 
     Args:
         text: text of the tokens.
@@ -84,11 +84,11 @@ def training_positions(
     ids: Sequence[int],
     shared: SharedTokens,
 ) -> tuple[list[Direct], list[Spelt]]:
-    """Return training positions at target tokens that start and end at token borders in both vocabularies.
+    """Return training positions at the target's tokens whose start and end are also token borders of the drafter.
 
     Args:
         target_tokens: (start in the text, end in the text, the target's distribution, token id) of each token.
-        ends: result of `borders`.
+        ends: result of `borders` for the drafter's tokens.
         ids: drafter tokens of the text.
         shared: tokens of both vocabularies.
     """
@@ -164,7 +164,7 @@ class StoppingHead:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:
-        """Run a training step of the stopping head.
+        """Update the stopping head with one drafted token.
 
         Args:
             state: hidden state before a drafted token.
@@ -177,23 +177,23 @@ class StoppingHead:
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
-    """Return the hidden state at unit length, with a 1 appended for the bias.
+    """Return the drafter's hidden state, scaled to length 1, with a 1 appended for the bias of the stopping head.
 
-    The LM head's norm removes the length of the state anyway.
+    The length carries no information, because the norm before the LM head removes it.
     """
     return torch.cat([F.normalize(state.float().cpu(), dim=0), torch.ones(1)])
 
 
 @dataclass
 class OnlineTrainingState:
-    """Online-training state of a sequence.
+    """State of a sequence for online training of the draft model.
 
     Attributes:
         trainable: layers that are trained; None: no layer is trained.
         stop: stopping head; None: no stopping head is used.
         waiting: positions for the next training step, the oldest first: (index of a committed token, the target's LM
             head input that predicts it).
-        rounds: number of rounds with training data since the last training step.
+        rounds: number of rounds since the last training step that gave training positions.
         draft_states: (hidden state before the token, end of the token in characters after the committed text) of each
             token of the last draft.
         before: length in characters of the committed text before the last draft.
@@ -210,7 +210,7 @@ class OnlineTrainingState:
 
     @property
     def is_due(self) -> bool:
-        """Return whether layers are trained, with fewer training steps so far than the maximum."""
+        """Return whether the draft model is trained online and has not reached the maximum number of steps."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def train_stopping_head(self, n_characters: int, rejected: bool) -> None:
@@ -239,7 +239,7 @@ class OnlineTrainingState:
         share: float,
         rate: float,
     ) -> None:
-        """Run a training step on the positions within the newest tokens.
+        """Run an online training step of the draft model on the positions within the newest tokens.
 
         Args:
             ids: drafter tokens of the text.

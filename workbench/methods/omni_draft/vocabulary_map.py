@@ -15,15 +15,16 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 BROKEN = "\ufffd"
-"""Replacement character for bytes of an incomplete character."""
+"""Character that a tokenizer decodes in place of the bytes of an incomplete character."""
 LONGEST = 64
-"""Maximum length in characters of a token that is looked up. Longer ones are white space or lines of punctuation."""
+"""Maximum length in characters of a target token to which drafted text is mapped. Longer tokens are white space or
+lines of punctuation."""
 BEFORE = 48
 """Maximum number of characters of the committed text that are used as context when a draft is tokenised."""
 
 
 def token_texts(tokenizer: Any, n: int) -> list[str]:
-    """Return the text of each of a vocabulary's first n tokens: "" for special tokens and for parts of characters."""
+    """Return the texts of a vocabulary's first n tokens: "" for special tokens and for parts of characters."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
     sequences = [anchor, *([*anchor, token] for token in range(n))]
     base, *texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -50,7 +51,10 @@ class VocabularyMap:
 
     @classmethod
     def of(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
-        """Build the mapping between two tokenizers. This takes more than half a second for 50,000 tokens."""
+        """Build the mapping between the vocabularies of two tokenizers.
+
+        This takes more than half a second for 50,000 tokens.
+        """
         token_of: dict[str, int] = {}
         for token, text in enumerate(
             token_texts(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))
@@ -71,7 +75,10 @@ class VocabularyMap:
 
     @classmethod
     def get_or_build(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
-        """Return the mapping between two tokenizers. It is built once and stored with the target."""
+        """Return the mapping between the vocabularies of two tokenizers.
+
+        It is built once and stored with the target.
+        """
         key = ("omnidraft", models.target_name, drafter.name)
         dictionary, tokenizer = models.shared.get(key, (None, None))
         if dictionary is None or tokenizer is not drafter.tokenizer:  # another draft model of the same name
@@ -98,7 +105,7 @@ class VocabularyMap:
         return self.drafter_texts[token] if token < len(self.drafter_texts) else ""
 
     def has_no_text(self, token: int) -> bool:
-        """Return whether a drafter token has no text, as an end-of-text token, so that it cannot be translated."""
+        """Return whether a drafter token has no text, like an end-of-text token, and so cannot be translated."""
         return not self.text(token)
 
     def translate(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
@@ -109,7 +116,8 @@ class VocabularyMap:
 
         Args:
             drafter_ids: the drafter's tokens, at least one.
-            merge: whether several drafter tokens may become one target token. If not, each must equal a target token.
+            merge: whether several drafter tokens may become one target token. If not, each drafter token must have the
+                text of a target token.
             before: text before the drafter tokens.
         """
         texts = [self.text(token) for token in drafter_ids]
@@ -130,7 +138,7 @@ class VocabularyMap:
         return [token for token, end in matches if end <= n_safe] or [token for token, _ in matches[:1]]
 
     def tokenise_after(self, before: str, text: str) -> list[tuple[int, int]] | None:
-        """Tokenise a text in the context of the text before it.
+        """Tokenise a text with the target's tokenizer, in the context of the text before it.
 
         Returns:
             (token, its end in the text) of each token. None if the target's tokenizer returns no offsets, or if a token
@@ -148,7 +156,7 @@ class VocabularyMap:
         return inside
 
     def longest_matches(self, text: str) -> list[tuple[int, int]]:
-        """Split a text into the longest matching tokens of the target. Return (token id, end in the text) of each.
+        """Split a text into the longest matching tokens of the target. Return (token id, end index) of each token.
 
         The result ends before the first character with which no token begins.
         """

@@ -20,7 +20,8 @@ SAME_CORES = (
     "wrong setting: training shares the two decoding cores and adds about {} ms to a round; the paper uses spare "
     "compute"
 )
-"""Reason for the missing speed-up; argument: mean additional overhead of a round, measured on one prompt."""
+"""Explanation of why the published speed-up of online speculative decoding is not reached. Its argument is the
+training time per round in ms, measured on one prompt."""
 
 METHOD = Method(
     "online",

@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MAX_POSITIONS = 64
-"""Maximum number of positions per training step. The newest ones are used."""
+"""Maximum number of text positions in one online training step. If there are more, the newest ones are used."""
 
 
 class OnlineTraining(TrainedState[TrainableLayers]):
@@ -41,7 +41,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
         slot: slot of the draft model's KV cache.
         pending: positions to train on, the oldest first: (index of a committed token, the target's LM head input that
             predicts it).
-        rounds: number of rounds with such a position since the last training step.
+        rounds: number of rounds since the last training step that added a position to `pending`.
     """
 
     def __init__(self, trainable: TrainableLayers, slot: Slot, shared: bool) -> None:
@@ -79,11 +79,14 @@ class Online(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which does not depend on the training schedule."""
+        """Return the key of the trained layers, for reuse by later drafters.
+
+        The key does not depend on the training schedule.
+        """
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:
-        """Return a state with a new copy of the draft model's layers; with `warm`, the copy trained by earlier runs."""
+        """Return a state with a new copy of the draft model's layers; with `warm`, the copy of earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
         trainable = models.shared.get(key) if self.warm else None
@@ -94,7 +97,7 @@ class Online(Drafter):
         return OnlineTraining(trainable, open_prefilled_slot(sequence, models), self.warm)
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the number of draft levels that fit the draft model's context."""
+        """Return the number of draft levels that fit into the draft model's context."""
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
@@ -129,7 +132,7 @@ class Online(Drafter):
     def training_positions(
         self, sequence: Sequence, feedback: RoundFeedback
     ) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
-        """Yield (index of the committed token, the target's LM head input that predicts it) for this round."""
+        """Yield (index of a committed token, the LM head input of the target that predicts it) for this round."""
         if feedback.hidden is None or not feedback.tokens:
             return
         path = feedback.result.path
@@ -141,7 +144,7 @@ class Online(Drafter):
                 yield first + i, feedback.hidden[at]
 
     def train_on(self, sequence: Sequence, state: OnlineTraining) -> None:
-        """Run a training step on the collected positions within the newest `reads` tokens."""
+        """Run an online training step of the draft model on the positions among the newest `reads` tokens."""
         begin = max(0, len(sequence.committed) - 1 - self.reads)
         recent = [(i, hidden) for i, hidden in state.pending if i > begin]
         state.pending, state.rounds = [], 0

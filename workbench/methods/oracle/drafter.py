@@ -30,7 +30,7 @@ class Oracle(Drafter):
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains from the mixture, in lock-step for all sequences."""
+        """Draft chains from the mixture distribution q, in lock-step for all sequences."""
         target = sequences[0].models.target
         for sequence in sequences:
             sequence.cache_slot.scratch = 0
@@ -41,7 +41,7 @@ class Oracle(Drafter):
 
 
 def mixture(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the mixture q for a position, given the target's logits."""
+    """Return the oracle's draft distribution q at a position, a mixture computed from the target's logits."""
     a = cast(Oracle, sequence.drafter).acceptance
     p = to_probs(logits, sequence.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

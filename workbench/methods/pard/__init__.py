@@ -11,7 +11,7 @@ from workbench.methods.pard.drafter import PARD, PARDNet
 from workbench.methods.tree_builders.chain import Chain
 
 TRAINED = 6
-"""Number of tokens per draft in training."""
+"""Number of tokens per draft in the training of PARD's drafter."""
 
 SMALL = (
     f"{WRONG_SCALE}: a round takes as long as 2.4 rounds of plain decoding and emits 2.2 tokens; on the paper's GPUs "

@@ -11,7 +11,6 @@ target, e an embedding:
 The mask m is one learned embedding for all positions, so a draft may be longer than any in training. It is fused with
 the last known feature. A mask attends to the text and to earlier masks, but to no drafted token. Its prediction does
 not depend on earlier tokens of the draft, which lowers acceptance.
-
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class PARDNet(FeatureNet):
     predicts_features: ClassVar[bool] = False
     input_fusion: ClassVar[str] = CUSTOM
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: the accuracy of each rank at each position was not measured."""
+    """Accuracy of the r-th most likely token at each draft position. It is empty, because it was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
@@ -52,7 +51,7 @@ class PARDNet(FeatureNet):
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def mask_inputs(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the layer's inputs at mask positions: the mask embedding, fused with each of the given features."""
+        """Return the drafter layer's inputs at mask positions: the mask embedding, fused with each given feature."""
         return self.make_pairs(self.mask.expand_as(features), self.combine_hidden_states(features))
 
     def forward_drafts(
@@ -61,7 +60,7 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: abc.Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """Return the layer's outputs for a text and for the drafts after its positions, for training.
+        """Return the drafter layer's outputs for a text and for the drafts after its positions, for training.
 
         The text's input at position s is a pair: the feature at s, and the embedding of the token at s + 1. In the
         draft after this pair, step 0 is the pair itself, and step i is the mask at s + i. A mask attends to the pairs
@@ -70,8 +69,8 @@ class PARDNet(FeatureNet):
         Args:
             next_embeds: embeddings of the tokens that follow the features.
             features: features of the target.
-            columns: indices of the pairs after which each step is computed. Step 0 is computed at all pairs, each later
-                step after a subset of the pairs of the step before.
+            columns: for each draft step, the indices of the pairs after which it is computed. Step 0 is computed at all
+                pairs, each later step after a subset of the previous step's pairs.
 
         Returns:
             Layer outputs, one tensor per step.
@@ -113,7 +112,7 @@ class PARDState(FeatureState):
         return logits
 
     def level_logits(self, logits: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return logits over the target's V tokens at one position of the draft.
+        """Return the logits over the target's V tokens at one position of a draft.
 
         Args:
             logits: result of `draft`, over the W tokens of the draft vocabulary.
@@ -139,7 +138,7 @@ class PARD(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Draft all levels at once; return None after a prompt of one token, when the target has no feature yet."""
+        """Predict all draft levels at once, and start a tree; None if the target has no feature yet."""
         state: PARDState = sequence.state.drafter
         feature = sequence.cache_slot.last_hidden
         if feature is None:

@@ -47,15 +47,17 @@ class Options(LayerOptions):
     loss: str = "ce_soft:1"
     ahead: int = 6
     starts_from_eagle: ClassVar[bool] = True
-    """Training may start from a layer of the same shape. Only the mask is new: PARD adapts an existing draft model."""
+    """Whether training may start from a trained EAGLE layer: yes, because PARD's layer has the same shape. Only the
+    mask embedding is new."""
 
 
 RETENTION, MIN_RETENTION = 0.7, 0.2
-"""Share of the drafts that keep the mask of the next step, and the minimum share, as in the released code."""
+"""Share of the drafts in which the mask of the next step is retained, and the minimum over all steps, as in PARD's
+released code."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train layer and mask in drafts of `ahead` tokens. Each remaining position of each step has the same weight.
+    """Train PARD's layer and mask embedding in drafts of `ahead` tokens. Each retained position has the same weight.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; start from a trained drafter).
     """
@@ -96,11 +98,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def sample_retained(
     follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator | None
 ) -> list[Int[Tensor, " _"]]:
-    """Choose the pairs of a text after which each step of a draft is computed: all for step 0, fewer for later steps.
+    """Choose the pairs of a text after which each draft step is computed in training: all pairs for step 0, then fewer.
 
     Args:
-        follows: per step, whether a pair has a token to predict in that step. Pairs without one are dropped first:
-            after the end no token is correct; the released code wraps around to the start of the text there.
+        follows: for each step, whether a pair has a token to predict in that step. Pairs without such a token are
+            dropped first, because after the end of a text no token is correct. The released code wraps around to the
+            start of the text instead.
         generator: random generator that draws further pairs to drop; None: no further pairs are dropped.
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]

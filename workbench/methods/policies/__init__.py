@@ -1,1 +1,1 @@
-"""Policies, which decide how much to draft; one rule per file."""
+"""Policies, which decide how many tokens to draft in a round; one rule per file."""

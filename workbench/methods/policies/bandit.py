@@ -1,4 +1,4 @@
-"""UCB1 over draft lengths; the reward is tokens per second in this run."""
+"""Choose the draft length with UCB1, a multi-armed bandit; the reward is tokens per second in this run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in t
 
 @dataclass(slots=True)
 class RoundHistory:
-    """Last rounds of a sequence as (planned length, tokens, seconds).
+    """Last rounds of a sequence as (planned draft length, emitted tokens, seconds).
 
     Attributes:
-        parts: drafter, verifier, tree builder and models of these rounds.
-        stats_reader: reader of the round that has just ended.
-        rounds: rounds from the oldest to the newest.
+        parts: drafter, verifier, tree builder and models with which the rounds ran.
+        stats_reader: reader of the statistics of the round that has just ended.
+        rounds: the stored rounds, from the oldest to the newest.
     """
 
     parts: Any = None
@@ -32,7 +32,7 @@ class RoundHistory:
     rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
     def add(self, stats: RoundStats, window: int) -> None:
-        """Add a round. Drop the oldest rounds until `window` remain."""
+        """Add a round to the history, and drop the oldest rounds until `window` remain."""
         self.rounds.append((stats.planned, stats.tokens, stats.seconds))
         while len(self.rounds) > window:
             self.rounds.popleft()
@@ -59,9 +59,9 @@ BY_HINDSIGHT = (
 class Bandit(Policy):
     """Choose the draft length K from 0 to `depth` by UCB1: the K with the largest rate + c · scale · √(2 ln n / n_K).
 
-    The rate is tokens per second in the last `remembered` rounds, n is their number, and n_K of them have length K.
-    Lengths without a round are tried first, the longest first. The scale is the best rate, so c has no unit. The policy
-    assumes nothing about costs or acceptance.
+    The rate of K is the tokens per second of its rounds among the last `remembered` rounds. n is the number of all
+    these rounds, and n_K of them have length K. Lengths without a round are tried first, the longest first. The scale
+    is the best rate, so c has no unit. The policy assumes nothing about costs or acceptance.
 
     Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens per second; a sliding
     window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces the paper's
@@ -85,11 +85,14 @@ class Bandit(Policy):
     )  # fmt: skip
 
     def init_state(self) -> list[RoundHistory]:
-        """Return an empty history, in a list so that `plan` can replace it when the parts change."""
+        """Return a list with an empty round history.
+
+        `plan` replaces the history when the drafter or the verifier changes.
+        """
         return [RoundHistory()]
 
     def plan(self, sequence: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the draft length of the highest upper confidence bound."""
+        """Return a plan with the draft length that has the highest upper confidence bound."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundHistory(parts)
         played = state[0]
@@ -100,7 +103,7 @@ class Bandit(Policy):
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:
-        """Return the draft length of the next round.
+        """Return the draft length of the next round: an unused length, or the one with the highest confidence bound.
 
         Args:
             rates: (number of rounds, tokens per second) of each length that was used.
@@ -117,5 +120,5 @@ class Bandit(Policy):
         return max(range(self.depth + 1), key=bound)
 
     def observe(self, sequence: Sequence, state: list[RoundHistory], feedback: RoundFeedback) -> None:
-        """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
+        """Record the number of tokens of the round. The round's duration is read later, after its end."""
         state[0].stats_reader.record_tokens(feedback)

@@ -1,7 +1,7 @@
 """TLT's policy: fewer verified tokens per sequence in larger batches; ε-greedy choice among draft lengths.
 
-Sequences of a batch share a forward pass, so verified tokens of one sequence delay the others. Near the end of a batch,
-the few remaining sequences may draft more.
+Sequences of a batch share a forward pass, so verifying more tokens of one sequence delays all sequences. Near the end
+of a batch, the few remaining sequences may draft more.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStatsReader, parts_of
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
-"""Pairs (smallest number of sequences in a batch, maximum number of verified tokens per sequence)."""
+"""Token budgets of TLT: pairs (smallest number of sequences in a batch, maximum number of verified tokens per
+sequence)."""
 MOST = 32
-"""Number of sequences in a batch above which nothing is drafted, because such a batch uses the whole device."""
+"""Batch size (number of sequences) above which nothing is drafted, because such a batch uses the whole device."""
 
 
 def budget(batch_size: int) -> int:
@@ -46,14 +47,14 @@ def lengths(depth: int) -> list[int]:
 
 @dataclass(slots=True)
 class Pulls:
-    """Last rounds of a sequence for each batch size.
+    """Last rounds of a sequence, stored separately for each batch size.
 
     Attributes:
-        parts: drafter, verifier, tree builder and models of these rounds.
+        parts: drafter, verifier, tree builder and models with which the rounds ran.
         batch_size: number of sequences in the batch in the current round.
-        stats_reader: reader of the round that has just ended.
+        stats_reader: reader of the statistics of the round that has just ended.
         rounds: (draft length, tokens, seconds) of each round, by batch size.
-        rng: random generator that chooses lengths.
+        rng: random generator that chooses draft lengths.
     """
 
     parts: Any = None
@@ -87,8 +88,8 @@ class Buckets(Policy):
     drafted.
 
     Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of the paper's code). In
-    the paper all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because
-    acceptance depends on the text.
+    the paper, the reward of a draft length is shared by all sequences of the batch. Here each sequence uses its own
+    rounds, because acceptance depends on the text.
     """
 
     name: ClassVar[str] = "buckets"
@@ -98,7 +99,10 @@ class Buckets(Policy):
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:
-        """Return a list with an empty history; `plan` replaces it when the sequence's drafter or verifier changes."""
+        """Return a list with an empty round history.
+
+        `plan` replaces the history when the drafter or the verifier changes.
+        """
         return [Pulls()]
 
     def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
@@ -122,7 +126,7 @@ class Buckets(Policy):
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:
-        """Return the draft length of the next round.
+        """Return the draft length of the next round: an unused length, or an ε-greedy choice.
 
         Args:
             rewards: tokens per second of each length that was used.
@@ -135,5 +139,5 @@ class Buckets(Policy):
         return rng.choice(candidates) if rng.random() < self.chance else max(candidates, key=lambda k: rewards[k])
 
     def observe(self, sequence: Sequence, state: list[Pulls], feedback: RoundFeedback) -> None:
-        """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
+        """Record the number of tokens of the round. The round's duration is read later, after its end."""
         state[0].stats_reader.record_tokens(feedback)

@@ -1,4 +1,4 @@
-"""Stop drafting when the drafter's confidence is low."""
+"""Policy that stops drafting when the drafter's largest probability is low."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 SIGNAL = "largest q at the last test"
-"""Name of the signal: the largest probability at the last test, which is compared with the threshold."""
+"""Name of the trace signal for the drafter's largest probability at the last test, compared with the threshold."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,6 @@ class Confidence(Policy):
         return Plan(self.depth, can_stop_early=self.threshold > 0)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
-        """Return whether the drafter's largest probability, over all nodes of the level, reaches the threshold."""
+        """Return whether drafting should continue: some node's largest draft probability reaches the threshold."""
         sequence.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

@@ -1,4 +1,4 @@
-"""Stop drafting when the entropy of the drafter's distribution is high."""
+"""Policy that stops drafting when the entropy of the drafter's distribution is high."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
 SIGNAL = "√H of the drafter at the last test"
-"""Name of the signal: the lowest √H of a level at the last test, which is compared with the bound."""
+"""Name of the trace signal for the lowest √H of a draft level at the last test (H: entropy), compared with the
+bound."""
 
 
 def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
@@ -38,8 +39,8 @@ class Entropy(Policy):
     By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2). If the divergence KL is
     proportional to the entropy H (in nats) of the drafter's distribution, the bound is 1 − √(γH). SVIP stops if √H > h,
     AdaEDL if 1 − √(γH) < λ: the same rule, with h = (1 − λ)/√γ. The test uses the distribution before a token is drawn
-    from it, so sampling stays exact. A tree continues while one node of the level is below the bound. The first token
-    is always drafted.
+    from it, so sampling stays exact. A tree continues while at least one node of the newest level is below the bound.
+    The first token is always drafted.
 
     Source: Zhang et al. 2024, SVIP, arXiv:2411.18462; Agrawal et al. 2024, AdaEDL, arXiv:2410.18351. AdaEDL also adapts
     λ to the acceptance so far; here the bound is fixed.
@@ -65,6 +66,6 @@ class Entropy(Policy):
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
-        """Return whether √H of at least one node's distribution is within the bound."""
+        """Return whether drafting should continue: at least one node's distribution has √H within the bound."""
         sequence.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
         return lowest <= self.root_entropy

@@ -1,4 +1,4 @@
-"""Use the same draft length in every round."""
+"""Policy that uses the same draft length in every round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.engine.request import Sequence
 
 
 class Bounds(TypedDict):
-    """Keyword arguments of `param` for a number: its range and its description."""
+    """Keyword arguments of `param` for a numeric parameter: its range and its description."""
 
     ge: float
     le: float
@@ -22,12 +22,12 @@ class Bounds(TypedDict):
 DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: maximum number of draft levels per round"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
-"""Settings with fixed draft lengths. Claims compare adaptive policies with the fastest of these settings."""
+"""Settings with fixed draft lengths. Benchmarks compare adaptive policies with the fastest of these settings."""
 
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """Draft K tokens per round.
+    """Draft K tokens per round (K levels, for a tree).
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K.
     """

@@ -1,4 +1,4 @@
-"""Adapt the draft length: more after full acceptance, less after a rejection."""
+"""Policy that adapts the draft length: longer after full acceptance, shorter after a rejection."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the initial draft length, in a list so that it can change."""
+        """Return the policy's state: a list with the current draft length, at first K."""
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the current draft length."""
+        """Return a plan with the current draft length K."""
         sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
     def observe(self, sequence: Sequence, state: list[int], feedback: RoundFeedback) -> None:
-        """Adapt the draft length to the round. If the end of the text cut the round short, no round follows."""
+        """Increase the draft length after a fully accepted draft, otherwise decrease it."""
         all_accepted = len(feedback.tokens) > 0 and len(feedback.result.path) == len(feedback.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

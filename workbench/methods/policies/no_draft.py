@@ -1,4 +1,4 @@
-"""Policy of plain decoding: plan no drafts."""
+"""Policy of plain decoding: no round has a draft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.engine.request import Sequence
 
 @dataclass(frozen=True)
 class NoDraft(Policy):
-    """Plan depth 0 in every round: plain decoding."""
+    """Plan no drafted tokens in any round, which gives plain decoding."""
 
     is_constant: ClassVar[bool] = True
     name: ClassVar[str] = "none"

@@ -31,8 +31,9 @@ class OptimalOracle(Policy):
     Before each round the target decodes its next greedy tokens, which takes longer than all drafts save. The policy is
     therefore a simulation, not a practical method. It plans the shortest draft that has as many accepted tokens as K
     levels could have. This is an upper bound for all rules that choose the length of a chain. The first token is always
-    drafted, since a policy gets no distribution before it. If it is rejected, a second token that happens to match may
-    be drafted. The time of a round excludes the look-ahead; the time of the run includes it.
+    drafted, since a policy gets no distribution before it. If the first token is rejected, a second token that happens
+    to match the target's may be drafted. The reported time of a round excludes this look-ahead of the target; the time
+    of the run includes it.
 
     Source: Huang et al. 2024, SpecDec++, arXiv:2405.19715, §3, which compares rules with this oracle.
     """
@@ -42,11 +43,11 @@ class OptimalOracle(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return an empty list for the target's next tokens; `plan` fills it."""
+        """Return the policy's state: an empty list that `plan` fills with the target's next tokens."""
         return []
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Compute the target's next tokens. Return a plan with K draft levels and early stopping."""
+        """Compute the target's next tokens, and return a plan with K draft levels and early stopping."""
         state.clear()
         if not sequence.sampling.greedy:
             sequence.add_warning(SAMPLED)
@@ -57,7 +58,7 @@ class OptimalOracle(Policy):
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the drafter's likeliest next token is the target's, for at least one node of the level."""
+        """Return whether drafting should continue: at some node, the drafter's likeliest token is the target's."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()
 

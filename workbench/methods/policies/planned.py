@@ -14,35 +14,36 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
 FIRST = 2
-"""Number of levels of the first draft. Its cost and the cost of a plain round predict the cost of longer drafts."""
+"""Number of levels of a run's first draft. Its time and that of a plain round predict the time of longer drafts."""
 SHARE = 0.02
-"""Maximum share of the run's time spent on trying options that are estimated to be slower."""
+"""Maximum share of the run's time spent on trial rounds that are estimated to be slower than the best choice."""
 WINDOW = 5
-"""Number of last rounds of a draft length. Their median time is the cost of that length."""
+"""Number of most recent rounds per draft length. Their median time is the estimated cost of that length."""
 EVERY = 4
-"""Number of rounds of one kind (drafting or plain) before the other kind is tried."""
+"""Minimum number of consecutive rounds with drafts before a plain round is tried, and vice versa."""
 POOLED = 2.0
-"""Weight of the acceptance rate of all levels in the estimate for one level, as a number of tests."""
+"""Weight of the overall acceptance rate in the estimated acceptance rate of one draft level, as a number of tests."""
 REMEMBERED = 2.0
-"""Number of counted tests down to which plain rounds discount the counts; one trial can then change the estimate."""
+"""Number of counted acceptance tests below which plain rounds no longer discount the counts. A single trial can then
+change the estimate."""
 
 
 @dataclass(slots=True)
 class RoundEstimates:
-    """Times and acceptance rates of a run so far. Counts are discounted; level 1 is the first drafted token.
+    """Round times and acceptance rates of a run so far. Counts are discounted; level 1 is the first drafted token.
 
     Attributes:
-        parts: drafter, verifier, tree builder and models of these rounds.
-        stats_reader: tokens and times of the last round.
-        seconds: times of the last rounds by draft length. Length 0: plain rounds, which verify one token alone.
+        parts: drafter, verifier, tree builder and models with which the rounds ran.
+        stats_reader: reader of the tokens and times of the last round.
+        seconds: times of the last rounds, by draft length. Length 0: plain rounds, without a draft.
         accepted: number of accepted drafts by level.
-        tested: number of rounds by level that were planned to this depth and accepted all levels above. Level 1 has a
-            prior of one test with acceptance 0.7.
+        tested: for each level, number of rounds that planned a draft of at least this depth and accepted all earlier
+            levels. Level 1 has a prior of one test with acceptance 0.7.
         n_drafted: number of rounds planned to draft in which the drafter proposed a token.
         n_planned: number of rounds planned to draft.
         idle_s: seconds of drafting in rounds planned to draft in which the drafter proposed nothing.
         is_drafting: whether the last rounds were planned to draft.
-        n_same_kind: number of consecutive last rounds of that kind.
+        n_same_kind: number of consecutive last rounds with the same value of `is_drafting`.
         lost_s: seconds by which drafting has been slower than plain decoding, counted since it was last faster.
         tried_s: estimated seconds lost in plain rounds that were tried while drafting was faster.
         spent_s: seconds of all rounds.
@@ -64,11 +65,11 @@ class RoundEstimates:
 
     @property
     def acceptance(self) -> float:
-        """Return the acceptance rate over all levels."""
+        """Return the estimated acceptance rate of a drafted token, over all levels."""
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:
-        """Return the seconds of a round with 0 … `depth` draft levels, measured or interpolated."""
+        """Return the estimated seconds of a round with 0 … `depth` draft levels, measured or interpolated."""
         measured = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
         costs_s: list[float] = []
         for k in range(depth + 1):
@@ -80,7 +81,8 @@ class RoundEstimates:
     def tokens(self, depth: int) -> list[float]:
         """Return the expected tokens of a round with 0 … `depth` draft levels: 1 + Σ over levels of Π acceptance rates.
 
-        A level's acceptance rate is its share of accepted tests; with few tests it is shrunk towards the overall rate.
+        The acceptance rate of a level is its share of accepted tests. With few tests, it is shrunk towards the rate
+        over all levels.
         """
         expected, path_prob, pooled = [1.0], 1.0, POOLED * self.acceptance
         for level in range(1, depth + 1):
@@ -91,7 +93,8 @@ class RoundEstimates:
     def outlook(self, depth: int) -> list[tuple[float, float]]:
         """Return the expected (tokens, seconds) of a round planned with 0 … `depth` levels.
 
-        The expectation includes rounds in which the drafter proposes nothing, with their share so far.
+        The expectation includes rounds in which the drafter proposes nothing, weighted by their share of the rounds so
+        far.
         """
         costs = self.costs(depth)
         offer_rate, idle_s = self.n_drafted / self.n_planned, self.idle_s / self.n_planned
@@ -100,7 +103,9 @@ class RoundEstimates:
         return [pairs[0], *((offer_rate * n + 1 - offer_rate, offer_rate * s + without_s) for n, s in pairs[1:])]
 
     def count_tests(self, feedback: RoundFeedback, forgetting: float) -> None:
-        """Count the tests of a round by level. A draft shorter than planned counts as rejected after its last token.
+        """Count a round's accepted and rejected drafted tokens by level.
+
+        A draft that is shorter than planned counts as rejected after its last token.
 
         Args:
             feedback: result of the round.
@@ -126,9 +131,9 @@ class RoundEstimates:
                 counts[level] *= forgetting
 
     def add_times(self, stats: RoundStats) -> None:
-        """Add a round's time.
+        """Add a round's time to the estimates.
 
-        If a planned draft was empty, count a plain round, and count the drafting time separately.
+        If the planned draft was empty, the round counts as a plain round, and its drafting time is added to `idle_s`.
         """
         idle_s = 0.0 if stats.nodes or not stats.planned else stats.drafting_s
         self.idle_s += idle_s
@@ -147,11 +152,11 @@ class RoundEstimates:
 class Planned(Policy):
     """Choose the draft length K from 0 to `depth` with the most expected tokens per second.
 
-    Expected tokens per round are 1 + Σ over levels of the probability that this level and all above are accepted, from
-    the acceptance rates so far (older rounds count less). Expected seconds per round are medians of this run's rounds
-    of each length, including plain ones. If K = 0 is best, nothing is drafted. A draft is then tried again only while
-    the total loss of drafts stays below one plain round plus 2 % of the run's time. Plain rounds that are tried while
-    drafting is faster also take at most 2 %.
+    Expected tokens per round are 1 + Σ over levels of the probability that this level and all earlier levels are
+    accepted. The probabilities are estimated from the rounds so far; older rounds have less weight. Expected seconds
+    per round are medians of this run's rounds of each length, including plain ones. If K = 0 is best, nothing is
+    drafted. A draft is then tried again only while the total loss of drafts stays below one plain round plus 2 % of the
+    run's time. Plain rounds that are tried while drafting is faster also take at most 2 %.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs and
     acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and occasional exploration.
@@ -163,11 +168,14 @@ class Planned(Policy):
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
     def init_state(self) -> list[RoundEstimates]:
-        """Return initial estimates, in a list so that `plan` can replace them when the parts change."""
+        """Return a list with initial estimates.
+
+        `plan` replaces the estimates when the drafter or the verifier changes.
+        """
         return [RoundEstimates()]
 
     def plan(self, sequence: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the best draft length from 0 to `depth`, or with a length to try again."""
+        """Return a plan with the draft length of most expected tokens per second, or with a length to try again."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
         estimates = state[0]
@@ -179,10 +187,10 @@ class Planned(Policy):
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:
-        """Return the draft length of the next round.
+        """Return the draft length of the next round, 0 for plain decoding.
 
-        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or a length
-        that is tried again to update its estimate.
+        The first three rounds have the lengths 0, `FIRST` and 0. Later rounds have the length with the most expected
+        tokens per second, or a length that is tried again to update its estimate.
         """
         n_plain = len(estimates.seconds.get(0, ()))
         if n_plain < 2 and (not n_plain or estimates.is_drafting):
@@ -207,5 +215,5 @@ class Planned(Policy):
         return 0 if is_soon or estimates.lost_s + regret > may_lose_s else longest
 
     def observe(self, sequence: Sequence, state: list[RoundEstimates], feedback: RoundFeedback) -> None:
-        """Count the round's accepted and rejected drafts."""
+        """Count the round's accepted and rejected drafted tokens."""
         state[0].count_tests(feedback, self.forgetting)

@@ -14,11 +14,11 @@ class RoundStats:
     """Tokens and times of one round.
 
     Attributes:
-        planned: planned depth, limited to the number of tokens that remained.
+        planned: planned draft length, limited to the number of tokens that the text could still have.
         nodes: number of drafted tokens; 0 if nothing was planned, or if the drafter had no draft.
         n_accepted: number of accepted drafts.
         tokens: number of emitted tokens.
-        seconds: wall time of the round.
+        seconds: wall time of the round; 0 until it is known.
         drafting_s: part of the wall time spent on drafting.
     """
 
@@ -31,23 +31,29 @@ class RoundStats:
 
 
 def parts_of(sequence: Sequence) -> tuple[Any, ...]:
-    """Return a sequence's drafter, verifier, tree builder and models. Rounds with different ones are not comparable."""
+    """Return a sequence's drafter, verifier, tree builder and models.
+
+    Times of rounds are comparable only if these are equal.
+    """
     return sequence.drafter, sequence.verifier, sequence.configured_method.tree_builder, id(sequence.models)
 
 
 class RoundStatsReader:
-    """Reader of a sequence's last round. Tokens are available after verification, times when the round has ended."""
+    """Reader of the tokens and times of a sequence's last round.
+
+    Tokens are available after verification, times only when the round has ended.
+    """
 
     def __init__(self) -> None:
         self._run: RoundStats | None = None
 
     def record_tokens(self, feedback: RoundFeedback) -> None:
-        """Record the number of tokens of the round. Its duration is not known yet."""
+        """Record the numbers of drafted, accepted and emitted tokens of the round. Its duration is not known yet."""
         n_accepted = len(feedback.result.path)
         self._run = RoundStats(feedback.plan.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
-        """Return statistics of the sequence's last round when the next one is planned; None if there is no new one."""
+        """Return statistics of the sequence's last round, once; None if no round has ended since the last call."""
         stats, self._run = self._run, None
         rounds = sequence.trace.rounds
         if stats is None or not rounds:

@@ -58,7 +58,7 @@ class AcceptanceHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild the head."""
+        """Return the constructor arguments that rebuild the acceptance head."""
         return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
 
 
@@ -70,12 +70,14 @@ LITTLE = (
 
 @dataclass(frozen=True)
 class SpecDecPlusPlus(Policy):
-    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ: the head's probability that draft i is accepted if all earlier drafts are.
+    """Stop drafting once 1 − ∏ p̂ᵢ > h, the predicted probability of a rejection.
+
+    p̂ᵢ is a trained head's probability that drafted token i is accepted if all earlier ones are.
 
     In the paper's cost model the optimal rule has this form. The head reads the draft model's hidden state at the
-    newest draft, so that each draft is scored before the next token is drafted (the paper's code scores it one step
-    later). Tokens that were drafted are never dropped, so the stop does not bias the output, and sampling stays exact.
-    In a tree the node with the highest p̂ of each level counts. On a GPU each test costs a synchronisation.
+    newest drafted token. So each token is scored before the next one is drafted; the paper's code scores it one step
+    later. Tokens that were drafted are never dropped, so the stop does not bias the output, and sampling stays exact.
+    In a tree, the highest p̂ of each level is used. On a GPU each test costs a synchronisation.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.1 (rule), §3.2 (head).
     """
@@ -106,16 +108,19 @@ class SpecDecPlusPlus(Policy):
     )  # fmt: skip
 
     def init_state(self) -> list[Tensor | None]:
-        """Return a list whose item becomes the probability that all drafts of the round are accepted; None at first."""
+        """Return the policy's state: a list with the probability that all drafted tokens of the round are accepted.
+
+        The probability is None before the first drafted token.
+        """
         return [None]
 
     def plan(self, sequence: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the longest draft and early stopping."""
+        """Return a plan with `longest` draft levels and early stopping."""
         state[0] = None
         return Plan(self.longest, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
-        """Return whether drafting continues: a rejection is unlikely enough, or the draft is shorter than `shortest`.
+        """Return whether drafting should continue: a rejection is unlikely, or the draft is shorter than `shortest`.
 
         Raises:
             ModelError: the drafter provides no hidden states, or the head was trained for another hidden size.
@@ -127,13 +132,13 @@ class SpecDecPlusPlus(Policy):
         return 1 - state[0] <= self.risk
 
     def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
-        """Record the head's estimate, the probability that a draft of the round is rejected, in the trace."""
+        """Record in the trace the predicted probability that one of the round's drafted tokens is rejected."""
         if state[0] is not None:
             sequence.report.signals["probability of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
-    """Return the acceptance head's probability that each of w drafts is accepted, float32.
+    """Return the acceptance head's probability that each of w drafted tokens is accepted, float32.
 
     Args:
         models: models that include an acceptance head.

@@ -1,20 +1,15 @@
-"""Parallel prompt decoding: trained prompt tokens let the target predict ahead in the pass that verifies."""
+"""Parallel prompt decoding: with trained prompt tokens, the target predicts later tokens in the verifying pass."""
 
 from __future__ import annotations
 
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.common.presets import tree_head
+from workbench.methods.common.presets import slow_rounds, tree_head
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.ppd.drafter import PPD, PromptTokens
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
-
-SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round takes 1.9 times as long as one of plain decoding; on the paper's GPUs "
-    "several tokens cost about as much as one."
-)
 
 METHOD = Method(
     "ppd",
@@ -53,7 +48,7 @@ METHOD = Method(
         Claim(
             "tokens per second relative to plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
             2.49, 2.49, "Chen et al. 2024, arXiv:2405.18628, abstract",
-            lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", slow_rounds(1.9)),
         ),
         Claim(
             "τ relative to Medusa with a tree of the same size (12 nodes)",

@@ -2,7 +2,6 @@
 
 A prompt token is a learned input embedding that belongs to no vocabulary token. `ProbeDrafter` defines the positions of
 prompt tokens, and uses the predictions there.
-
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from workbench.models.loading import Models
 
 
 class PromptTokens(ProbeNet):
-    """m prompt tokens with v input embeddings each. Nothing else is trained.
+    """Trained weights of parallel prompt decoding: v input embeddings for each of m prompt tokens.
 
     Each embedding of a prompt token has its own position, and the predictions at these positions are averaged.
 
@@ -45,16 +44,16 @@ class PromptTokens(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the trained prompt tokens."""
         return {"width": self.width, "prompts": self.levels, "ensemble": self.ensemble}
 
 
 @dataclass(slots=True)
 class PromptState(ProbeState):
-    """Drafting state of parallel prompt decoding.
+    """Drafting state of parallel prompt decoding for one text.
 
     Attributes:
-        similar_tokens: vocabulary token most similar to each embedding, shown in the trace.
+        similar_tokens: vocabulary token most similar to each prompt embedding, shown in the trace.
     """
 
     similar_tokens: Int[Tensor, " jv"] | None = None
@@ -62,7 +61,9 @@ class PromptState(ProbeState):
 
 @dataclass(frozen=True)
 class PPD(ProbeDrafter):
-    """Draft with prompt tokens as probes. The base class `ProbeDrafter` describes how.
+    """Draft with trained prompt tokens at extra positions of the verifying pass.
+
+    `ProbeDrafter` describes the algorithm.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
     """
@@ -71,7 +72,7 @@ class PPD(ProbeDrafter):
     display_name: ClassVar[str] = "prompt tokens"
 
     def init_state(self, sequence: Sequence, models: Models) -> PromptState:
-        """Return the state with the prompt tokens, which are loaded once per target.
+        """Return a drafting state with the trained prompt tokens, which are loaded once per target.
 
         Raises:
             ModelError: the prompt embeddings cannot be read, or were trained for another target.
@@ -86,7 +87,7 @@ class PPD(ProbeDrafter):
             return PromptState(net, similar_tokens=similarity.argmax(-1))
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes with prompt embeddings as inputs."""
+        """Return the probes (extra positions for drafting) of a forward pass, with prompt embeddings as inputs."""
         state: PromptState = sequence.state.drafter
         assert state.similar_tokens is not None
         return replace(

@@ -1,4 +1,4 @@
-"""Training of prompt tokens: gradients flow through the whole frozen target to their embeddings."""
+"""Training of prompt tokens: gradients flow through the whole frozen target to the prompt tokens' embeddings."""
 
 # pyright: basic
 from __future__ import annotations
@@ -18,12 +18,12 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 LOSS_DECAY = 0.8
-"""Weight of each prompt token's loss relative to the one before."""
+"""Weight of a prompt token's loss, relative to the loss of the previous prompt token."""
 
 
 @dataclass
 class Options(ProbeOptions):
-    """Options for training prompt tokens.
+    """Options for training the prompt tokens of parallel prompt decoding.
 
     Attributes:
         prompts: Number of prompt tokens.
@@ -37,7 +37,7 @@ class Options(ProbeOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train only the prompt tokens' embeddings; they are initialised with the embeddings of some target tokens.
+    """Train the prompt tokens' embeddings, which are initialised with embeddings of target tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
     target's distribution; the weight of a loss is 0.8 to the power of the distance). Here the loss is computed at many
@@ -53,7 +53,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def run_probes(net: PromptTokens, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
-    """Return the LM head's inputs at prompt tokens, whose embeddings pass through all layers."""
+    """Return the target's LM head inputs at prompt tokens, whose embeddings pass through all layers."""
     with torch.no_grad():
         cache = DynamicCache()
         model.model(texts.ids, past_key_values=cache, use_cache=True)

@@ -26,15 +26,18 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Maximum number of indexed tokens of a text. The oldest tokens are dropped first."""
+"""Maximum number of tokens of a text in an n-gram index. The oldest tokens are dropped first."""
 FORGOTTEN = 64
-"""Number of tokens that are dropped at a time."""
+"""Number of tokens that a full n-gram index drops at a time."""
 ENTRY_BYTES = 320
-"""Memory of an n-gram in bytes: its key, its positions and its dictionary slot."""
+"""Memory of an indexed n-gram in bytes: its key, its positions and its dictionary slot."""
 
 
 class NGramIndex(InspectableState):
-    """Index of the positions where each n-gram of a text ends, for n up to `n_max`. Adding a token costs O(`n_max`)."""
+    """Index of the positions at which each n-gram of a text ends, for n up to `n_max`.
+
+    Adding a token costs O(`n_max`).
+    """
 
     title = "N-grams of the text"
     unit = "n-grams"
@@ -46,7 +49,7 @@ class NGramIndex(InspectableState):
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens to the text, and index the n-grams that end with them."""
+        """Append tokens to the indexed text, and index the n-grams that end with these tokens."""
         for token in tokens:
             self.text.append(token)
             end = len(self.text)
@@ -56,7 +59,7 @@ class NGramIndex(InspectableState):
                 self._forget(FORGOTTEN)
 
     def _forget(self, n: int) -> None:
-        """Drop the oldest `n` tokens, and the n-grams that begin with them."""
+        """Drop the oldest `n` tokens from the index, and the n-grams that begin with them."""
         for start in range(n):
             for length in range(1, self.n_max + 1):
                 gram = tuple(self.text[start : start + length])
@@ -67,7 +70,7 @@ class NGramIndex(InspectableState):
         self._n_dropped += n
 
     def continuation(self, n: int, length: int, latest: bool) -> list[int]:
-        """Return the tokens after an earlier occurrence of the last n tokens; [] if there is none.
+        """Return the tokens after an earlier occurrence of the text's last n tokens; [] if there is none.
 
         Args:
             n: number of tokens to look up, at most `n_max`.
@@ -107,7 +110,7 @@ class NGramIndex(InspectableState):
 class NGram(Drafter):
     """Look up the newest `ngram` committed tokens in the text so far, and draft the tokens that followed them.
 
-    If there is no match, shorter suffixes are tried. If none matches, the draft is empty, and the round is plain
+    If there is no match, shorter suffixes are tried. If no suffix matches, the draft is empty, and the round is plain
     decoding. Drafts are deterministic, so no distribution is needed.
 
     Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original rule; the latest occurrence
@@ -121,11 +124,11 @@ class NGram(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are copied."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are copied from the text."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, an index that depends on `ngram` but not on `occurrence`."""
+        """Return the key of the n-gram index, for reuse by later drafters. It contains `ngram` but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:
@@ -135,7 +138,7 @@ class NGram(Drafter):
         return index
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tokens after an earlier occurrence of the longest suffix of the text that has one."""
+        """Draft the tokens after an earlier occurrence of the text's last tokens, with the longest possible match."""
         index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):
             continuation = index.continuation(n, plan.depth, self.occurrence == "latest")
@@ -153,7 +156,10 @@ class NGram(Drafter):
         return DraftTree.empty(source="prompt-lookup", device=sequence.models.target.device)
 
     def _cut_at_stop(self, sequence: Sequence, continuation: list[int]) -> list[int]:
-        """Return the copied tokens before the policy ends drafting. The policy sees draft probability 1 for each."""
+        """Return the copied tokens up to the one at which the policy stops drafting.
+
+        The policy gets probability 1 for each copied token.
+        """
         size, device = sequence.models.target.vocab_size, sequence.models.target.device
         for level, token in enumerate(continuation[1:], 1):
             probs = torch.zeros(1, size, device=device)
@@ -163,5 +169,5 @@ class NGram(Drafter):
         return continuation
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the emitted tokens to the index."""
+        """Add the emitted tokens to the n-gram index."""
         sequence.state.drafter.extend(feedback.emitted)

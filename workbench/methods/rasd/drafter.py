@@ -32,9 +32,9 @@ from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
-"""Origins of a node, as shown in the trace."""
+"""Origins of a draft tree's node, as shown in the trace: draft model, datastore, or both."""
 TREE_BUILDER = BestFirst(ranked=False)
-"""Tree builder of the draft model's tree. Tree builders that draw siblings at random are not supported."""
+"""Tree builder of RASD's draft model. Tree builders that draw siblings at random are not supported."""
 
 
 class FusedState(DraftModelState):
@@ -46,7 +46,7 @@ class FusedState(DraftModelState):
 
 
 def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree:
-    """Return the retrieved branches whose first token is in `allowed`."""
+    """Return the branches retrieved from the datastore whose first token is in `allowed`."""
     index_of, nodes = dict[int, int](), list[int]()
     for node, (token, parent) in enumerate(zip(retrieved.tokens, retrieved.parents, strict=True)):
         if parent in index_of or (parent < 0 and token in allowed):
@@ -63,17 +63,17 @@ def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree
 def fuse(
     tokens: abc.Sequence[int], parents: abc.Sequence[int], other: RetrievedTree, most: int
 ) -> tuple[list[int], list[int]]:
-    """Merge a tree into an existing one. Paths share nodes as far as their tokens are equal.
+    """Merge a retrieved tree into an existing draft tree. Paths share nodes as far as their tokens are equal.
 
     Args:
-        tokens: tokens of the existing tree; its nodes keep their numbers.
+        tokens: tokens of the existing tree; its nodes keep their indices.
         parents: parent of each node of the existing tree.
         other: tree to merge, parents first.
         most: maximum number of nodes of `other` to add.
 
     Returns:
-        Number in the merged tree of each node of `other`, −1 if there was no room for the node; and the indices of the
-        nodes of `other` that were added, in order.
+        For each node of `other`, its index in the merged tree, −1 if there was no room; and the indices of the nodes of
+        `other` that were added, in order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
@@ -92,11 +92,11 @@ def fuse(
 
 @dataclass(frozen=True)
 class Rasd(TreeFromModel):
-    """Build a tree with the draft model, look up the newest tokens in a datastore, and verify both results as one tree.
+    """Draft a tree with a draft model, look up the newest tokens in a datastore, and verify both as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The other
-    branches share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records
-    its origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The
+    remaining branches share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every
+    node records its origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -118,24 +118,24 @@ class Rasd(TreeFromModel):
     shortest: int = shortest_param()
 
     def notice(self) -> str:
-        """Return a note for the user if `longest` and `shortest` allow no match, else ""."""
+        """Return a note for the user if `longest` and `shortest` allow no match in the datastore, else ""."""
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are the most likely ones or are retrieved."""
+        """Return how sibling nodes are chosen: deterministically, as likeliest tokens or by retrieval."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """Load the datastore; the bundled texts are tokenised and sorted for this target."""
+        """Load the datastore before the first run; the bundled texts are tokenised and sorted for this target."""
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> FusedState:
-        """Return a state with a slot of the draft model's KV cache and with the datastore."""
+        """Return a drafting state with a slot of the draft model's KV cache and with the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().init_state(sequence, models), store)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Build the draft model's tree, and merge retrieved branches into it."""
+        """Build the draft model's tree, and merge the branches retrieved from the datastore into it."""
         state: FusedState = sequence.state.drafter
         growth = self.begin(sequence)
         tree = (plan.tree_builder or TREE_BUILDER).build(growth, replace(plan, depth=min(plan.depth, self.levels)))
@@ -160,10 +160,10 @@ class Rasd(TreeFromModel):
 def merge_explanations(
     whole: DraftTree, tree: DraftTree, retrieved: RetrievedTree, added: abc.Sequence[int]
 ) -> DraftTree:
-    """Return the merged tree with the scores of its nodes, and with their explanations for the trace.
+    """Return the merged draft tree with the scores of its nodes, and with explanations of the nodes for the trace.
 
     Args:
-        whole: merged tree, first the draft model's nodes, then those of the datastore.
+        whole: merged tree: first the draft model's nodes, then the nodes from the datastore.
         tree: the draft model's tree.
         retrieved: retrieved and pruned branches.
         added: indices of the retrieved nodes that were added.

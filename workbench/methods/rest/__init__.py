@@ -12,7 +12,8 @@ from workbench.methods.verifiers.lenient import Lenient
 SMALL_DATASTORE = (
     "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, less than a round with a tree costs"
 )
-"""Reason for the missing speed-up on code; arguments: tokens of the datastore, τ of the claim `code`."""
+"""Explanation of why REST's published speed-up on code is not reached. Its arguments are the number of tokens of the
+datastore, and τ measured for the claim `code`."""
 
 METHOD = Method(
     "rest",

@@ -23,11 +23,13 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Maximum number of occurrences read, spread evenly over all. The released code reads 5,000."""
+"""Maximum number of datastore occurrences read per look-up, spread evenly over all. REST's released code reads
+5,000."""
 LONGEST = 16
-"""Maximum number of context tokens that are matched."""
+"""Maximum number of context tokens that are looked up in the datastore."""
 DEEPEST = ORDERED - LONGEST
-"""Maximum number of tokens read after a match. The suffix array orders occurrences by up to `ORDERED` tokens."""
+"""Maximum number of tokens read after a match in the datastore. The suffix array orders occurrences by up to
+`ORDERED` tokens."""
 
 RETRIEVED = TreeBuilderRule(
     "rest",
@@ -48,7 +50,7 @@ def store_param() -> Any:
 
 
 def longest_param() -> Any:
-    """Return the declaration of the drafter parameter that sets the longest suffix to look up."""
+    """Return the declaration of the drafter parameter that sets the longest suffix of the text to look up."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
@@ -58,7 +60,7 @@ def shortest_param() -> Any:
 
 
 def no_match_notice(longest: int, shortest: int) -> str:
-    """Return a note for the user if matches of `shortest` to `longest` tokens are impossible, else ""."""
+    """Return a note for the user if `longest` is less than `shortest`, so that no match is possible; else ""."""
     if shortest <= longest:
         return ""
     return (
@@ -69,12 +71,12 @@ def no_match_notice(longest: int, shortest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RetrievedTree:
-    """Continuations retrieved from a datastore, as a tree, the most frequent first.
+    """Draft tree of continuations retrieved from a datastore, the most frequent first.
 
     Attributes:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
-        counts: number of read occurrences whose continuation begins with the path to each node.
+        counts: for each node, the number of read occurrences whose continuation begins with the path to the node.
         n_read: number of occurrences that were read.
         matched: number of context tokens that matched.
         hits: number of occurrences of the matched tokens in the datastore.
@@ -92,11 +94,11 @@ class RetrievedTree:
 
     @property
     def shares(self) -> list[float]:
-        """Return the share of the read occurrences whose continuation begins with the path to each node."""
+        """Return, for each node, the share of the occurrences whose continuation begins with the path to the node."""
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:
-        """Record the match and its position in the datastore as signals of the round."""
+        """Record length and position of the match in the datastore as signals of the round in the trace."""
         sequence.report.signals["datastore tokens"] = len(store)
         sequence.report.signals["matched tokens"] = self.matched
         sequence.report.signals["occurrences in the datastore"] = self.hits
@@ -113,7 +115,9 @@ def retrieve(
     depth: int,
     vocabulary: int | None = None,
 ) -> RetrievedTree:
-    """Retrieve the continuations of the longest match, as a tree of their most frequent prefixes.
+    """Look up the context's last tokens in a datastore, and return their most frequent continuations as a tree.
+
+    The longest match is used.
 
     Args:
         store: datastore, read only.
@@ -155,7 +159,7 @@ def retrieve(
 
 
 class DatastoreState(InspectableState):
-    """Datastore that a request reads, as a state that users can view."""
+    """Datastore that a request reads, in a form that users can inspect."""
 
     title = "Datastore of texts"
     unit = "tokens"
@@ -193,23 +197,23 @@ class Rest(Drafter):
     shortest: int = shortest_param()
 
     def notice(self) -> str:
-        """Return a note for the user if `longest` and `shortest` allow no match, else ""."""
+        """Return a note for the user if `longest` and `shortest` allow no match in the datastore, else ""."""
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are retrieved."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are retrieved from the datastore."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """Load the datastore; the bundled texts are tokenised and sorted for this target."""
+        """Load the datastore before the first run; the bundled texts are tokenised and sorted for this target."""
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> DatastoreState:
-        """Return the datastore as the drafter's state."""
+        """Return the drafter's state of a sequence: the datastore."""
         return DatastoreState(store_of(models, self.store == "own"))
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the most frequent continuations of the longest match."""
+        """Draft the most frequent continuations of the longest match in the datastore."""
         store, target, device = sequence.state.drafter.store, sequence.models.target, sequence.models.target.device
         context, nodes = sequence.committed[-self.longest :], plan.limit_nodes(self.nodes)
         retrieved = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)

@@ -12,7 +12,8 @@ from workbench.methods.s2d.net import S2DNet
 from workbench.methods.tree_builders.chain import Chain
 
 SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
-"""Parameters with which one exit alone drafts. Only with the last exit does a draft stop at low confidence."""
+"""Parameters of S2D with which only the first, a middle or the last exit drafts. Only the last exit ends a draft at
+low confidence."""
 
 METHOD = Method(
     "s2d",

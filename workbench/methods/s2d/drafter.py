@@ -19,7 +19,6 @@ together, in one pass:
                                             by layers 3, 4:   0 … 5; 6, 7 and 8 wait
 
 So each layer gets the same cache entries as if every token had run through all layers at once.
-
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Maximum number of positions that run through a block at a time, because a long prompt would need a large mask."""
+"""Maximum number of positions that run through a block of layers at once. A long prompt would need a large mask."""
 TRAIN_ADVICE = "Train a head for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
 class Block:
-    """Layers before an exit, with the KV cache of processed positions and the hidden states of waiting positions.
+    """Block of the drafter's layers before an exit, with its KV caches and the hidden states of waiting positions.
 
     Attributes:
-        layers: layers of the net after the previous exit, up to this one.
+        layers: layers of the drafter after the previous exit, up to this exit.
         kv_caches: KV cache of each layer, for the positions that it has processed.
         waiting: inputs of the block at the m positions after the processed ones, [m, W].
     """
@@ -70,11 +69,11 @@ class Block:
 
     @property
     def n_processed(self) -> int:
-        """Return the number of positions that the block has processed."""
+        """Return the number of positions that the block of layers has processed."""
         return self.kv_caches[0].n_used
 
     def truncate(self, n: int) -> None:
-        """Drop all positions after the first n, processed or waiting."""
+        """Drop all positions of the block after the first n, processed or waiting."""
         self.waiting = self.waiting[: max(0, n - self.n_processed)]
         for entries in self.kv_caches:
             entries.truncate(min(n, entries.n_used))
@@ -86,15 +85,15 @@ class S2DState:
 
     Attributes:
         net: the drafter.
-        models: models of the run, for their clock and meter.
+        models: models of the run, which have the clock and the time meter.
         head: the drafter's LM head, over its draft vocabulary.
         blocks: block of layers before each exit.
         first: position of the first token that the drafter reads. Earlier positions (images) are never read.
-        thresholds: minimum top probability at each exit for using its token. Below the last one, the draft ends.
+        thresholds: minimum top probability at each exit for using its token. Below the last threshold, the draft ends.
         n_text: number of text positions, processed or waiting.
-        levels: attention mask of each level of the draft over draft nodes, bool [w, nodes].
-        scratch_of: for each node of the last draft that the drafter has processed, its index among the cache entries
-            after the text.
+        levels: for each draft level, the attention mask of its w nodes over the draft's nodes, bool [w, nodes].
+        scratch_of: for each processed node of the last draft, the index of its entry among the KV cache entries after
+            the text.
         is_unsure: whether even the last exit's confidence was below the threshold at all nodes of the newest level.
     """
 
@@ -124,13 +123,13 @@ class S2DState:
             self.levels.append(tree_mask)
 
     def truncate(self, n: int) -> None:
-        """Drop all positions after the first n in every block. Draft positions that remain become text."""
+        """Drop all positions after the first n in every block of layers. Draft positions that remain become text."""
         for block in self.blocks:
             block.truncate(n)
         self.n_text, self.levels, self.scratch_of = self.blocks[0].n_processed + len(self.blocks[0].waiting), [], {}
 
     def run_block(self, number: int) -> Float[Tensor, "m W"]:
-        """Run a block of layers on its waiting inputs. Return its outputs, which then wait before the next block."""
+        """Run a block of layers on its waiting inputs, and return its outputs, which wait before the next block."""
         block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
@@ -144,7 +143,7 @@ class S2DState:
         return stream
 
     def positions_and_mask(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """Return the text positions and the attention mask of the cache entries from `start` to `end` − 1.
+        """Return the text positions and the attention mask of the KV cache entries from `start` to `end` − 1.
 
         The mask is None if it is causal.
         """
@@ -159,7 +158,7 @@ class S2DState:
         return places, mask
 
     def exit_logits(self, w: int) -> tuple[Float[Tensor, "w K"], Int[Tensor, " w"]]:
-        """Return logits at the newest w positions, each from the first confident exit, and the index of that exit."""
+        """Return logits at the newest w positions, each from its first confident exit, and the exits' indices."""
         start, last = self.models.target.clock.mark(), len(self.blocks) - 1
         logits = exits = is_unsure = None
         self.is_unsure = False
@@ -189,13 +188,13 @@ class S2DState:
 
 
 def top_prob(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """Return the largest probability at each of w positions, without temperature."""
+    """Return the largest probability of each of w distributions, without temperature."""
     summary = summarise_softmax(logits, 1)
     return logits.softmax(1).amax(1) if summary is None else summary.p_top[:, 0]
 
 
 class S2DGrowth(PartialTree):
-    """Tree after the committed text. Each level runs through as many blocks as its least confident node needs."""
+    """Draft tree of S2D. Each level runs through as many blocks of layers as its least confident node needs."""
 
     def __init__(self, sequence: Sequence) -> None:
         self.state: S2DState = sequence.state.drafter
@@ -208,9 +207,9 @@ class S2DGrowth(PartialTree):
         return self._distributions(len(tokens))
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return False if even the last exit's confidence is low for all nodes.
+        """Return whether drafting should continue: at least one node of the newest level has a confident exit.
 
-        The test precedes the draw of tokens.
+        The test is made before tokens are drawn, so it does not bias the output.
         """
         if self.state.is_unsure:
             self.sequence.report.signals[STOPPED] = len(self.tokens)
@@ -260,7 +259,7 @@ class S2D(DistributionDrafter):
     least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
     def init_state(self, sequence: Sequence, models: Models) -> S2DState:
-        """Return a state without processed positions. Tokens are read when a draft needs them."""
+        """Return a drafting state without processed positions. Tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
@@ -277,7 +276,7 @@ class S2D(DistributionDrafter):
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
     def begin(self, sequence: Sequence) -> S2DGrowth | None:
-        """Read the committed tokens. Return a tree without nodes; None if even the last exit's confidence is low."""
+        """Read the committed tokens, and return an empty draft tree; None if even the last exit's confidence is low."""
         state: S2DState = sequence.state.drafter
         state.truncate(min(state.n_text, len(sequence.committed) - 1 - state.first))
         unread = sequence.committed[state.first + state.n_text :]
@@ -289,7 +288,10 @@ class S2D(DistributionDrafter):
         return growth
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Retain KV cache entries of accepted nodes that follow their parent's entry. Other nodes are read again."""
+        """Retain the KV cache entries of accepted nodes that directly follow their parent's entry.
+
+        All other accepted nodes are read again in the next round.
+        """
         state: S2DState = sequence.state.drafter
         n = 0
         for node in feedback.result.path[: len(feedback.emitted)]:
@@ -300,7 +302,7 @@ class S2D(DistributionDrafter):
 
 
 def _net(models: Models) -> S2DNet:
-    """Return the net that was trained for the target of `models`. It is loaded once.
+    """Return the S2D draft model that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the draft model cannot be read, or its vocabulary size differs from the target's.
@@ -314,7 +316,7 @@ def _net(models: Models) -> S2DNet:
 
 
 def _head(net: S2DNet, models: Models) -> SharedHead:
-    """Return the net's LM head over its draft vocabulary. It is packed once and cached.
+    """Return the S2D draft model's LM head over its draft vocabulary. It is packed once and cached.
 
     Raises:
         ModelError: the net's draft vocabulary has tokens that the target does not have.

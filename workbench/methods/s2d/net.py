@@ -30,7 +30,7 @@ class S2DLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n W"]:
-        """Return the residual stream after the layer. The arguments are those of `AttentionNet.attend`."""
+        """Return the residual stream after the decoder layer. The arguments are those of `AttentionNet.attend`."""
         return self.apply_mlp(self.attend(x, positions, mask, kv_cache))
 
 
@@ -38,8 +38,8 @@ class S2DNet(TrainedNet):
     """S2D's drafter: a language model of a few layers with exits after some of them.
 
     Args:
-        width: the target's hidden size D. It only serves to recognise the target.
-        heads: attention heads.
+        width: the target's hidden size D. It is only used to check that the net fits the target.
+        heads: number of attention heads.
         ffn: width of the gated MLP.
         cond: the drafter's own hidden size W.
         vocabulary: size V of the target's vocabulary. The embeddings are tied with the LM head.
@@ -77,16 +77,16 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Return the layers of each block: the layers after the previous exit, up to the next one."""
+        """Return the drafter's layers in blocks: each block has the layers after one exit, up to the next exit."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
     def embed_tokens(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
-        """Return the residual stream before the first layer: the embeddings of tokens."""
+        """Return the embeddings of tokens, the residual stream before the first layer."""
         return nn.functional.embedding(tokens, self.embed.weight)
 
     def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
-        """Return the LM head inputs at each exit for whole texts, for training."""
+        """Return the LM head inputs at each exit of the drafter for whole texts, for training."""
         x, outputs, places = (
             self.embed_tokens(tokens),
             list[Tensor](),
@@ -99,7 +99,7 @@ class S2DNet(TrainedNet):
         return outputs
 
     def prepare_for_drafting(self) -> S2DNet:
-        """Prepare the net for drafting: disable gradients, and pack weights for inputs of few positions."""
+        """Prepare the S2D draft model for drafting: disable gradients, and pack its weights."""
         super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.prepare_for_drafting()
@@ -108,7 +108,7 @@ class S2DNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild this net."""
+        """Return the constructor arguments that rebuild the S2D draft model."""
         layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,

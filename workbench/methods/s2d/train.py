@@ -1,7 +1,8 @@
-"""Training of S2D's drafters of all sizes at once, on the target's distributions at the same positions.
+"""Training of S2D's drafter at all its sizes at once, on the target's distributions.
 
-This is the paper's sorted fine-tuning. Each size is a prefix of every larger one, so its layers have two tasks: to
-predict at their own exit, and to compute the input of the layers after it. The losses of all exits have equal weights.
+This is the sorted fine-tuning of the S2D paper. The layers of each size are the first layers of every larger size. So
+they have two tasks: to predict at their own exit, and to compute the input of the later layers. The losses of all exits
+have equal weights.
 """
 
 # pyright: basic
@@ -49,14 +50,14 @@ class Options(LayerOptions):
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train all layers on the mean of the exits' losses, at positions of prompts and of answers.
+    """Train all layers of S2D's drafter on the mean loss of its exits, at positions of prompts and answers.
 
-    Positions count if the target's most probable token is in the draft vocabulary.
+    Only positions are used at which the target's most probable token is in the draft vocabulary.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (sorted fine-tuning); the paper trains on the text.
 
     Raises:
-        ParameterError: there is no such loss, or it compares features, which a language model does not predict.
+        ParameterError: the loss is unknown, or it compares features, which a language model does not predict.
     """
     options, teacher, vocab = setup.options, setup.teacher, setup.draft_vocabulary
     loss, vocabulary = draft_model_losses(options.loss), len(teacher.lm_head)
@@ -92,7 +93,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return agreement with the target and cross-entropy (nats) of each size, the whole drafter first."""
+        """Return top-1 agreement with the target and cross-entropy (nats) of each drafter size, the largest first."""
         matches, losses = torch.zeros(2, len(names), device=vocab.device)
         count = n_in_vocab = 0
         for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
@@ -123,12 +124,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 def init_from_lm_head(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
     """Initialise token embeddings from the rows of a wider LM head, projected to the head's principal directions.
 
-    If the embeddings are as wide as the LM head or wider, all directions are used, and the additional numbers are small
-    and random.
+    If the embeddings are as wide as the LM head or wider, all directions are used, and the additional components are
+    small random numbers.
 
     Args:
-        rows: token embeddings, which are overwritten.
-        table: rows of the LM head.
+        rows: the drafter's token embeddings, which are overwritten.
+        table: rows of the wider LM head.
     """
     _, directions = torch.linalg.eigh(table.T @ table)  # ascending eigenvalues
     narrow = table @ directions.flip(1)[:, : rows.shape[1]]

@@ -1,4 +1,4 @@
-"""SpecVLM: EagleVLM's drafter with a compressed image."""
+"""SpecVLM: EagleVLM's drafter, which reads a compressed image."""
 
 from __future__ import annotations
 

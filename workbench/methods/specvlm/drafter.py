@@ -16,11 +16,12 @@ from workbench.methods.common.feature import FeatureDrafter
 from workbench.methods.common.feature_net import CompressedImage, FeatureNet, PromptFeatures
 
 MENU = ("prune", "pool", "conv", "resample", "none")
-"""Compression operations among which the gate chooses."""
+"""Operations for compressing an image's vision tokens, among which SpecVLM's gate chooses."""
 RATIOS = (1, 2, 4, 8, 16)
-"""Compression ratios that training samples."""
+"""Compression ratios of images, one of which is sampled for each training batch."""
 EVEN = 0.5
-"""Share of training prompts with a uniformly drawn operation, so that the gate's preference leaves none untrained."""
+"""Share of training prompts whose compression operation is drawn uniformly instead of by the gate. So every
+operation is trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Compression:
     """Options for the compression of an image.
 
     Attributes:
-        compressor: operation, one of `MENU`; "gate": the gate chooses it; "all": the image is not compressed.
+        compressor: operation, one of `MENU`; "gate": the gate chooses the operation; "all": the image is not
+            compressed.
         ratio: number of vision tokens per remaining token, for prune, pool and conv.
         seed: seed of the random subset that pruning retains.
         noise: in training, Gumbel noise for each prompt and operation, with which the gate samples its choice.
@@ -45,7 +47,7 @@ class Compression:
 class SpecVLMNet(FeatureNet):
     """EagleVLM's net with images compressed by one of five operations, which a gate chooses from the question.
 
-    In drafting the gate chooses the operation of largest weight. In training it samples by the Gumbel trick: all
+    In drafting the gate chooses the operation with the largest weight. In training it samples by the Gumbel trick: all
     operations run in parallel, the outputs of those not sampled are masked, and the output of the sampled one is scaled
     by a weight whose value is 1 and whose gradient is that of the gate's softmax (straight-through).
     """
@@ -67,7 +69,7 @@ class SpecVLMNet(FeatureNet):
             prompt: features of the prompts.
             pairs: fused features and embeddings of all positions.
             image: index of the image in the prompt.
-            options: a `Compression`; None: the defaults.
+            options: a `Compression`; None: the default `Compression()`.
         """
         options = options or Compression()
         full_view = super().compress_image(prompt, pairs, image)
@@ -86,13 +88,13 @@ class SpecVLMNet(FeatureNet):
     def compress(
         self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, options: Compression
     ) -> CompressedImage:
-        """Apply one operation to an image.
+        """Apply one compression operation to an image.
 
         Args:
             x: fused features and embeddings at the image's N positions.
             grid: number of rows and of columns of the image's vision tokens.
             name: operation, one of `MENU`.
-            options: ratio and seed.
+            options: compression ratio and seed of the pruning.
         """
         rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
         if name == "prune":
@@ -112,7 +114,7 @@ class SpecVLMNet(FeatureNet):
         return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, options: Compression) -> CompressedImage:
-        """Return the concatenated outputs of all operations.
+        """Return the concatenated outputs of all compression operations for an image.
 
         For each prompt, the outputs of operations that were not sampled are masked.
         """

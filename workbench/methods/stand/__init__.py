@@ -1,4 +1,4 @@
-"""STAND: sample drafts from a table of n-grams with the target's distribution after each."""
+"""STAND: sample drafts from a table of the target's distributions after short contexts (n-grams)."""
 
 from __future__ import annotations
 

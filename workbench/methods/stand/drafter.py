@@ -1,4 +1,4 @@
-"""STAND: draft from a table of short contexts, with the target's mean distribution after each context."""
+"""STAND: draft from a table with the target's mean distribution after each short context."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from workbench.methods.common.warm_start import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Maximum number of contexts in a table. The least recently updated ones are dropped first."""
+"""Maximum number of contexts in a table of distributions. The least recently updated contexts are dropped first."""
 ENTRY_BYTES = 900
-"""Memory of a context in bytes: its key, two lists, and the numbers in them."""
+"""Memory of one context in a table of distributions, in bytes: its key, and lists of tokens and probabilities."""
 PROBLEMS = 8
-"""Maximum number of prompts whose tables are stored for later runs."""
+"""Maximum number of prompts whose tables of distributions are stored for later runs."""
 
 Context = tuple[int, ...]
 
@@ -48,7 +48,7 @@ class Entry:
     """Mean of the target's distributions after one context.
 
     Attributes:
-        tokens: most likely tokens, descending.
+        tokens: most likely next tokens, in descending order of probability.
         probs: mean probability of each of these tokens.
         n: number of distributions in the mean.
     """
@@ -58,11 +58,13 @@ class Entry:
     n: int = 1
 
     def averaged_with(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
-        """Return the entry with one more distribution in its mean. The number of stored tokens stays the same.
+        """Return the mean distribution of a context after one more distribution was added.
+
+        The number of stored tokens stays the same.
 
         Args:
             tokens: most likely tokens of the new distribution.
-            chances: probabilities of `tokens`.
+            chances: probabilities of `tokens` in the new distribution.
         """
         mean = {token: self.n * prob for token, prob in zip(self.tokens, self.probs, strict=True)}
         for token, prob in zip(tokens, chances, strict=True):
@@ -137,9 +139,9 @@ class Table(InspectableState):
             del self._entries[next(iter(self._entries))]
 
     def lookup(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
-        """Return length and entry of the longest known context at the end of a text.
+        """Return the length of the longest known context at the end of a text, and its mean distribution.
 
-        If the length is 0, the entry is the mean over all contexts.
+        If the length is 0, the distribution is the mean over all contexts.
         """
         for n in range(min(self.longest, len(text)), -1, -1):
             if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
@@ -149,11 +151,11 @@ class Table(InspectableState):
 
 @dataclass(frozen=True)
 class SparseDistributions(NodeDistributions):
-    """Distributions after w nodes, each over k tokens of the vocabulary.
+    """Next-token distributions after w nodes of a draft tree, each over only k tokens of the vocabulary.
 
     Attributes:
         tokens: token ids of each distribution, in any order.
-        p: probabilities of these tokens, which sum to 1.
+        p: probabilities of `tokens`, which sum to 1.
         size: size of the vocabulary.
     """
 
@@ -170,7 +172,10 @@ class SparseDistributions(NodeDistributions):
 
 
 class TableGrowth(PartialTree):
-    """Tree built from a table. A node's distribution is the entry of the longest known context ending at the node."""
+    """Draft tree built from a table of distributions after contexts.
+
+    The distribution after a node is the entry of the longest known context that ends at the node.
+    """
 
     def __init__(self, sequence: Sequence, table: Table) -> None:
         target = sequence.models.target
@@ -194,7 +199,10 @@ class TableGrowth(PartialTree):
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return False if no node has a known context, because the mean over all contexts is not used for drafts."""
+        """Return whether drafting should continue: at least one node of the level ends with a known context.
+
+        The mean over all contexts is not used for drafts.
+        """
         return self.is_known and super().should_continue(distributions)
 
 
@@ -203,16 +211,16 @@ class Stand(DistributionDrafter):
     """Store the target's mean distributions after contexts of up to `longest` tokens, and draft from them.
 
     At each verified position, the probabilities of the target's most likely tokens are added to the entries of the
-    contexts that end there. The distribution after a node is the normalised entry of the longest known context, or the
-    mean of all distributions if none is known. A draft ends if no node of a level has a known context. Any tree builder
-    can draw from these distributions and any exact rule can verify the draft, as with a draft model. The stored
-    distributions include the temperature of their round.
+    contexts that end there. The distribution after a node is the normalised entry of the longest known context that
+    ends at the node. If no such context is known, it is the mean of all distributions. A draft ends if no node of a
+    level has a known context. Any tree builder can draw from these distributions, and any exact verifier can verify the
+    draft, as with a draft model. The stored distributions include the temperature of their round.
 
     Attributes:
         longest: maximum number of tokens of a context.
         everywhere: whether distributions after rejected drafts are also stored, which verification computes anyway.
-        warm: whether later runs of the same prompt also draft from the table, as trajectories of one problem do in the
-            paper.
+        warm: whether later runs of the same prompt continue with the table. In the paper, all solutions of one problem
+            share a table.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
     """
@@ -227,11 +235,14 @@ class Stand(DistributionDrafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, with the parameters of the table."""
+        """Return the key of the table of distributions, for reuse by later drafters.
+
+        It contains the table's parameters.
+        """
         return "stand", self.longest, self.everywhere, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Table:
-        """Return a new table, or with `warm` the table of the prompt.
+        """Return a new table of distributions; with `warm`, the table of earlier runs of this prompt.
 
         The target's distributions at the committed positions are not available, so the table does not contain them.
         """
@@ -246,7 +257,7 @@ class Stand(DistributionDrafter):
         return tables[problem]
 
     def begin(self, sequence: Sequence) -> TableGrowth | None:
-        """Return a tree without nodes; None if no known context ends with the newest token."""
+        """Return an empty draft tree; None if no known context ends with the newest token."""
         table: Table = sequence.state.drafter
         n, entry = table.lookup(sequence.committed)
         sequence.report.signals |= {"known contexts": len(table), "matched tokens": n}
@@ -256,7 +267,7 @@ class Stand(DistributionDrafter):
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's distributions after the last committed token and after accepted drafts.
+        """Store the target's distributions after the last committed token and after accepted drafts in the table.
 
         With `everywhere`, also store the distributions after rejected drafts.
         """

@@ -1,4 +1,4 @@
-"""Suffix decoding: count the continuations of the longest matches, and draft as far as the counts are reliable."""
+"""Suffix decoding: draft the most frequent continuations of earlier matches of the newest tokens."""
 
 from __future__ import annotations
 

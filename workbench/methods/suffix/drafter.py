@@ -27,22 +27,23 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 END = -1
-"""Separator after each text of a store. No continuation crosses it."""
+"""Separator token after each stored text. No drafted continuation crosses it."""
 SHOWN = 4
-"""Length in tokens of the strings that the state viewer shows."""
+"""Length in tokens of the frequent strings that the page's view of the drafting state shows."""
 STORED = 65_536
-"""Maximum number of stored tokens of earlier runs (256 KiB). The oldest are dropped first, a quarter at a time."""
+"""Maximum number of stored tokens of earlier runs (256 KiB). The oldest tokens are dropped first, a quarter at a
+time."""
 LOOKED_AT = 16_384
-"""Number of newest tokens in which the state viewer counts the most frequent strings."""
+"""Number of newest tokens in which the page's view of the drafting state counts the most frequent strings."""
 COUNTED = 256
-"""Maximum number of occurrences that are counted. Older ones are ignored."""
+"""Maximum number of occurrences of a match whose continuations are counted. Older occurrences are ignored."""
 
 
 class Text:
-    """Tokens in one array, searched for suffix matches.
+    """Text as one array of tokens, which is searched for occurrences of the newest tokens.
 
-    A node of the text's suffix tree is represented by the indices after the occurrences of a string. No tree is built:
-    the few nodes that a round needs are computed from occurrences.
+    A node of the text's suffix tree is represented by the indices after the occurrences of a string. No suffix tree is
+    built, because a round needs only few of its nodes.
     """
 
     def __init__(self) -> None:
@@ -51,11 +52,11 @@ class Text:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Return the stored tokens, int32 [n]."""
+        """Return all tokens of the text, int32 [n]."""
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens to the text."""
+        """Append tokens to the searched text."""
         if (size := self.n + len(tokens)) > len(self._room):
             self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
         self._room[self.n : size] = tokens
@@ -70,13 +71,13 @@ class Text:
             self.n = len(self._room)
 
     def cut(self, most: int) -> None:
-        """Drop the oldest tokens until at most `most` remain, regardless of text borders."""
+        """Drop the oldest tokens until at most `most` remain, even if this cuts a text."""
         if self.n > most:
             self._room = np.array(self.tokens[self.n - most :])
             self.n = most
 
     def most_frequent(self, width: int, n: int) -> list[tuple[list[int], int]]:
-        """Return the `n` most frequent strings of `width` tokens among the newest tokens, with their counts."""
+        """Return the `n` most frequent strings of `width` tokens in the newest part of the text, with their counts."""
         tokens = self.tokens[-LOOKED_AT:]
         if len(tokens) < width:
             return []
@@ -86,7 +87,7 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory of the array in bytes."""
+        """Return the memory of the text's token array in bytes."""
         return self._room.nbytes
 
     def matches(self, context: abc.Sequence[int], longest: int) -> list[np.ndarray]:
@@ -111,7 +112,9 @@ class Text:
         return matches
 
     def children(self, positions: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the distinct tokens at the given indices, the most frequent first; of equal counts, the newest first.
+        """Return the distinct tokens at the given indices of the text, the most frequent first.
+
+        Tokens with equal counts are ordered from the newest to the oldest.
 
         Returns:
             (token, its share of all tokens at these indices, indices after its occurrences) of each token.
@@ -129,12 +132,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Draft with probabilities estimated from counts.
+    """Draft tree with node probabilities estimated from counts of continuations.
 
     Attributes:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
-        probs: product of the shares along the path to each node.
+        probs: for each node, the product of the tokens' shares along the path to it.
         matched: length of the match in tokens.
     """
 
@@ -145,7 +148,7 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Return the expected number of accepted tokens, estimated from counts."""
+        """Return the draft's expected number of accepted tokens, estimated from counts."""
         return sum(self.probs)
 
 
@@ -154,10 +157,10 @@ class SuffixState(InspectableState):
     """Drafting state of suffix decoding for one request.
 
     Attributes:
-        text: text of the request.
+        text: prompt and output of the request.
         since: number of committed tokens when drafting began.
-        store: other texts to search; None: there are none. If `shared`, the outputs of earlier runs, otherwise the
-            content of a file that the user loaded.
+        store: further texts to search; None: there are none. If `shared`, these are the outputs of earlier runs,
+            otherwise the content of a file that the user loaded.
         shared: whether the store is shared by several runs.
     """
 
@@ -169,7 +172,7 @@ class SuffixState(InspectableState):
     shared: bool = False
 
     def watch(self, tokens: abc.Sequence[int]) -> None:
-        """Append new tokens to the request's text, and drop the oldest of a long text."""
+        """Append new committed tokens to the request's text, and drop the oldest tokens of a long text."""
         self.text.extend(tokens)
         if self.text.n > STORED:
             self.text.cut(STORED * 3 // 4)
@@ -224,7 +227,7 @@ class Suffix(Drafter):
     warm: bool = warm_param("outputs")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are looked up."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are looked up in texts."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -232,11 +235,11 @@ class Suffix(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which does not depend on the parameters of drafting."""
+        """Return the key of the stored texts, for reuse by later drafters. It contains no parameter of drafting."""
         return "suffix", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> SuffixState:
-        """Return a state that contains all committed tokens."""
+        """Return a drafting state whose text contains all committed tokens."""
         text = Text()
         text.extend(sequence.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
@@ -244,7 +247,7 @@ class Suffix(Drafter):
         return SuffixState(text, len(sequence.committed), store, self.warm)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft from the request's own text, or from the store if that has more expected tokens."""
+        """Draft from the request's own text, or from the stored texts if they give more expected accepted tokens."""
         state: SuffixState = sequence.state.drafter
         guess, device = self.draft(state.text, sequence.committed, plan), sequence.models.target.device
         if state.store is not None:
@@ -256,12 +259,14 @@ class Suffix(Drafter):
         return DraftTree.from_parents(guess.tokens, guess.parents, source="suffix", device=device, score=guess.probs)
 
     def draft(self, text: Text, context: abc.Sequence[int], plan: Plan) -> Guess:
-        """Return the draft with the most expected tokens over all match lengths. Ties go to the longer match.
+        """Return the draft with the most expected accepted tokens over all match lengths.
+
+        Of equal drafts, the one of the longer match is returned.
 
         Args:
             text: text to search.
             context: committed tokens.
-            plan: depth, and maximum number of nodes.
+            plan: maximum depth and maximum number of nodes of the draft.
         """
         best, n_places, max_nodes = Guess(), 0, plan.limit_nodes(self.nodes)
         matches = text.matches(context[-self.longest :], self.longest)
@@ -277,7 +282,7 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, positions: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the most likely continuations at the given indices as a tree, parents first.
+        """Return the most frequent continuations at the given indices of a text as a draft tree, parents first.
 
         Args:
             text: text that was searched.
@@ -311,7 +316,7 @@ class Suffix(Drafter):
         sequence.state.drafter.watch(feedback.emitted)
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Add the generated text to the store, for later runs."""
+        """Add the generated text to the texts that later runs search."""
         state: SuffixState | None = sequence.state.drafter
         if state is not None and state.store is not None and len(sequence.committed) > state.since:
             state.store.extend([*sequence.committed[state.since :], END])

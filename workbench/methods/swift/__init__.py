@@ -1,4 +1,4 @@
-"""SWIFT: draft without some attention blocks and MLPs of the target, and search for the best set while decoding."""
+"""SWIFT: draft without some attention blocks and MLPs of the target, which are selected by a search while decoding."""
 
 from __future__ import annotations
 

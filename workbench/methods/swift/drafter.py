@@ -20,26 +20,27 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 POOL = 128
-"""Number of random candidate sets that the surrogate model scores, besides all sets one swap away from the best set."""
+"""Number of random sets of skipped layers that the surrogate model scores, besides all sets one swap away from the
+best set."""
 REMEMBERED = 128
-"""Number of newest scored sets that the surrogate model uses."""
+"""Number of newest scored sets of skipped layers to which the surrogate model is fitted."""
 KAPPA, NOISE = 2.5, 1e-2
-"""Parameters of the surrogate model: standard deviations of the upper bound above the mean; noise variance of a score.
-"""
+"""Parameters of the surrogate model (a Gaussian process): standard deviations of the upper bound above the mean;
+noise variance of a score."""
 POOR, PATIENCE = 0.5, 8
-"""Matchness threshold, and number of scored sets of one size after which it is tested.
+"""Threshold of the matchness score, and number of scored sets of one size after which it is tested.
 
-If the best matchness is then below the threshold, half as many half layers are skipped. """
+If the best score is then below the threshold, half as many attention blocks and MLPs are skipped."""
 
 
 @dataclass(slots=True)
 class Search:
-    """State of a sequence's search for half layers to skip. A half layer is an attention block or an MLP.
+    """State of a sequence's search for half layers to skip. A half layer is the attention block or the MLP of a layer.
 
     Attributes:
         size: number of skipped half layers.
         best: set of skipped half layers with the best score, used for drafting.
-        score: matchness of `best` on the window; 0 before the first window.
+        score: matchness of `best` on the current window of tokens; 0 before the first window.
         end: position after the last token of the window; None: no window yet.
         n_tried: number of sets scored so far, including the first.
         of_size: number of scored sets of the current size.
@@ -85,7 +86,7 @@ class Swift(LayerSkippingDrafter):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:
-        """Return a search whose first set skips evenly spread layers; `ratio` determines their number."""
+        """Return the initial state of the search: evenly spread layers are skipped; `ratio` determines their number."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
@@ -96,15 +97,15 @@ class Swift(LayerSkippingDrafter):
         return state.best
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Run a search step for each sequence, then draft chains."""
+        """Run a step of the layer search for each sequence, then draft chains without the skipped layers."""
         for sequence in sequences:
             cast(Swift, sequence.drafter).step(sequence)
         return super().propose(sequences)
 
     def step(self, sequence: Sequence) -> None:
-        """Run a search step: score a new set, and use it if it is better.
+        """Run a step of the layer search: score a new set of skipped layers, and use it if it is better.
 
-        If the window moved, score the best set again.
+        If the window of scored tokens has moved, the best set is scored again first.
         """
         state: Search = sequence.state.drafter
         begin = 0 if sequence.cache_slot.image_prefill is None else len(sequence.cache_slot.image_prefill.embeds)
@@ -127,7 +128,7 @@ class Swift(LayerSkippingDrafter):
             sequence.report.signals["matchness"] = state.score
 
     def candidate(self, sequence: Sequence, state: Search) -> HalfLayers:
-        """Return the set of half layers to score next."""
+        """Return the set of half layers (attention or MLP of a layer) to score next."""
         n = 2 * sequence.models.target.n_layers - 4
         numbers = np.reshape(
             sequence.random_stream.uniform(len(sequence.committed), Purpose.GUESS, POOL * n), (POOL, n)
@@ -139,7 +140,10 @@ class Swift(LayerSkippingDrafter):
         return to_halves(pool[bounds(state.scored, pool).argmax()])
 
     def score_set(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
-        """Return the share of the window's tokens that a set predicts (matchness), and record it in the search."""
+        """Return the matchness of a set of skipped layers, and record it in the search state.
+
+        Matchness is the share of the committed tokens in a window that the reduced target predicts correctly.
+        """
         assert state.end is not None
         start, target = state.end - self.window, sequence.models.target
         logits = recompute_logits(target, sequence.cache_slot, start, sequence.committed[start : state.end], skipped)
@@ -151,28 +155,28 @@ class Swift(LayerSkippingDrafter):
 
 
 def initial_set(n_layers: int, size: int) -> HalfLayers:
-    """Return the first set of a search: whole layers, evenly spread, plus one attention block if `size` is odd.
+    """Return the initial set of skipped layers: evenly spread layers, plus one attention block if `size` is odd.
 
     Args:
         n_layers: number of the target's layers.
-        size: number of half layers to skip.
+        size: number of attention blocks and MLPs to skip.
     """
     halves = evenly_skipped(n_layers, n_layers - size // 2)
     return halves if size % 2 == 0 else halves | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in halves)}
 
 
 def to_bits(halves: HalfLayers, n: int) -> Bool[np.ndarray, " n"]:
-    """Encode a set of half layers as bits over the n half layers that may be skipped."""
+    """Encode a set of half layers (attention or MLP of a layer) as bits over the n half layers that may be skipped."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
-    """Return the set of half layers that bits encode: the inverse of `to_bits`."""
+    """Return the set of half layers (attention or MLP of a layer) that bits encode: the inverse of `to_bits`."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 
 def sets_one_swap_away(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
-    """Return all m sets in which one half layer of a set is exchanged for another, as bits."""
+    """Return all m sets that differ from a set of skipped attention blocks and MLPs by one exchange, as bits."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
     variants = np.repeat(bits[None], len(pairs), 0)
     for row, (i, j) in zip(variants, pairs, strict=True):
@@ -183,10 +187,11 @@ def sets_one_swap_away(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
 def bounds(
     scored: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]
 ) -> Float[np.ndarray, " m"]:
-    """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over the scored sets (Matérn 5/2).
+    """Return upper bounds μ + κ σ on the scores of sets of skipped layers, by a Gaussian process (Matérn 5/2).
 
-    The distance of two sets is the square root of the number of half layers in which they differ. The length scale is
-    the distance of sets that differ in half of the half layers. Scores are scaled by their standard deviation.
+    The distance of two sets is the square root of the number of attention blocks and MLPs in which they differ. The
+    length scale is the distance of sets that differ in half of the attention blocks and MLPs. Scores are scaled by
+    their standard deviation.
 
     Args:
         scored: scored sets, at least two.

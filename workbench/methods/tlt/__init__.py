@@ -1,4 +1,4 @@
-"""TLT: train EAGLE's head further while the last sequences of a batch are decoded."""
+"""TLT: continue the training of EAGLE's head while the last sequences of a batch are decoded."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Batch:
-    """Counter of the sequences that draft for one target with TLT. It decides when to train.
+    """Counter of the running sequences that use TLT with one target. It decides when to train.
 
     Attributes:
         running: number of sequences that have started and not ended.
@@ -32,35 +32,34 @@ class Batch:
     peak: int = 0
 
     def enter(self) -> None:
-        """Count a sequence that starts."""
+        """Add a starting sequence to the number of running sequences."""
         self.running += 1
         self.peak = max(self.peak, self.running)
 
     def leave(self) -> None:
-        """Count a sequence that ends."""
+        """Subtract an ended sequence from the number of running sequences."""
         self.running -= 1
         self.peak = self.peak if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Return whether no more than a given share of the batch's sequences still runs, or only one ever ran."""
+        """Return whether at most the given share of the batch's sequences still runs, or the batch has only one."""
         return self.peak == 1 or self.running <= share * self.peak
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """Return the batch counter of these models. It is created at the first call."""
+        """Return the counter of running sequences of the given models. It is created at the first call."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """Drafting state of TLT for one text: EAGLE's state, with a net that is trained online.
+    """Drafting state of TLT for one text: EAGLE's drafting state, with a net that is trained online.
 
     Attributes:
-        inspectable: net in training, used by this sequence alone or shared by several; None before the state is
-            initialised.
-        text: text with its features, for training; None for prompts with images, which are not trained on.
+        inspectable: net in training, used by this sequence alone or by several; None before initialisation.
+        text: text with the target's features, for training; None for prompts with images, which are not trained on.
         version: version of the net that the sequence uses.
-        batch: batch in which the sequence is counted, until it ends.
+        batch: counter that includes this sequence until it ends.
     """
 
     inspectable: TrainedState[OnlineHead] | None = None
@@ -69,7 +68,7 @@ class TLTState(FeatureState):
     batch: Batch | None = None
 
     def use_newest_weights(self, online_head: OnlineHead, recompute: bool) -> None:
-        """Switch the sequence to the newest weights.
+        """Let the sequence draft with the newest weights of the trained net.
 
         Args:
             online_head: net in training.
@@ -111,11 +110,14 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which does not depend on the training schedule."""
+        """Return the key of the trained head, for reuse by later drafters.
+
+        The key does not depend on the training schedule.
+        """
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:
-        """Return a fresh trainable copy of the head; with `warm`, the copy trained by earlier runs.
+        """Return a new trainable copy of EAGLE's head; with `warm`, the copy that earlier runs trained.
 
         Raises:
             ModelError: the head cannot be read, or was trained for another target.
@@ -131,7 +133,7 @@ class TLT(Eagle):
         return online_head
 
     def init_state(self, sequence: Sequence, models: Models) -> TLTState:
-        """Return a state that has read the committed text with the current head. The text becomes training data."""
+        """Return a drafting state whose head has read the committed text, and add the text to the training data."""
         head, features = self.online_head(models), read_features(sequence, models)
         state = cast(TLTState, self.new_state(sequence, models, features, head.net, head.head, head.compiled_net))
         state.inspectable, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
@@ -143,7 +145,7 @@ class TLT(Eagle):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted tokens and the target's features with the current head, and return a tree without nodes."""
+        """Process the accepted tokens and their features with the newest head, and return an empty draft tree."""
         state: TLTState = sequence.state.drafter
         assert state.inspectable is not None
         if not _is_of(state.inspectable.trainable, sequence.models, self.net.kind):  # the user has changed the head
@@ -175,7 +177,7 @@ class TLT(Eagle):
             head.train_step(self.texts, self.reads, self.rate)
 
     def train_between_batches(self, models: Models, n_steps: int) -> int:
-        """Train the shared copy of the head between batches. Return the number of training steps.
+        """Train the shared copy of EAGLE's head between batches, and return the number of training steps.
 
         Args:
             models: models that the batches use.
@@ -193,7 +195,7 @@ class TLT(Eagle):
         return sum(head.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Remove the sequence from its batch."""
+        """Remove the ended sequence from the count of running sequences."""
         state: TLTState | None = sequence.state.drafter
         if state is not None and state.batch is not None:
             state.batch.leave()
@@ -201,5 +203,5 @@ class TLT(Eagle):
 
 
 def _is_of(online_head: OnlineHead, models: Models, kind: str) -> bool:
-    """Return whether a trainable copy belongs to these models and their current head."""
+    """Return whether a trainable copy of the head was made for the given models and their current head."""
     return online_head.target is models.target and online_head.info is models.heads[kind]

@@ -6,7 +6,6 @@
 Of the target, a training step uses only embedding and LM head, which are not trained, because the features were
 computed when the text was verified. The feature at position s and the embedding of the token at s + 1 together predict
 the feature at s + 1, as in the training of the initial head.
-
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
-"""Maximum norm to which the gradients of a training step are clipped."""
+"""Maximum norm of the gradients of an online training step; larger gradients are scaled down."""
 FEATURE_LOSS_WEIGHT, DISTRIBUTION_LOSS_WEIGHT = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, and cross-entropy with the target's distribution."""
 MAX_POSITIONS = 16_384
-"""Maximum number of text positions whose features a pool stores."""
+"""Maximum number of text positions whose features a pool of training texts stores."""
 MAX_DISTRIBUTIONS = 512
-"""Maximum number of positions per training step with a loss on distributions, because the LM head costs most."""
+"""Maximum number of positions per training step with a loss on distributions. The product with the LM head is the
+most expensive operation of the step."""
 STEPS = 2
 """Number of newest versions of the target's weights from whose texts a training step samples."""
 
@@ -61,23 +61,23 @@ class Text:
     features: list[Float[Tensor, "m D"]]
 
     def __len__(self) -> int:
-        """Return the number of positions with a feature."""
+        """Return the number of text positions that have a target feature."""
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
-        """Return the features of the whole text, and store them as one chunk."""
+        """Return the target's features of the whole text, and store them as one chunk."""
         self.features = [torch.cat(self.features)]
         return self.features[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Window of a text for training: n tokens and their features.
+    """Window of a training text: n tokens and their features.
 
     Attributes:
         tokens: token ids.
         features: features of these tokens.
-        first: index from which features are training targets.
+        first: index of the first feature that is a training target.
     """
 
     tokens: list[int]
@@ -86,7 +86,9 @@ class Window:
 
 
 class Pool:
-    """Texts of the last two versions of the target's weights, the oldest first, with a bounded number of positions.
+    """Pool of training texts from the last two versions of the target's weights, the oldest text first.
+
+    The number of stored positions is bounded.
 
     Attributes:
         texts: stored texts. The text of a running sequence still grows.
@@ -99,28 +101,28 @@ class Pool:
         self.step, self.most = 0, most
 
     def __len__(self) -> int:
-        """Return the number of positions with a feature."""
+        """Return the number of text positions with a target feature, over all stored texts."""
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
-        """Add a text, and drop old texts as in `trim`."""
+        """Add a training text to the pool, and drop old texts as in `trim`."""
         self.texts.append(text)
         self.trim()
 
     def next_step(self) -> None:
-        """Count a change of the target's weights, and drop texts of old versions."""
+        """Count a change of the target's weights, and drop training texts of old versions."""
         self.step += 1
         self.trim()
 
     def trim(self) -> None:
-        """Drop texts that training no longer samples, then the oldest texts until at most `most` positions remain."""
+        """Drop training texts of old weight versions, then the oldest texts until at most `most` positions remain."""
         self.texts = [text for text in self.texts if text.step > self.step - STEPS]
         n_positions = len(self)
         while n_positions > self.most and len(self.texts) > 1:
             n_positions -= len(self.texts.pop(0))
 
     def sample_windows(self, random: Random, n: int, longest: int) -> list[Window]:
-        """Return random windows of up to n texts. Each contains a part of the answer.
+        """Return random windows of up to n training texts. Each window contains a part of the answer.
 
         Args:
             random: random generator.
@@ -143,18 +145,18 @@ class Pool:
 
 
 class OnlineHead(OnlineTrainer):
-    """Trainable copy of a trained net, with its optimiser and its training data.
+    """Trainable copy of a drafter's net, with its optimiser and its training data.
 
     Args:
         net: trained net, which is not changed.
         target: target whose embedding and LM head the net shares.
-        info: origin of the net.
+        info: description of the net's origin.
 
     Attributes:
         net: net that drafts, in the target's dtype. It is updated after each training step.
         head: the target's LM head with its current weights.
         compiled_net: compiled version of net and head, if available.
-        pool: texts to train on.
+        pool: pool of training texts.
         seconds: CPU time that this process spent on training.
         version: number of changes of the net or the head.
         rounds: number of rounds since the last training step, over all sequences.
@@ -178,9 +180,9 @@ class OnlineHead(OnlineTrainer):
     # -- the target --------------------------------------------------------------------------------------------------
 
     def detect_target_changes(self) -> None:
-        """Detect changes of the target's weights.
+        """Detect changes of the target's weights since the last call.
 
-        After a change, start a new step of the pool, and draft with the new LM head.
+        After a change, later training texts count as texts of a new version, and the net drafts with the new LM head.
 
         Changes that PyTorch does not track (through `.data`) are not detected, as in the target's compiled layers.
         """
@@ -198,10 +200,10 @@ class OnlineHead(OnlineTrainer):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def train_step(self, texts: int, longest: int, rate: float) -> bool:
-        """Run one step of AdamW. Return False if there is no training data.
+        """Run one AdamW step on the drafting net's trainable copy. Return False if there is no training data.
 
         Args:
-            texts: maximum number of windows.
+            texts: maximum number of windows of training texts.
             longest: maximum number of positions per window.
             rate: learning rate.
         """
@@ -226,7 +228,7 @@ class OnlineHead(OnlineTrainer):
         return True
 
     def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
-        """Return the weighted sum of EAGLE's two losses, each the mean over positions.
+        """Return the weighted sum of EAGLE's losses on features and on distributions, each averaged over positions.
 
         Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
         """
@@ -256,7 +258,7 @@ class OnlineHead(OnlineTrainer):
         )
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
-        """Return logits over the K tokens of the draft vocabulary, by the target's current LM head, with gradients."""
+        """Return logits over the K tokens of the draft vocabulary from the target's current LM head, with gradients."""
         head, token_ids = self.target.lm_head, self.head.token_ids
         weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
         if token_ids is not None:
@@ -273,19 +275,19 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the initial net's weights, 64 hexadecimal digits."""
+        """Return the SHA-256 hash of the initial net's weights, 64 hexadecimal digits."""
         digest = hashlib.sha256()
         for weight in self.origin.parameters():
             digest.update(weight.detach().float().cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield (name, trained weight, initial weight) of each parameter."""
+        """Yield (name, trained weight, initial weight) of each parameter tensor of the net."""
         weights = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
         return ((name, weight.detach(), origin) for (name, weight), origin in weights)
 
     def use_weights(self) -> None:
-        """Copy the trained weights to the net that drafts."""
+        """Copy the trained weights to the net that drafts, and compile this net again."""
         self.version += 1
         with torch.inference_mode(False), torch.no_grad():
             for weight, trained in zip(self.net.parameters(), self._student.parameters(), strict=True):
@@ -294,14 +296,14 @@ class OnlineHead(OnlineTrainer):
             self.compiled_net = compile_net(self.net, self.head, self.target)
 
     def reset(self) -> None:
-        """Reset to the initial net, and empty the pool."""
+        """Reset the net to its initial weights, and drop all training texts."""
         self.reset_weights()
         self._optimizer, self.pool.texts, self.rounds = self._new_optimizer(), [], 0
         self.use_weights()
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory in bytes of trained net, AdamW's moments, drafting net (in two layouts) and texts."""
+        """Return the memory of trained net, AdamW's moments, drafting net (two layouts) and texts, in bytes."""
         trained_bytes, draft_bytes = (
             sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net)
         )
@@ -309,7 +311,7 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def most_bytes(self) -> int:
-        """Return the memory in bytes with a full pool."""
+        """Return the memory of the online-trained head in bytes when its pool of training texts is full."""
         return self.n_bytes + self._bytes_of(max(0, self.pool.most - len(self.pool)))
 
     def _bytes_of(self, places: int) -> int:
@@ -317,7 +319,7 @@ class OnlineHead(OnlineTrainer):
 
 
 def _copy_net(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
-    """Return a copy of a net with the same weights in another dtype, not packed yet.
+    """Return a copy of a drafter's net with the same weights in another dtype, not packed for drafting yet.
 
     Args:
         net: net to copy.

@@ -1,4 +1,4 @@
-"""Token recycling: reuse rejected candidates as later drafts."""
+"""Token recycling: draft tokens that the target found likely but did not choose earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token recycling: draft a tree from a table of the most likely successors of each token."""
+"""Token recycling: draft a tree from a table of the most likely next tokens after each token."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE
 
 RANKS = 8
-"""Number of successors stored per token."""
+"""Number of most likely next tokens stored per token."""
 
 
 class Successors(InspectableState):
-    """Table of the most likely successors of each token.
+    """Table of the most likely next tokens after each token.
 
     Attributes:
-        table: int32 [V, 8], −1 if unknown.
+        table: 8 most likely next tokens after each of V tokens, int32 [V, 8]; −1 if unknown.
         n_verified: int32 [V], number of times that each token was verified.
     """
 
@@ -51,7 +51,7 @@ class Successors(InspectableState):
         self.shared = shared
 
     def write(self, token: int, top: abc.Sequence[int]) -> None:
-        """Store the target's most likely successors of a token, and count the verification."""
+        """Store the target's most likely next tokens after a token, and count the token's verification."""
         self.table[token, : len(top)] = top[:RANKS]
         self.n_verified[token] += 1
 
@@ -86,9 +86,9 @@ class Successors(InspectableState):
 
 @torch.inference_mode()
 def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
-    """Store the most likely successors at all committed positions but the last.
+    """Store the target's most likely next tokens at all committed positions but the last.
 
-    Later positions overwrite earlier ones.
+    Later occurrences of a token overwrite earlier ones.
     """
     features, index = read_features(sequence, models), 0
     for start in range(0, len(features), AT_ONCE):
@@ -105,7 +105,7 @@ class TokenRecycling(Drafter):
     Every verified node updates the table, accepted or not, so rejected candidates may be drafted in later rounds. No
     draft continues after a token that was never verified.
 
-    The plan's template gives the shape of the tree. Other tree builders need probabilities, which the table lacks.
+    The plan's template gives the shape of the tree. All other tree builders need probabilities, which the table lacks.
 
     Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
     here is by default the best tree of the chosen size under assumed probabilities of the ranks.
@@ -116,7 +116,7 @@ class TokenRecycling(Drafter):
     prompt: bool = param(False, doc="also store the target's most likely next tokens at each prompt position")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, because tokens are looked up."""
+        """Return how sibling nodes are chosen: deterministically, because tokens are looked up in a table."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -128,13 +128,13 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:
-        """Return the key of the drafter's state, which does not depend on the parameters of the tree."""
+        """Return the key of the token table, for reuse by later drafters. It contains no parameter of the tree."""
         return "token-recycling", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Successors:
-        """Return a fresh table, or with `warm` the shared one.
+        """Return an empty table of likely next tokens; with `warm`, the table of earlier runs.
 
-        With `prompt`, add the successors at committed positions.
+        With `prompt`, the likely next tokens at the committed positions are added.
         """
         size = models.target.vocab_size
         table = Successors(size)
@@ -145,7 +145,7 @@ class TokenRecycling(Drafter):
         return table
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tree that follows from the plan's template: each node's rank selects a successor from the table."""
+        """Draft a tree of the template's shape: the rank of each node selects one of the stored next tokens."""
         table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []
@@ -163,7 +163,10 @@ class TokenRecycling(Drafter):
         return DraftTree.from_parents(tokens, parents, source="token-recycling", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's most likely successors of verified tokens. Nodes nearer the root overwrite deeper ones."""
+        """Store the target's most likely next tokens after verified tokens.
+
+        Nodes nearer the root overwrite deeper ones.
+        """
         state: Successors = sequence.state.drafter
         verified = [feedback.root, *feedback.tokens]
         for token, top in zip(reversed(verified), reversed(feedback.top_tokens), strict=True):

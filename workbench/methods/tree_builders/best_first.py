@@ -1,4 +1,4 @@
-"""EAGLE-2's tree builder: expand the nodes with the highest scores, then verify the best of all proposed nodes."""
+"""EAGLE-2's tree builder: expand the draft nodes with the highest scores, and verify the best of all proposed nodes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ RERANKED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class BestFirst(TreeBuilder):
-    """Expand the `width` best nodes of each level, propose `width` children each, keep the best `nodes` of all.
+    """Expand the `width` best nodes of each level by `width` children, and verify the best `nodes` of all nodes.
 
     A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes
-    are ranked by score, and the best are verified. They form a tree, because a child's score is at most its parent's.
-    The whole tree is a function of the committed tokens. It is therefore verified by the rule for deterministic drafts,
-    which is exact at every temperature, even though the selection of nodes depends on their tokens.
+    are ranked by score, and the best are verified. The best nodes form a tree, because a child's score is at most its
+    parent's. The whole tree is a function of the committed tokens. It is therefore verified by the rule for
+    deterministic drafts, which is exact at every temperature, even though the selection of nodes depends on their
+    tokens.
 
     Attributes:
         width: number of nodes expanded per level, and number of children proposed for each of them.
@@ -55,7 +56,7 @@ class BestFirst(TreeBuilder):
     ranked: bool = True
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Propose nodes level by level, rank them all by score, and return the tree of the best ones."""
+        """Propose draft nodes level by level, rank all by score, and return the tree of the best nodes."""
         depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
         candidates = [tree.root.best(max(self.width, TOP))]  # [w, k], at the nodes expanded last; more than are drafted
         logq, tokens = (each[:, : self.width] for each in candidates[-1])
@@ -90,7 +91,7 @@ class BestFirst(TreeBuilder):
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
-    """Return the indices of the nodes with the highest scores, ascending (EAGLE-2, Li et al. 2024, §4.2).
+    """Return the indices of the draft nodes with the highest scores, ascending (EAGLE-2, Li et al. 2024, §4.2).
 
     A child's score is at most its parent's, and the child is added later. So a stable sort selects no child without its
     parent.
@@ -103,7 +104,7 @@ def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kep
 
 
 def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """Return the indices of the nodes with the highest scores, ascending, and the rank of each by score, from 0."""
+    """Return the indices of the nodes with the highest scores, ascending, and each node's rank by score, from 0."""
     best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
     return best.values, best.indices
 
@@ -124,7 +125,7 @@ def subtree(
         tokens: tokens of all proposed nodes.
         parents: index of each proposed node's parent; -1 below the root.
         score: the drafter's probability of each node after its parent.
-        depth: depth of the plan.
+        depth: planned maximum depth of the tree.
         fanout: maximum number of children of a node.
         source: name of the drafter in the trace.
     """

@@ -1,4 +1,4 @@
-"""Chains, drafted token by token: from distributions for one sequence, or from logits in lock-step for several."""
+"""Chains, drafted token by token: from distributions for one sequence, or in lock-step for several sequences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GROWN = TreeExplanation((ONE_BY_ONE,))
 class Chain(TreeBuilder):
     """Draft one token after the other: the likeliest if greedy, otherwise a sample from the drafter's distribution.
 
-    Drafters that support `draft_chain` draft the same tokens for several sequences in lock-step.
+    Drafters that support `draft_chain` draft for several sequences in lock-step instead, with the same result.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -45,7 +45,7 @@ class Chain(TreeBuilder):
     has_fixed_shape: ClassVar[bool] = True
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft one token for each level of the plan, unless the policy stops drafting."""
+        """Draft one token per planned level, until the policy stops drafting, and return the chain as a tree."""
         sequence, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
         sampled = not sequence.sampling.greedy
@@ -75,7 +75,7 @@ DraftProbs = Callable[[Sequence, Tensor], Tensor]
 
 @runtime_checkable
 class ChainModel(Protocol):
-    """Model that can draft a chain: a `Runner`, or a wrapper around one."""
+    """Interface of a model that can draft a chain: a `Runner`, or a wrapper around a `Runner`."""
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +84,7 @@ class ChainModel(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Return the number V of logits per position."""
+        """Return the number V of logits per position, the model's vocabulary size."""
         ...
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
@@ -92,7 +92,7 @@ class ChainModel(Protocol):
 
         Args:
             batch: new tokens of each sequence, in the order of the sequences in the KV cache.
-            layers: run only these layers of the model; by default all.
+            layers: indices of the layers that run; by default all layers.
 
         Returns:
             Logits and hidden states after each new token.
@@ -138,14 +138,14 @@ def draft_chain(
     distribution with temperature and filters, which the tree stores for the acceptance test.
 
     Args:
-        sequences: sequences to draft for. A sequence's `state.plan` gives its draft length, so one with a shorter plan
-            stops earlier.
+        sequences: sequences to draft for. A sequence's `state.plan` gives its draft length, so a sequence with a
+            shorter plan stops earlier.
         runner: model that drafts.
-        slots: slot of `runner`'s cache for each sequence.
+        slots: slot of the drafting model's KV cache for each sequence.
         first: for each sequence, the tokens [n_i] that the KV cache lacks, including the last committed token. The
             first forward pass reads them.
         source: name of the drafter in the trace.
-        layers: run only these layers of the model.
+        layers: indices of the layers that run; None: all layers.
         draft_probs: function from logits to the drafter's distribution. If given, drafts are sampled even when decoding
             is greedy.
 
@@ -236,7 +236,7 @@ def _likeliest_token(
 
 
 class _States:
-    """Hidden states of the draft model at the drafted tokens of several sequences, for verifiers that read them."""
+    """Draft model's hidden states at the drafted tokens of several sequences, for verifiers that read hidden states."""
 
     def __init__(self, sequences: abc.Sequence[Sequence]) -> None:
         self._found = [
@@ -244,7 +244,7 @@ class _States:
         ]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
-        """Store a copy of the hidden state at the next draft of sequence i, if it is needed.
+        """Store a copy of the draft model's hidden state at the next drafted token of sequence i, if it is needed.
 
         Later forward passes may reuse the memory of `hidden`.
         """
@@ -253,12 +253,12 @@ class _States:
             states.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
-        """Return whether sequence i, which has n drafts, needs the hidden state at the last of them but lacks it."""
+        """Return whether the hidden state at the last of sequence i's n drafted tokens is needed but not stored."""
         states = self._found[i]
         return states is not None and len(states) < n
 
     def attach(self, i: int, tree: DraftTree) -> DraftTree:
-        """Return the tree of sequence i with the stored hidden states, or unchanged if none are stored."""
+        """Return the draft tree of sequence i with the stored hidden states, or unchanged if none are stored."""
         states = self._found[i]
         return replace(tree, states=torch.cat(states)) if states else tree
 
@@ -272,7 +272,7 @@ def _chain_tree(
     keep: bool = False,
     rankings: abc.Sequence[tuple[Tensor, Tensor]] = (),
 ) -> DraftTree:
-    """Return a chain as a draft tree.
+    """Return a drafted chain as a draft tree without branches.
 
     Args:
         tokens: drafted tokens.
@@ -324,7 +324,7 @@ def _chain_tree(
 
 
 def _ranking(distributions: Float[Tensor, "K V_or_1"], rankings: abc.Sequence[tuple[Tensor, Tensor]]) -> Ranking:
-    """Return the most likely tokens at each position of a chain; see `_chain_tree`."""
+    """Return the most likely tokens at each position of a draft chain, with their probabilities, for the trace."""
     rows = torch.arange(distributions.shape[0] + 1, device=distributions.device)
     rows[-1] = -1
     if rankings:

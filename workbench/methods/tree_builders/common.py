@@ -1,6 +1,6 @@
-"""List of tree builders for drafters that have distributions.
+"""List of tree builders for drafters that give distributions over the next token.
 
-Every method with such a drafter offers the tree builders in `ALL_BUILDERS`.
+Every method whose drafter gives distributions offers the tree builders in `ALL_BUILDERS`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def supported_builders(
 
     Args:
         default: the method's default tree builder, with its settings.
-        drafter: class of the drafter. By default a class whose model accepts only tokens as input, not embeddings.
+        drafter: class of the drafter. The default is a class whose model accepts only tokens as input, not embeddings.
 
     Example:
         >>> [builder.name for builder in supported_builders(Template())][:2]

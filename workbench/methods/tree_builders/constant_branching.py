@@ -24,13 +24,13 @@ BRANCHED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class ConstantBranching(TreeBuilder):
-    """Draw each node's children without replacement: the tokens with the largest log q + Gumbel noise, descending.
+    """Draw each node's children without replacement: the tokens with the largest log q + Gumbel noise.
 
-    q is the drafter's distribution. If fewer tokens have positive probability than the node should have children, the
-    node gets one child per such token.
+    q is the drafter's distribution. If fewer tokens have positive probability than the node should have children, each
+    of these tokens becomes a child.
 
     Attributes:
-        branching: number of children per node, level by level. If the tree exceeds the budget, its last nodes are
+        branching: number of children per node, level by level. If the tree exceeds the node budget, its last nodes are
             omitted.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the distributions are point
@@ -43,7 +43,7 @@ class ConstantBranching(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw children of every node, level by level, and return the draft tree."""
+        """Draw the children of every node, level by level, and return the draft tree."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)

@@ -1,4 +1,4 @@
-"""STAND's tree builder: draft the tree of the ranks that were accepted most often so far."""
+"""STAND's tree builder: the shape of the draft tree follows the ranks that were accepted most often so far."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, f
 from workbench.models.loading import Models
 
 PRIOR_TESTS = 5.0
-"""Weight of the assumed probabilities, as a number of tests."""
+"""Weight of the initially assumed acceptance probabilities of token ranks, as a number of acceptance tests."""
 REPLAN_INTERVAL = 16
-"""Number of rounds after which the tree is planned again."""
+"""Number of rounds after which the shape of the draft tree is planned again."""
 
 DRIVEN = TreeBuilderRule(
     "data-driven",
@@ -34,15 +34,15 @@ DRIVEN = TreeBuilderRule(
 
 @dataclass(slots=True)
 class Counts:
-    """State of the data-driven tree builder in one run: acceptance counts and the current tree.
+    """State of STAND's data-driven tree builder in one run: acceptance counts and the current tree shape.
 
     Attributes:
-        accepted: number of accepted drafts by level and rank.
-        tested: number of tested drafts by level and rank: positions that were reached and had a draft of this rank.
+        accepted: number of accepted drafts by tree level and token rank.
+        tested: number of tested drafts by level and rank. A draft is tested if its parent is the root or was accepted.
         rounds: number of rounds so far.
-        current_tree: the current tree as a tuple: (depth, nodes) of the plan for which it was built; value of `rounds`
-            at that time; acceptance probabilities by level and rank; nodes as paths of ranks. None before the first
-            round.
+        current_tree: the current tree shape as a tuple: (depth, nodes) of the plan for which it was built; value of
+            `rounds` at that time; acceptance probabilities by level and rank; nodes as paths of ranks. None before the
+            first round.
     """
 
     accepted: list[list[float]] = field(default_factory=list[list[float]])
@@ -51,7 +51,7 @@ class Counts:
     current_tree: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
 
     def rank_probs(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
-        """Return the estimated acceptance probability of each rank at each level: one tuple per level.
+        """Return the estimated acceptance probability of each token rank at each draft level: one tuple per level.
 
         The last tuple also applies to all deeper levels.
 
@@ -70,7 +70,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DataDriven(TreeBuilder):
-    """Draft a tree of the ranks that were accepted most often, filled with tokens drawn without replacement.
+    """Draft a tree of the token ranks that were accepted most often, filled with tokens drawn without replacement.
 
     The acceptance probability of each rank at each level starts at an assumed value, and is updated by counts during
     the run. The tree of `nodes` nodes with the largest sum of path probabilities is drafted; it is planned again every
@@ -90,11 +90,11 @@ class DataDriven(TreeBuilder):
     nodes: int = param(12, **NODES)
 
     def init_state(self, drafter: Drafter, models: Models) -> Counts:
-        """Return a state without acceptance counts."""
+        """Return the tree builder's initial state, without acceptance counts."""
         return Counts()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the tree's shape, then fill it with tokens: the likeliest ones if greedy, otherwise sampled ones."""
+        """Choose the draft tree's shape, then fill it with the likeliest tokens if greedy, otherwise with samples."""
         rank_probs, paths = self.shape(tree, plan)
         grown = TreeExplanation((DRIVEN,), before=rank_probs)
         if tree.sequence.sampling.greedy:
@@ -102,7 +102,7 @@ class DataDriven(TreeBuilder):
         return draw(tree, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
-        """Return the shape of the current tree. Plan a new one if the budget changed or 16 rounds have passed.
+        """Return the shape of the draft tree. A new one is planned if the budget changed or 16 rounds have passed.
 
         Args:
             growth: partial tree of the sequence.
@@ -125,7 +125,10 @@ class DataDriven(TreeBuilder):
         return state.current_tree[2:]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """At each position that the round reached, count the tested drafts and the accepted one, by level and rank."""
+        """Count the round's tested and accepted drafts by level and rank.
+
+        Drafts are tested at the root and below accepted nodes.
+        """
         state: Counts = sequence.state.tree_builder
         state.rounds += 1
         children, path = children_of(feedback.parents), feedback.result.path

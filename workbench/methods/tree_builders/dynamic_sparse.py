@@ -3,7 +3,7 @@
 A probe (in the paper, a prompt token) is an extra position in the target's forward pass. It is never accepted, and its
 output drafts a token of the next round. The next round can draft as many levels as there were probes after the position
 where this round ended. So rounds form a Markov chain over states s = 0 … m, where s is the number of levels that can be
-drafted. Each state has its own tree.
+drafted. A separate tree is planned for each state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
 MAX_ITERATIONS = 20
-"""Maximum number of policy iterations; usually nothing changes after four."""
+"""Maximum number of policy iterations in the planning of trees; usually the result no longer changes after four."""
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
@@ -43,13 +43,13 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Tree for one state of the Markov chain, that is, for one number of levels that can be drafted.
+    """Planned draft tree for one state of the Markov chain over rounds: one number of levels that can be drafted.
 
     Attributes:
         paths: nodes as paths of ranks; parents before children, likelier nodes before less likely ones.
         probe_counts: number of probes after the root and after each node.
         tokens: expected number of tokens per round, including the target's own token.
-        next: probability of each state in the next round.
+        next: probability of each state of the Markov chain in the next round.
         size: number of tokens in the target's forward pass: root, nodes and probes.
     """
 
@@ -65,7 +65,7 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class StateTrees:
-    """Trees for all states of the Markov chain over rounds. In state s, a round can draft s levels.
+    """Planned draft trees for all states of the Markov chain over rounds. In state s, a round can draft s levels.
 
     Attributes:
         states: tree for each state s = 0 … m.
@@ -95,17 +95,18 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Draft the planned tree for the number of levels that the last round's probes allow, and plan the next probes.
+    """Draft a planned tree with one level per probe after the last accepted position, and plan this round's probes.
 
     A tree's expected tokens are 1 + Σ over its nodes of Π P[level, rank] along the path, where P is the acceptance
-    probability of a rank at a level. The next round can draft as many levels as there are probes after the node where
-    this round ends. The trees maximise the long-run tokens per second. For this, the cost of target passes is measured
-    once on this machine in the models' dtype, and cached.
+    probability of a rank at a level. A probe is an extra position of the target's pass, whose output drafts a token.
+    The next round can draft as many levels as there are probes after the node where this round ends. The trees maximise
+    the long-run tokens per second. For this, the cost of target passes is measured once on this machine in the models'
+    dtype, and cached.
 
     Attributes:
         places: maximum number of nodes and probes per pass.
-        counts_time: whether to use the measured costs; otherwise tokens per round are maximised, with passes of maximum
-            size.
+        counts_time: whether to maximise tokens per second with the measured costs. Otherwise tokens per round are
+            maximised, with target passes of maximum size.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. In the paper the passes of
     all states have one size, and several sizes are tried. Here policy iteration (Howard 1960) gives each state its own
@@ -121,11 +122,11 @@ class DynamicSparse(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> Sizing:
-        """Return a state with the costs of forward passes. The first run of the models on a machine measures them."""
+        """Return the tree builder's state with the costs of forward passes, measured in the first run on a machine."""
         return Sizing(costs_of(models))
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Fill the planned tree for `plan.depth` levels with the drafter's likeliest tokens, and return it."""
+        """Return the planned draft tree for `plan.depth` levels, filled with the drafter's likeliest tokens."""
         sequence, most = tree.sequence, max(2, plan.limit_nodes(self.places))
         ranks = sequence.models.target.vocab_size
         rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
@@ -144,6 +145,8 @@ class DynamicSparse(TreeBuilder):
 
 def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:
     """Return the planned number of probes after the root and after each node of the draft `tree`.
+
+    A probe is an extra position of the target's forward pass, whose output drafts a token of the next round.
 
     Return None if another tree builder built the draft.
     """
@@ -164,10 +167,12 @@ def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...]
 def plan_state_trees(
     rank_probs: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
 ) -> StateTrees:
-    """Return the trees for all numbers of draft levels that together give the most tokens per second in the long run.
+    """Return draft trees, one for each number of levels, that together give the most tokens per second in the long run.
+
+    Each tree also defines the number of probes, extra positions whose outputs draft the next round's tokens.
 
     Args:
-        rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper ones.
+        rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper levels.
         levels: maximum number m of probes after one position.
         most: maximum number of nodes and probes per pass, at least 2.
         costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all passes cost the same.
@@ -196,7 +201,7 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best tree for one number of draft levels, with the best number of probes after each node.
+    """Return the best draft tree for one number of levels, with the best number of probe positions after each node.
 
     Args:
         order: candidate nodes as paths of ranks, the likeliest first; every prefix is a tree. Empty: no level can be
@@ -246,7 +251,7 @@ def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.nd
 
 
 def planning_note(state_trees: StateTrees) -> str:
-    """Return a note for the trace: the size of the tree for each number of draft levels, and its share of rounds."""
+    """Return a note for the trace: for each number of draft levels, the size of the tree and its share of rounds."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe "
         "positions, in "

@@ -1,4 +1,4 @@
-"""DySpec: add nodes at the positions where the drafter's distribution predicts the most accepted tokens."""
+"""DySpec: add draft nodes at the positions where the drafter's distribution predicts the most accepted tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORTH = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class DySpec(TreeBuilder):
-    """Draw siblings without replacement, and add each next node at the position that is likeliest to be reached.
+    """Draw siblings without replacement, and add each next draft node at the position that is likeliest to be reached.
 
     q is the drafter's distribution after a node. DySpec assumes that a child is accepted with its probability in q
     without its earlier siblings, given that they were rejected. A position is then reached with the probability v · (1
@@ -79,7 +79,7 @@ class DySpec(TreeBuilder):
     )  # fmt: skip
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the tree level by level, then select the best positions."""
+        """Draw the nodes of the draft tree level by level, then select the positions with the largest worth."""
         most = plan.limit_nodes(self.nodes)
         sampler, distributions = TreeSampler(tree, self.siblings), tree.root
         path = torch.ones(1, dtype=torch.float64, device=tree.device)  # product of q down to each node expanded last
@@ -120,7 +120,9 @@ class DySpec(TreeBuilder):
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the smallest worth with which a position may still be in the tree, a scalar tensor.
+        """Return the smallest worth with which a position may be in the draft tree, a scalar tensor.
+
+        The worth of a position is the probability that it is reached, as estimated by the drafter.
 
         For form = "heap" it is the worth of the position that ranks last within the budget; for form = "threshold" it
         is the parameter `worth`, but at most the largest worth.

@@ -1,4 +1,4 @@
-"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sampled other token."""
+"""Hu et al.'s tree builder: each node's children are the drafter's likeliest tokens and one sampled other token."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class HeadAndOne(TreeBuilder):
     """Draft n children per node: the n − 1 likeliest tokens of q, and one token drawn from q without them (q̃).
 
     p and q are the target's and the drafter's distribution. All children of a node but the last are functions of the
-    tokens before them. The rule for such drafts (verifier=greedy-draft) accepts one of the children with probability Σ
-    p over the n − 1 likeliest tokens + Σ min(p, q̃) over all other tokens. Recursive rejection is exact, too: it treats
-    the likeliest tokens as point masses. If the budget allows a node fewer than n children, likely tokens are omitted,
-    never the sampled one. If q has fewer than n tokens of positive probability, the node gets one child per such token.
+    tokens before them. The verifier for such drafts (verifier=greedy-draft) accepts one of the children with
+    probability Σ p over the n − 1 likeliest tokens + Σ min(p, q̃) over all other tokens. Recursive rejection is exact,
+    too: it treats the likeliest tokens as point masses. If the budget allows a node fewer than n children, likely
+    tokens are omitted, never the sampled one. If q has fewer than n tokens of positive probability, the node gets one
+    child per such token.
 
     Attributes:
         branching: number of children per node, including the sampled one, level by level. If the tree exceeds the
@@ -69,7 +70,7 @@ class HeadAndOne(TreeBuilder):
 def children(
     p: Float[Tensor, "w V"], room: Int[Tensor, " w"], k: int, u: Float[Tensor, " w"]
 ) -> tuple[Int[Tensor, "w k"], Bool[Tensor, "w k"]]:
-    """Return the likeliest tokens of each distribution, descending, and in the last column one sampled other token.
+    """Return a node's children: the likeliest tokens of its distribution, then one sampled token from the rest.
 
     Args:
         p: the drafter's distributions after w nodes.

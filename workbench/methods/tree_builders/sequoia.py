@@ -1,4 +1,4 @@
-"""Sequoia's tree builder: the best fixed tree, from the acceptance rate of each sibling and the cost of passes."""
+"""Sequoia's tree builder: plan the best tree from the acceptance rate of each sibling and the cost of passes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
 PRIOR_TESTS = 5.0
-"""Weight of acceptance rates that were assumed or measured on held-out text, as a number of tests."""
+"""Weight of the initial acceptance rates, which are assumed or measured on held-out text, as a number of tests."""
 FORGETTING = 0.99
-"""Factor on the weight of all earlier tests, applied every round."""
+"""Factor by which the weight of all earlier acceptance tests decreases in every round."""
 REPLAN_THRESHOLD = 0.03
-"""Change of an acceptance probability from which the tree is planned again."""
+"""Minimum change of a sibling's acceptance probability after which the draft tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Branching of the constant-width trees that the claims compare with Sequoia's tree, by width."""
+"""Children per node, level by level, of the trees that benchmarks compare with Sequoia's tree, by width."""
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""Time of an inconclusive measurement and the reason, by the number of nodes in the claim."""
+"""Date of an inconclusive measurement of Sequoia's gain and the explanation, by the number of nodes in the tree."""
 
 PLANNED = TreeBuilderRule(
     "sequoia",
@@ -52,7 +52,8 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""Time of an inconclusive measurement on SmolLM2 and the reason, by the number of nodes in the claim."""
+"""Date of an inconclusive measurement of Sequoia's gain on SmolLM2 and the explanation, by the number of nodes in
+the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class SequoiaState:
         level_s: seconds per draft level if a draft model drafts; 0 for other drafters, because their levels cost little
             compared with a target pass.
         accepted: number of accepted siblings by rank.
-        tested: number of tested siblings by rank: positions that were reached and had a sibling of this rank.
+        tested: number of tested siblings by rank. A sibling is tested if its parent is the root or was accepted.
         tree: the current tree; None before the first round.
     """
 
@@ -108,10 +109,10 @@ class Sequoia(TreeBuilder):
     """Draft the tree of at most `nodes` nodes with the most expected tokens per second, found by dynamic programming.
 
     A tree's expected tokens are 1 + Σ over its nodes of Π P[j] along the path. P[j] is the probability that the j-th
-    sibling is accepted; it starts from held-out text (heads) or from assumed values, and is measured during the run.
-    The expected time is levels · (a pass of the draft model) + a pass of the target over all nodes. Both passes are
-    measured once on this machine in the models' dtype, and cached. When a probability has changed by 0.03, the tree is
-    planned again. Notes and signals in the trace show the numbers.
+    sibling is accepted. Its initial value is measured on held-out text (heads) or assumed; during the run it is
+    updated. The expected time is levels · (a pass of the draft model) + a pass of the target over all nodes. Both
+    passes are measured once on this machine in the models' dtype, and cached. When a probability has changed by 0.03,
+    the tree is planned again. Notes and signals in the trace show probabilities, costs and expected tokens.
 
     The shape is decided before anything is drawn. Siblings are drawn without replacement (greedy: the likeliest), and
     recursive rejection is exact.
@@ -170,12 +171,12 @@ class Sequoia(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
-        """Return a state with the costs of forward passes. The first run of the models on a machine measures them."""
+        """Return the tree builder's state with the costs of forward passes, measured in the first run on a machine."""
         costs = costs_of(models)
         return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the tree's shape, then fill it with tokens: the likeliest ones if greedy, otherwise sampled ones."""
+        """Choose the draft tree's shape, then fill it with the likeliest tokens if greedy, otherwise with samples."""
         drawing = self.plan_tree(tree, plan)
         grown = TreeExplanation(
             (PLANNED,), before=[tuple((tree.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
@@ -184,7 +185,7 @@ class Sequoia(TreeBuilder):
         return fill_tree(tree, drawing.paths, grown)
 
     def plan_tree(self, growth: PartialTree, plan: Plan) -> PlannedTree:
-        """Return the planned tree. Plan a new one if an acceptance probability or the budget has changed.
+        """Return the planned draft tree. A new one is planned if an acceptance probability or the budget has changed.
 
         Args:
             growth: partial tree of the sequence.
@@ -211,7 +212,10 @@ class Sequoia(TreeBuilder):
         return current
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """At each position that the round reached, count the tested siblings and the accepted one, by rank."""
+        """Count the round's tested and accepted siblings by rank.
+
+        Siblings are tested at the root and below accepted nodes.
+        """
         state: SequoiaState = sequence.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
@@ -226,7 +230,7 @@ class Sequoia(TreeBuilder):
 def best_tree(
     sibling_probs: abc.Sequence[float], most: int, depth: int, costs: abc.Sequence[float] = (), level_s: float = 0.0
 ) -> PlannedTree:
-    """Return the tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
+    """Return the draft tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
 
     Args:
         sibling_probs: probability P[j] that sibling j is accepted.
@@ -251,7 +255,7 @@ def best_tree(
 
 
 def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
-    """Return T[l, b, m]: the largest expected number of tokens of a tree of m nodes, b of them children of the root.
+    """Return T[l, b, m]: the most expected tokens of a draft tree of m nodes, b of which are children of the root.
 
     l is the maximum number of levels below the root, and m includes the root. T is −∞ if there is no such tree.
     T[l, 0, 1] = 1, and T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max over b′ of T[l − 1, b′, s], where s is
@@ -278,10 +282,10 @@ def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[float], m: int, level: int) -> list[Path]:
-    """Return the best tree of m nodes in at most `level` levels: its nodes without the root, as paths of ranks.
+    """Return the nodes, as paths of token ranks, of the best draft tree of m nodes in at most `level` levels.
 
     Args:
-        table: result of `expected_tokens`.
+        table: expected tokens, as `expected_tokens` returns them.
         sibling_probs: probability that each sibling is accepted.
         m: number of nodes, including the root.
         level: maximum number of levels.
@@ -299,7 +303,8 @@ def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[floa
 def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, top_k: int = 0) -> DraftTree:
     """Return a draft tree of a given shape whose siblings are sampled without replacement.
 
-    If a distribution has fewer tokens than the shape has children, the other children and their subtrees are omitted.
+    If a distribution has fewer tokens than the shape has children, the remaining children and their subtrees are
+    omitted.
 
     Args:
         growth: partial tree to which nodes are added.
@@ -328,7 +333,7 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
 
 
 def planning_note(tree: PlannedTree, costs: abc.Sequence[float], level_s: float) -> str:
-    """Return a note for the trace with the numbers from which a tree was planned.
+    """Return a note for the trace with the costs and probabilities from which a draft tree was planned.
 
     Args:
         tree: planned tree.

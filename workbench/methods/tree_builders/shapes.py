@@ -1,11 +1,11 @@
-"""Limits of tree builders, and conversion of branchings written as text."""
+"""Limits of draft trees, and conversion of branchings such as "3-2-1-1" (children per node, level by level)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOST_NODES = 96
-"""Maximum number of nodes per tree."""
+"""Maximum number of nodes of a draft tree."""
 
 WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes expanded per level; for eagle-2 also children per node"}
 NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "maximum number of draft nodes verified per round"}
@@ -16,7 +16,7 @@ BRANCHING: dict[str, Any] = {
 
 
 def widths(branching: str, depth: int) -> list[int]:
-    """Return the number of children per node for each of `depth` levels.
+    """Return the number of children per node for each of a draft tree's `depth` levels.
 
     Args:
         branching: one number per level, separated by "-". Deeper levels have one child per node.

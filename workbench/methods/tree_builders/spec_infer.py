@@ -29,7 +29,7 @@ class SpecInfer(TreeBuilder):
     """Draw the children of each node independently from the drafter's distribution.
 
     Siblings may have the same token. The later one of two such siblings is always rejected, because the residual at a
-    rejected token is 0. It stays in the tree, because a rule that is exact for independent draws needs it.
+    rejected token is 0. It stays in the tree, because a verifier that is exact for independent draws needs it.
 
     Attributes:
         branching: number of children per node, level by level. If the tree exceeds the budget, its last nodes are

@@ -51,9 +51,10 @@ class StochasticBeam(TreeBuilder):
     width: int = param(3, **WIDTH)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw levels of at most `width` nodes, and return the draft tree.
+        """Draw draft levels of at most `width` nodes each, and return the draft tree.
 
-        If the budget allows fewer nodes in the last level, those with the largest perturbed values G are drafted.
+        If the node budget allows fewer nodes in the last level, the nodes with the largest perturbed values are
+        drafted. The perturbed value of a node is the log-probability of its path plus conditioned Gumbel noise.
         """
         sequence, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
@@ -79,7 +80,7 @@ class StochasticBeam(TreeBuilder):
 def _perturb(
     p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """Return the path log-probability φ and the perturbed value G of every child of w parents.
+    """Return the path log-probability φ and the perturbed value G of every child of w draft nodes.
 
     A child's G is φ + Gumbel noise, conditioned so that the largest G among siblings equals their parent's G.
 

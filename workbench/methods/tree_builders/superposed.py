@@ -22,13 +22,15 @@ from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 from workbench.models.loading import Models
 
 CANDIDATES = 9
-"""Number m of candidate tokens of the superposed distribution for each draft."""
+"""Number m of most likely tokens of the superposed distribution that are candidates for the continuation of each
+draft."""
 TEMPERATURE = 0.06
-"""Temperature of the superposed distribution."""
+"""Temperature of the superposed distribution, which the draft model predicts from a mean embedding."""
 WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
-"""Weights w_i of the n-gram counts after the last i = 1, 2, … 5 tokens."""
+"""Weights w_i of the counts of next tokens after the last i = 1, 2, … 5 tokens, in the n-gram probability."""
 UNKNOWN = 200.0
-"""Penalty on a draft's score if no candidate token occurred after the draft's last tokens in the text so far."""
+"""Penalty on the score of a superposed draft if no candidate token followed the draft's last tokens in the text so
+far."""
 
 SUPERPOSED = TreeBuilderRule(
     "superposed",
@@ -54,7 +56,7 @@ class NGrams:
         self.n_read = 0
 
     def read(self, text: Sequence[int]) -> None:
-        """Count the tokens that were committed since the last call.
+        """Count the n-grams that end with the tokens committed since the last call.
 
         Args:
             text: all committed tokens of the sequence.
@@ -65,7 +67,7 @@ class NGrams:
         self.n_read = len(text)
 
     def ngram_probs(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Return the n-gram probability P_ng of each candidate token v.
+        """Return the n-gram probability P_ng of each candidate token v, from counts in the text so far.
 
         P_ng(v) = Σ over i of w_i · n_i(v) / Σ_u n_i(u), where n_i(u) is the number of times that token u followed the
         last i tokens in the text so far, and w_i are the `WEIGHTS`.
@@ -95,11 +97,12 @@ class Superposed(TreeBuilder):
     highest scores are drafted further.
 
     If some candidate tokens occurred after the last tokens of d in the text so far, all other candidates are excluded.
-    If none did, 200 is subtracted from the score instead of the n-gram term. A draft without a continuation stays in
-    the tree as a shorter path.
+    If no candidate did, 200 is subtracted from the score instead of the n-gram term. A draft without a continuation
+    stays in the tree as a shorter path.
 
-    The tree is a function of the committed tokens, so the rule for deterministic drafts is exact. The KV cache entry of
-    a mean embedding does not belong to one token, so the draft model reads accepted tokens again in the next round.
+    The tree is a function of the committed tokens, so the verifier for deterministic drafts is exact. The KV cache
+    entry of a mean embedding does not belong to one token, so the draft model reads accepted tokens again in the next
+    round.
 
     Attributes:
         width: number k of drafts per level.
@@ -135,11 +138,11 @@ class Superposed(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> NGrams:
-        """Return a state without n-gram counts."""
+        """Return the tree builder's initial state, without n-gram counts."""
         return NGrams()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft level by level: score the candidates, select the best, and read the mean of their embeddings."""
+        """Draft level by level: score the candidate tokens, select the best, and read the mean of their embeddings."""
         most = plan.limit_nodes(MOST_NODES)
         counts = self._counts(tree.sequence.state.tree_builder, tree.sequence.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
@@ -196,7 +199,7 @@ class Superposed(TreeBuilder):
         Args:
             logp: log-probability of each candidate by the drafter.
             tokens: candidate tokens after each draft.
-            counts: n-grams of the text so far.
+            counts: n-gram counts of the text so far.
             committed: committed tokens.
             texts: drafted tokens of each draft.
         """

@@ -1,4 +1,4 @@
-"""Fixed tree shapes: the ranks to try at each node are chosen before any distribution is known."""
+"""Fixed tree shapes: the token ranks to draft at each node are chosen before any distribution is known."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from workbench.kernels.distributions import TOP
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
-"""Path of ranks from the root to a node: (0, 1) is the second choice after the first choice."""
+"""Path of token ranks from the root to a node: (0, 1) is the second likeliest token after the likeliest one."""
 
 ASSUMED_RANK_PROBS = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
-"""Assumed acceptance probabilities of the ranks at every level. They affect only the shape of trees, not acceptance."""
+"""Assumed acceptance probabilities of token ranks at every draft level. They only affect the shape of draft trees."""
 
 PUBLISHED: dict[str, dict[Path, int]] = {
     "medusa-63": {
@@ -39,11 +39,10 @@ PUBLISHED: dict[str, dict[Path, int]] = {
         (0, 0, 0, 0): 2,
     },
 }  # fmt: skip
-"""Number of children of each inner node, in the trees of the papers' code.
+"""Fixed draft trees from the released code of Medusa and EAGLE, as the number of children of each inner node.
 
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `medusa_choices.py` (63 nodes); Li et al.
-2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name).
-"""
+2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name)."""
 
 FIXED = TreeBuilderRule(
     "template",
@@ -65,11 +64,11 @@ class Template(TreeBuilder):
     """Draft a tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
 
     Attributes:
-        shape: "best": the tree of `nodes` nodes with the most expected accepted tokens, by how often each rank was
-            right on held-out text, or by assumed probabilities if this was not measured. "medusa-63", "eagle-25": the
+        shape: "best": the tree of `nodes` nodes with the most expected accepted tokens. The acceptance probabilities of
+            ranks are measured on held-out text, or assumed if they were not measured. "medusa-63", "eagle-25": the
             published trees with all of their nodes. "even": a tree with the children of `branching`.
-        nodes: maximum number of nodes of a best or an even tree.
-        branching: number of children per node of an even tree, level by level.
+        nodes: maximum number of nodes of a "best" or an "even" tree.
+        branching: number of children per node of an "even" tree, level by level.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3; Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
@@ -83,12 +82,12 @@ class Template(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def paths(self, plan: Plan, rank_probs: Sequence[Sequence[float]] = ()) -> list[Path]:
-        """Return the nodes of the tree as paths of ranks, parents before children, and siblings by rank.
+        """Return the nodes of the fixed tree as paths of token ranks, parents before children, and siblings by rank.
 
         Args:
-            plan: depth, and maximum number of nodes.
+            plan: maximum depth and maximum number of nodes of the tree.
             rank_probs: for each level, the probability that the token of each rank is right. The last level also
-                applies to all deeper ones. Empty: assumed probabilities.
+                applies to all deeper levels. Empty: assumed probabilities.
         """
         depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":
@@ -102,7 +101,7 @@ class Template(TreeBuilder):
         return sorted(nodes, key=lambda path: (len(path), path))[: plan.limit_nodes(MOST_NODES)]
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the shape of the tree, then fill it with tokens."""
+        """Choose the shape of the draft tree, then fill it with the drafter's likeliest tokens."""
         grown = (
             TreeExplanation((BEST,), before=tree.rank_probs or ASSUMED_RANK_PROBS)
             if self.shape == "best"
@@ -148,7 +147,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
 
 
 def template_of(plan: Plan) -> Template:
-    """Return the plan's tree builder if it is a template; otherwise the template of the best tree of 12 nodes."""
+    """Return the planned tree builder if it is a `Template`; otherwise the default, the best tree of 12 nodes."""
     return plan.tree_builder if isinstance(plan.tree_builder, Template) else Template()
 
 
@@ -156,26 +155,26 @@ def template_of(plan: Plan) -> Template:
 def known_paths(
     template: Template, depth: int, nodes: int | None = None, rank_probs: tuple[tuple[float, ...], ...] = ()
 ) -> tuple[Path, ...]:
-    """Return the nodes of a template's tree as paths of ranks. The result is cached for later rounds.
+    """Return the nodes of a template's tree as paths of token ranks. The result is cached for later rounds.
 
     Args:
         template: fixed shape.
         depth: number of levels.
-        nodes: maximum number of nodes; None: the template's own.
-        rank_probs: see `Template.paths`.
+        nodes: maximum number of nodes; None: the number of nodes that the template defines.
+        rank_probs: for each level, the probability that the token of each rank is right; empty: assumed probabilities.
     """
     return tuple(template.paths(Plan(depth, nodes=nodes), rank_probs))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A fixed tree as tensors, which is filled with tokens level by level.
+    """Fixed tree shape as tensors, which is filled with tokens level by level.
 
     Attributes:
         levels: three int64 tensors for each level of w nodes. The first two give, for each node, the index of its
             parent among the expanded nodes of the level above [w], and its rank among that parent's tokens [w]. The
-            third has the indices of the nodes that have children.
-        ranks: for each level, the number of likeliest tokens that the drafter must provide per node.
+            third tensor has the indices of the nodes that have children.
+        ranks: for each level, the number of likeliest tokens that the drafter must provide after each node.
         order: for each path, the index of its node if nodes are numbered level by level, int64 [N].
         parents: index of each node's parent, in the order of the paths; −1 below the root, int64 [N].
         fanout: maximum number of children of a node.

@@ -1,4 +1,4 @@
-"""Trees of sampled nodes, stored with the distributions from which the nodes were drawn."""
+"""Draft trees of sampled nodes, stored with the distributions from which the nodes were drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.decoders.draft_verify.tree_building import NodeDistributions, Par
 
 
 class TreeSampler:
-    """Builder of a tree whose nodes are sampled level by level, each from the distribution of its parent.
+    """Builder of a draft tree whose nodes are sampled level by level, each from the distribution after its parent.
 
     Args:
         growth: partial tree to which nodes are added.
@@ -31,7 +31,7 @@ class TreeSampler:
         self._is_deterministic: list[Bool[Tensor, " w"]] = []
 
     def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
-        """Return the distributions as probabilities, and store them in the tree that is being built.
+        """Return the drafter's distributions as probabilities, and store them in the tree that is being built.
 
         If decoding is greedy, each distribution is a point mass at its likeliest token.
         """
@@ -42,7 +42,7 @@ class TreeSampler:
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
-        """Yield for each level its index, the number of children per node, and the distributions of the w parents.
+        """Yield for each level its index, the number of children per node, and the distributions after w parents.
 
         The caller must add the nodes of a level before the next iteration. The iteration ends after the last level of
         `fan`, when the tree has `most` nodes, or when the sequence's policy stops drafting.
@@ -64,7 +64,7 @@ class TreeSampler:
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
     ) -> None:
-        """Add a level of nodes that were drawn from the distributions stored last.
+        """Add a level of draft nodes that were drawn from the distributions stored last.
 
         Args:
             tokens: tokens of the w nodes; siblings in the order in which they were drawn.
@@ -79,18 +79,19 @@ class TreeSampler:
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
-        """Return `n` uniform numbers in [0, 1) for the draws of a level (counted from 0), float64."""
+        """Return `n` uniform random numbers in [0, 1) for the draws of one tree level (counted from 0), float64."""
         return self.growth.sequence.uniforms(Purpose.DRAFT, n, self.growth.device, level)
 
     def draw_siblings(
         self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Draw k tokens without replacement from each distribution.
+        """Draw k sibling tokens without replacement from each distribution.
 
-        Return the tokens' log-probabilities plus Gumbel noise, descending, and the token ids in the same order.
+        Return the log-probabilities of the drawn tokens plus Gumbel noise, descending, and the token ids in the same
+        order.
 
         Args:
-            distributions: distributions after the w nodes expanded last.
+            distributions: distributions after the w nodes that were expanded last.
             k: number of draws, at most the number of tokens.
             level: index of the level, from 0.
             top_k: number of likeliest tokens to draw from; 0: draw from all tokens.

@@ -1,4 +1,4 @@
-"""Unified layer skipping: a draft skips evenly spaced layers, the same ones for every token."""
+"""Unified layer skipping: a draft skips evenly spaced layers of the target, the same layers for every token."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class UnifiedSkip(LayerSkippingDrafter):
     )
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the attention blocks and MLPs to skip, so that round(L / s) layers run, but at least two."""
+        """Return the attention blocks and MLPs to skip.
+
+        Of the target's L layers, L / (intended speed-up) run, rounded, but at least two.
+        """
         n = sequence.models.target.n_layers
         return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))

@@ -1,1 +1,1 @@
-"""Verifiers: rules that accept or reject drafts, one per file."""
+"""Verifiers: rules that accept or reject drafted tokens, one per file."""

@@ -1,4 +1,4 @@
-"""Claims about approximate verifiers: τ compared with the exact rule at equal accuracy of answers."""
+"""Claims about approximate verifiers: mean accepted length τ against the exact rule at equal answer accuracy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from workbench.decoders.declarations import Claim
 
 ANSWERED = ("arithmetic", "word problems", "records")
-"""Kinds of prompts whose answers a program can check."""
+"""Types of benchmark prompts whose answers a program can check."""
 
 
 def at_matched_accuracy(
@@ -23,23 +23,23 @@ def at_matched_accuracy(
     exact: Mapping[str, Any] | None = None,
     lacks: str = "",
 ) -> Claim:
-    """Return the claim that an approximate rule has a larger τ than the exact rule at equal accuracy of answers.
+    """Return the claim that an approximate verifier has a larger mean accepted length τ than the exact rule.
 
-    The claim is measured on sums, word problems and JSON records.
+    Both are compared at equal accuracy of answers, on sums, word problems and JSON records.
 
     Args:
         verifier: name of the verifier.
         settings: settings of the verifier's parameters, the strictest first. The measurement uses the laxest setting
-            with the accuracy of the exact rule.
+            whose answers are as accurate as those of the exact rule.
         setting: the paper's models, data and sampling, for display.
         source: the paper, its section or table, and its address.
-        low: the paper's ratio of τ with the verifier to τ with the exact rule. None: the paper only states that it is
-            above 1.
+        low: the paper's ratio of τ with the verifier to τ with the exact rule. None: the paper only states that the
+            ratio is above 1.
         high: upper end of the paper's range of this ratio.
-        temperature: temperature of both rules.
+        temperature: temperature of decoding with both rules.
         method: method whose drafts are verified.
-        exact: parameters that both rules share.
-        lacks: see `Claim.lacks`.
+        exact: parameters of the method with which both rules run.
+        lacks: missing requirement of the claim, see `Claim.lacks`.
     """
     shared = dict(exact or {})
     ladder = [{**shared, "verifier": verifier, **params} for params in settings]

@@ -1,4 +1,4 @@
-"""Approximate verifier that accepts drafts of high draft probability unverified, and computes the deviation."""
+"""Approximate verifier that accepts drafts of high draft probability unverified, and computes its deviation."""
 
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ STILL_READ = (
     "round, the keys and values of the text are its own, and its probabilities for the drafts show the deviation. A "
     "decoder without this target pass would be faster than measured here."
 )
-"""Difference from papers that decode with a part of the target alone; here the whole target runs in every round."""
+"""Declared difference from papers that decode with some of the target's layers alone: here the whole target runs in
+every round."""
 
 
 @dataclass(frozen=True)
 class AsDrafted(Verifier):
     """Accept draft token x unverified if its draft probability q(x) > β; otherwise the exact rule decides.
 
-    β = 0 accepts all drafts; β = 1 is exact. Some papers draft with a part of the target and accept all drafts; with
-    such a drafter this rule reproduces their approximate decoder. The target still processes each round's draft: it
-    generates the last token of the round, computes the KV cache, and its distributions p give the deviation. Each
+    β = 0 accepts all drafts; β = 1 is exact. Some papers draft with some layers of the target and accept all drafts.
+    With such a drafter, this rule reproduces their approximate decoder. The target still processes each round's draft:
+    it generates the last token of the round, computes the KV cache, and its distributions p give the deviation. Each
     tested position adds to the deviation of a round
 
         Σ (q(x) − p(x))₊ over all tokens x with q(x) > β.
 
     This is the total variation distance between the distribution of the emitted token and the target's distribution. At
-    temperature 0 the deviation is the number of accepted drafts that are not the target's likeliest token. All this
-    holds for chains that have their drafter's distributions; any other draft is verified exactly.
+    temperature 0 the deviation is the number of accepted drafts that are not the target's likeliest token. The rule
+    applies to chains that have their drafter's distributions. Any other draft is verified exactly.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, and Alizadeh et al. 2024, Duo-LLM,
     arXiv:2410.10846 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208 (β).
@@ -90,11 +91,11 @@ class AsDrafted(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
+        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply the exact rule, except at nodes whose draft probability exceeds β."""
+        """Accept nodes whose draft probability exceeds the threshold β; apply the exact rule at all other nodes."""
         tree, exact = v.tree, exact_decision(v)
         if not is_chain_with_probs(tree, exact):
             return exact.without_error

@@ -1,4 +1,4 @@
-"""Block verification: test the drafts of a chain jointly, so that a likely end compensates an unlikely middle."""
+"""Block verification: test the tokens of a drafted chain jointly, so that likely tokens compensate unlikely ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import AcceptanceDecision, Reason
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation
 from workbench.core.rules import Rule
 from workbench.core.sibling_groups import SiblingGroups, verify_positions, where_rows
 from workbench.core.tree import DraftTree, Sampling
@@ -33,7 +33,7 @@ BLOCK = Rule(
 
 @dataclass(frozen=True)
 class Block(Exact):
-    """Accept the longest prefix that passes its own test, by the ratio of its joint probabilities.
+    """Accept the longest prefix of a drafted chain that passes a test of its joint probability ratio.
 
         w₀ = 1;  wᵢ = min(1, wᵢ₋₁ · pᵢ(xᵢ) / qᵢ(xᵢ))
         hᵢ = Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ / (Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ + 1 − wᵢ);  h of the last draft is its w
@@ -63,13 +63,16 @@ class Block(Exact):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
+        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
         make_ready(models.target.device)
 
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Test all prefixes of a chain at once, with sums in float64. A tree is verified by recursive rejection."""
+        """Test all prefixes of a drafted chain at once, with sums in float64.
+
+        A tree is verified by recursive rejection.
+        """
         if tree.sampling is not Sampling.CHAIN:
             return recursive_rejection(tree, p, u_bonus, lazy)
         assert tree.q is not None
@@ -96,5 +99,5 @@ class Block(Exact):
         previous_probs = torch.cat([torch.ones_like(prefix_probs[:1]), prefix_probs[:-1]])
         accept = (prefix_probs / previous_probs.clamp_min(tiny)).clamp(max=1)
         inputs = {"kept": prefix_probs, "kept_before": previous_probs, "q": tree.logq.exp()}
-        reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
-        return AcceptanceDecision(accept.to(p.dtype), bonus, reason=reason)
+        explanation = RuleExplanation((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
+        return AcceptanceDecision(accept.to(p.dtype), bonus, explanation=explanation)

@@ -1,4 +1,4 @@
-"""Accept the draft that equals a token drawn from p: exact for any drafts, and the only rule for deterministic ones."""
+"""Accept the draft that equals a token drawn from the target's distribution p, which is exact for any drafts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Deterministic(Exact):
-    """Draw y ~ p and accept the draft with token y, if there is one. Some sibling is accepted with probability Σ p.
+    """Draw a token y ~ p and accept the draft with this token, if there is one.
+
+    One of the siblings is accepted with probability Σ p.
 
     p is the target's distribution; the sum is over the tokens of the siblings. The drafter's distribution q is not
     used, so no drafting rule can bias the output. Sampled drafts are accepted less often than by speculative sampling:
@@ -32,7 +34,7 @@ class Deterministic(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Verify all drafts with the rule for deterministic drafts."""
+        """Verify all drafts as deterministic: accept the draft that equals a token drawn from the target."""
         deterministic = replace(
             tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
         )

@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sample_matching import child_acceptance, match_sampled_token
 from workbench.core.sibling_groups import SiblingGroups, verify_positions
@@ -26,22 +26,22 @@ EMITTED = Rule(
     "distribution on all tokens except the earlier siblings. One token is drawn from it, and a draft with that token "
     "is accepted.",
 )
-"""Rule of verifiers that compute the distribution of a position's token from all its drafts at once."""
+"""Explanation, for the trace, of verifiers that compute a token's distribution from all drafts at its position."""
 
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """Base class of exact rules for sampled drafts.
+    """Base class of exact verifiers for sampled drafts.
 
     A deterministic draft is accepted if it equals a token drawn from the target's distribution.
     """
 
     useful_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which methods offer this rule: those for which it is exact and differs from
+    """Ways of drawing siblings for which methods offer this verifier: those for which it is exact and differs from
     recursive rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Verify a draft tree by greedy match at temperature 0, otherwise by the rule for its kind of drafts.
+        """Verify a draft tree by greedy match at temperature 0, otherwise by a rule that depends on its drafts.
 
         The method `decide` verifies sampled drafts, and recursive rejection verifies deterministic ones.
         """
@@ -54,52 +54,54 @@ class Exact(Verifier):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Return the acceptance of each sampled draft, and the token to emit after each position, by this rule.
+        """Return the verifier's acceptance of each sampled draft, and the token to emit after each position.
 
         Args:
             tree: draft tree of N ≥ 1 nodes, with the distributions `tree.q` from which they were drawn.
             p: the target's distributions after the root and after each node.
-            u_bonus: uniform numbers in [0, 1) for the token that is emitted after the accepted path, one per position.
-            lazy: whether this token may be sampled later, only at the position where the path ends.
+            u_bonus: uniform random numbers in [0, 1) for the token that is emitted after the accepted path, one per
+                position.
+            lazy: whether this token may be sampled later, only at the last accepted position.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EmissionVerifier(Exact):
-    """Base class of rules that define the distribution of the token emitted at a position, given its drafts."""
+    """Base class of verifiers that define the distribution of the token emitted at a position, given its drafts."""
 
     explanation: ClassVar[Rule] = EMITTED
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the acceptance probability of each child, and the residual distribution at each position.
+        """Return the acceptance probability of each drafted child, and the residual distribution at each position.
 
         The emitted token follows the residual distribution if no child is accepted.
 
         Args:
             tree: draft tree.
-            fans: groups of up to F siblings at R positions, with the distributions of both models over V tokens.
+            fans: groups of up to F siblings at R positions, with the target's and the drafter's distributions over V
+                tokens.
         """
         raise NotImplementedError
 
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return a summary of the results of `acceptance`, computed by compiled code; None if no such code exists.
+        """Return acceptance probabilities and residual probabilities from compiled code; None without such code.
 
         `workbench.kernels.rejection.supports_distributions` must be true for the distributions, and every position must
         have children.
 
         Returns:
             Three tensors: acceptance probability of each child; residual probability of each child's token; sum of the
-            residual probabilities of all other tokens.
+            residual probabilities of all tokens that are no child.
         """
         return None
 
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Compute the distribution of the emitted token, draw a token from it, and accept the draft that equals it."""
+        """Draw the emitted token from its distribution given the drafts, and accept the draft that equals it."""
         assert tree.q is not None
         is_compiled = supports_distributions(p, tree.q)
 
@@ -117,9 +119,9 @@ class EmissionVerifier(Exact):
 
         (accept, unclaimed), bonus = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
-        return AcceptanceDecision(accept, bonus, reason=Reason((self.explanation,), inputs))
+        return AcceptanceDecision(accept, bonus, explanation=RuleExplanation((self.explanation,), inputs))
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:
-    """Return the trace's explanation of one verifier: the rule `EMITTED` with this name, title, text and source."""
+    """Return the trace's explanation of a verifier, with its name, title, text and source."""
     return replace(EMITTED, name=name, title=title, says=f"{text} {EMITTED.says}", source=source)

@@ -1,4 +1,4 @@
-"""Choice of the exact verifiers that a method offers: those that are exact for the way in which it draws siblings."""
+"""Choice of the exact verifiers that a method offers, by the way in which the method draws siblings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT_VERIFIERS: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo
 
 
 def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
-    """Return the verifiers that are exact for all these kinds of siblings and differ from `Lossless` for one of them.
+    """Return the verifiers that are exact for all given ways of drawing siblings, and differ from `Lossless` for one.
 
     Example:
         >>> [verifier.name for verifier in verifiers_for_kinds(Sampling.CHAIN)]
@@ -28,7 +28,7 @@ def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
 
 
 def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
-    """Return the verifiers besides `Lossless` that are exact for at least one of these tree builders.
+    """Return the verifiers besides `Lossless` that are exact for the siblings of at least one given tree builder.
 
     A user may combine a verifier with a tree builder for which it is not exact. The output then need not follow the
     target's distribution, and `ConfiguredMethod.unsound_reason` returns the reason.
@@ -37,7 +37,7 @@ def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exac
 
 
 def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:
-    """Return, by the verifier's name, the reason why a verifier is not exact for the siblings of a drafter.
+    """Return, by the verifier's name, the reason why each verifier is not exact for the siblings of a drafter.
 
     Verifiers that are exact for the siblings are not in the result.
 

@@ -57,7 +57,7 @@ class GreedyDraft(EmissionVerifier):
     )  # fmt: skip
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the acceptance probability of each child, 0 except for the last one, and the residual distribution."""
+        """Return the acceptance probability of each child, 0 for all but the last, and the residual distribution."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.has_child & ~last).to(fans.q.dtype)
         rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
@@ -70,13 +70,13 @@ class GreedyDraft(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return a summary of the results of `acceptance`, computed by compiled code."""
+        """Return acceptance probabilities and residual probabilities of the drafted tokens, from compiled code."""
         test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
         return accept_probs, test.at_tokens, test.other_mass.unsqueeze(1)
 
 
 def _last(fans: SiblingGroups) -> Bool[Tensor, "R F"]:
-    """Return a mask that is true at the last child of each of R positions."""
+    """Return a mask that is true at the last drafted child of each of R positions."""
     n = fans.has_child.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

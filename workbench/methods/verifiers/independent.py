@@ -19,8 +19,8 @@ class Independent(Exact):
     """Test siblings in turn: r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised; finally y ~ r.
 
     p and q are the target's and the drafter's distribution, r is the residual, and y the token emitted if all siblings
-    are rejected. Every sibling counts as an independent draw from q. A copy of a rejected token has r = 0, so its node
-    is wasted; drawing without replacement avoids that.
+    are rejected. Every sibling counts as an independent draw from q. A sibling with the token of a rejected sibling has
+    r = 0, so it is never accepted. Drawing without replacement avoids such siblings.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2.
     """
@@ -32,5 +32,5 @@ class Independent(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
     ) -> AcceptanceDecision:
-        """Apply recursive rejection, with siblings treated as independent draws from q."""
+        """Apply recursive rejection, with siblings treated as independent draws from the drafter's distribution."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_bonus, lazy)

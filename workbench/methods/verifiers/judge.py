@@ -1,4 +1,4 @@
-"""Judge Decoding: a trained linear judge accepts drafts that are correct although the exact rule would reject them."""
+"""Judge Decoding: a trained linear classifier accepts correct drafts that the exact rule would reject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sibling_groups import ranks
 from workbench.decoders.declarations import Claim, Head
@@ -37,7 +37,7 @@ GOOD = Rule(
 
 
 def _unjudged_rule(rule: Rule) -> Rule:
-    """Return a copy of an exact rule with texts for drafts that the judge does not accept."""
+    """Return a copy of an exact rule's explanation, with texts for drafts that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",
@@ -52,7 +52,7 @@ UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL
 
 
 class JudgeHead(TrainedNet):
-    """Linear judge: computes from last hidden states at a token the log-odds that the token changes no answer.
+    """Judge head: a linear classifier that predicts from hidden states whether a drafted token changes no answer.
 
     One linear unit reads the target's hidden state alone. If `draft_width` is given, a second unit reads the hidden
     states of the target and of the draft model.
@@ -77,7 +77,7 @@ class JudgeHead(TrainedNet):
             self.both_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
-        """Return the log-odds that the token at each position changes no answer.
+        """Return the judge's log-odds that the token at each position changes no answer.
 
         The result is float32 or float64, because half precision is too coarse for the comparison with a threshold.
 
@@ -93,7 +93,7 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the constructor arguments that rebuild the head."""
+        """Return the constructor arguments that rebuild the judge head."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
@@ -102,7 +102,7 @@ class Judge(Verifier):
     """Accept x if the judge's score σ(w·e + b) > δ, with e the hidden states at x; otherwise the exact rule decides.
 
     e is the target's last hidden state, which the verifying pass has computed already. If the judge was trained with
-    this draft model and the draft is a chain, e also contains the draft model's hidden state; that costs one more pass
+    this draft model and the draft is a chain, e also contains the draft model's hidden state. This costs one more pass
     of the draft model per round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong
     tokens in its calibration set pass. After a rejection the next token is drawn from the exact rule's residual. δ = 1
     is the exact rule, greedy and sampled. With a smaller δ greedy text may differ from the target's.
@@ -112,10 +112,10 @@ class Judge(Verifier):
     the deviation is, on average, the total variation from the target's distribution; with siblings it is an upper
     bound. The judge never accepts a token that a logits processor forbids.
 
-    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; both states and the labels are
-    those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the final norm, as in AutoJudge's code.
-    Among greedy siblings the target's own token has priority, so that no round is shorter than under the exact rule;
-    sampled ones are tested in their order.
+    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; the use of both models' hidden
+    states and the labels are those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the final
+    norm, as in AutoJudge's code. Among greedy siblings the target's own token has priority, so that no round is shorter
+    than under the exact rule; sampled siblings are tested in their order.
     """
 
     name: ClassVar[str] = "judge"
@@ -139,7 +139,7 @@ class Judge(Verifier):
     )
 
     def reads_draft_states(self, models: Models) -> bool:
-        """Return whether the judge was trained with the draft model of these models."""
+        """Return whether the judge was trained with the hidden states of the draft model in `models`."""
         info = models.heads.get(JudgeHead.kind)
         if info is None or models.drafter is None:
             return False
@@ -147,27 +147,27 @@ class Judge(Verifier):
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
     def init_state(self, sequence: Sequence, models: Models) -> JudgeHead:
-        """Return the trained judge head. It is loaded once, and all sequences share it."""
+        """Return the trained judge head, which is loaded once and shared by all sequences."""
         return load_trained(JudgeHead, models, "judge", "Train the head again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Accept a node with probability 1 if the judge accepts it, otherwise with the exact rule's probability."""
+        """Accept a draft node with probability 1 if the judge accepts it, otherwise with that of the exact rule."""
         tree = v.tree
         exact = verify_lossless(v)
-        if exact.reason is None or v.hidden is None or not len(tree):
+        if exact.explanation is None or v.hidden is None or not len(tree):
             return exact.without_error
         scores = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
         is_good = scores > self.judge_threshold
         is_good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
         if v.u_bonus is None:
             is_good &= ~has_target_token_sibling(tree, exact.accept)
-        rules = exact.reason.rules
+        rules = exact.explanation.rules
         rule_of_node = torch.where(is_good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
-        inputs = {**exact.reason.inputs, "judged": scores}
+        inputs = {**exact.explanation.inputs, "judged": scores}
         return AcceptanceDecision(
             torch.where(is_good, 1.0, exact.accept),
             exact.bonus,
-            reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
+            explanation=RuleExplanation((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
             distribution_error=torch.where(is_good, 1 - exact.accept, 0.0),
             is_upper_bound=v.u_bonus is not None and tree.fanout > 1,
         )

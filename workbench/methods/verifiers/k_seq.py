@@ -25,7 +25,8 @@ from workbench.models.loading import Models
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
-"""Maximum number of search steps for ρ; they find ρ to within k / 2³⁰. A larger ρ does not bias the output."""
+"""Maximum number of search steps for K-SEQ's discount ρ; they find ρ to within k / 2³⁰. A larger ρ does not bias the
+output."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,13 @@ class KSeq(EmissionVerifier):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for ρ, so that no round waits for the compiler. This verifier has no state."""
+        """Compile the search for the discount ρ before the first round. The verifier has no state to return."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the probability that each child is accepted, and the residual distribution at each position."""
+        """Return the acceptance probability of each drafted child, and the residual distribution at each position."""
         p, q = fans.p, fans.q
         k = fans.has_child.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = (
@@ -89,7 +90,7 @@ class KSeq(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return a summary of the results of `acceptance`, computed by compiled code.
+        """Return acceptance probabilities and residual probabilities of the drafted tokens, from compiled code.
 
         The code keeps the distributions of a position in the CPU caches.
         """
@@ -103,7 +104,7 @@ class KSeq(EmissionVerifier):
 
 
 def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]:
-    """Compute the discount ρ and three numbers that define the residual at each position, with compiled code.
+    """Compute K-SEQ's discount ρ and three numbers that define the residual at each position, with compiled code.
 
     Returns:
         Four float32 tensors on the host: the discount ρ; the factor (1 − (1 − β)ᵏ) / β on min(q, p / ρ) in the
@@ -129,17 +130,17 @@ def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]
 
 
 def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-    """Return the probability that each of F children is the first that passes its test.
+    """Return the probability that each of F sibling drafts is the first that passes its test.
 
     Args:
-        alone: probability that each child passes its test.
+        alone: probability that each sibling passes its own test.
     """
     fails = (1 - alone).cumprod(1)
     return alone * torch.cat([torch.ones_like(alone[:, :1]), fails[:, :-1]], 1)
 
 
 def _least(dtype: torch.dtype) -> float:
-    """Return the error to which ρ* is computed in this dtype, relative to k − 1, the length of the search interval."""
+    """Return the error of the computed discount ρ* in a dtype, relative to k − 1, the length of the search interval."""
     return max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(dtype).eps)
 
 
@@ -183,5 +184,5 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
 
 
 def _any(beta: Float[Tensor, "R 1"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return the probability that at least one of k tests passes, if each passes with probability β."""
+    """Return the probability that at least one of k acceptance tests passes, if each passes with probability β."""
     return -torch.expm1(k * torch.log1p(-beta.clamp(max=1)))

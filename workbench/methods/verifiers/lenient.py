@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
 from workbench.decoders.declarations import Claim
@@ -67,17 +67,19 @@ class Lenient(Verifier):
     )
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection with λ·q in place of q, or greedy match at temperature 0."""
+        """Apply recursive rejection with λ·q in place of the draft distribution q; greedy match at temperature 0."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree = v.tree
         test = relaxed_rejection(tree, v.p, v.u_bonus, Lift(self.lenience), v.lazy, with_total_variation=True)
         inputs = {"residual": test.residual, "q_left": test.q_left}
         if tree.q is None:
-            reason = Reason((LENIENT_POINT,), inputs)
+            explanation = RuleExplanation((LENIENT_POINT,), inputs)
         else:
             rule_of_node = (
                 (tree.node_q_rows < 0).long() if tree.node_q_rows is not None else tree.tokens.new_zeros(len(tree))
             )
-            reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": test.q}, rule_of_node)
-        return AcceptanceDecision(test.accept, test.bonus, reason=reason, distribution_error=test.total_variation)
+            explanation = RuleExplanation((LENIENT, LENIENT_POINT), {**inputs, "q": test.q}, rule_of_node)
+        return AcceptanceDecision(
+            test.accept, test.bonus, explanation=explanation, distribution_error=test.total_variation
+        )

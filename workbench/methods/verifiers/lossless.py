@@ -1,4 +1,4 @@
-"""The exact rules: greedy match at temperature 0, recursive rejection otherwise."""
+"""The default exact verifier: greedy match at temperature 0, recursive rejection otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.methods.verifiers.independent import Independent
 
 @dataclass(frozen=True)
 class Lossless(Verifier):
-    """Emit the target's own tokens when decoding is greedy, and follow the target's distribution when sampling.
+    """Verify exactly: greedy decoding emits the target's own tokens, and sampling follows the target's distribution.
 
     The form of the rule depends on how siblings were drawn (`DraftTree.sampling`); see
     `workbench.core.rejection.recursive_rejection`.
@@ -37,5 +37,5 @@ class Lossless(Verifier):
     )  # fmt: skip
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match at temperature 0, and recursive rejection otherwise."""
+        """Verify a draft by greedy match at temperature 0, and by recursive rejection otherwise."""
         return verify_lossless(v)

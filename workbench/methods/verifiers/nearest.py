@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import on_host, to_list
@@ -43,9 +43,9 @@ NEAREST_GREEDY = Rule(
 )
 NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the sample lacks the lifted drafts
 MOST = 64
-"""Number of neighbours that a search computes per token, so that a later request for more needs no new search."""
+"""Number of nearest tokens that a search finds per token, so that a later request for more needs no new search."""
 ROWS = 4096
-"""Number of embeddings converted to float32 at a time."""
+"""Number of embeddings that the search for nearest tokens converts to float32 at a time."""
 _SHARED = "nearest: neighbours"
 
 
@@ -68,7 +68,7 @@ class Neighbours:
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
     def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        """Return the k nearest other tokens of each of N tokens, the nearest first; at most V − 1.
+        """Return the k tokens nearest to each of N tokens by embedding, the nearest first; at most V − 1.
 
         Args:
             tokens: ids of the N tokens.
@@ -133,14 +133,14 @@ class Nearest(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Neighbours:
-        """Return the search for nearest tokens by the target's input embeddings. All sequences share it."""
+        """Return the searcher for nearest tokens by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection against p̃ₓ. At temperature 0, compare p̃ₓ with the target's likeliest token."""
+        """Test drafts against p̃ₓ, the probability of a token and its neighbours (greedy or recursive rejection)."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
         if v.u_bonus is None and (is_exact or not len(tree)):
             return greedy_match(tree, v.likeliest()).without_error
@@ -161,14 +161,14 @@ class Nearest(Verifier):
         return AcceptanceDecision(
             test.accept,
             test.bonus,
-            reason=Reason((NEAREST,), inputs),
+            explanation=RuleExplanation((NEAREST,), inputs),
             distribution_error=deviation,
             is_upper_bound=is_bound,
         )
 
 
 def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
-    """Accept the target's likeliest token, and a draft x whose probability p̃ₓ(x) exceeds the likeliest token's.
+    """Accept the target's likeliest token, and each draft x whose p̃ₓ(x) exceeds the likeliest token's probability.
 
     Args:
         v: inputs of the verifier, with a tree of at least one node.
@@ -176,13 +176,15 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     """
     tree, at = v.tree, v.tree.parents + 1
     exact = greedy_match(tree, v.likeliest())
-    assert exact.reason is not None
+    assert exact.explanation is not None
     x, p = tree.tokens.unsqueeze(1), v.p[at]
     lifted = lift(p, torch.arange(len(tree), device=p.device), x).gather(1, x).squeeze(1)
     best = v.p.gather(1, v.likeliest().unsqueeze(1)).squeeze(1)[at]
     is_lifted = (exact.accept < 0.5) & ~has_target_token_sibling(tree, exact.accept)
     is_good = is_lifted & (lifted > best)
-    inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
-    reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
+    inputs = {**exact.explanation.inputs, "lifted": lifted, "best": best}
+    explanation = RuleExplanation((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
     accept = torch.where(is_good, 1.0, exact.accept)
-    return AcceptanceDecision(accept, exact.bonus, reason=reason, distribution_error=torch.where(is_good, 1.0, 0.0))
+    return AcceptanceDecision(
+        accept, exact.bonus, explanation=explanation, distribution_error=torch.where(is_good, 1.0, 0.0)
+    )

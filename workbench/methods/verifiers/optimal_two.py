@@ -1,4 +1,4 @@
-"""The exact rule for two drafts with the largest acceptance: choose one of them by weights, then test this one."""
+"""Exact verifier with the largest acceptance for two drafts: choose one draft by weights, then test it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from workbench.models.loading import Models
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
-"""Bound on the absolute logarithm of a weight. At a ratio of e⁸⁰ the larger weight practically always decides."""
+"""Bound on the absolute logarithm of a token's weight. At a ratio of e⁸⁰ the token of larger weight is practically
+always chosen."""
 GROUPS = 16
-"""Number of groups of the tokens that share a weight, by p / q: one group for p / q ≥ 2, where a chosen token is always
-accepted; 14 groups for half octaves of p / q below 2; one group for all smaller ratios.
-"""
+"""Number of token groups with a common weight. Tokens are grouped by p / q: one group for p / q ≥ 2, where a chosen
+token is always accepted; 14 groups for half octaves of p / q below 2; one group for all smaller ratios."""
 FEW = 32
-"""Smallest vocabulary size for which compiled code searches for the weights."""
+"""Smallest vocabulary size for which compiled code searches for the token weights."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class OptimalTwo(EmissionVerifier):
     p is the target's distribution, and r the distribution of s, known in closed form for every w. The rule is therefore
     exact for any w. If s is rejected, the token is drawn from (p − r)₊, and may be the other draft. The iteration w ← w
     · p / r converges to the w of the largest acceptance, which reaches the optimal-transport bound. The `free` tokens
-    with the largest max(p, q) have individual weights; the others share 16 weights, one per range of p / q.
+    with the largest max(p, q) have individual weights; all other tokens have one of 16 weights, one per range of p / q.
 
     Further siblings are tested one after the other against (p − r)₊. The number of siblings is fixed before the first
     is drawn, because r assumes a pair.
 
     Source: canonical decomposition, Khisti et al. 2024, arXiv:2410.18234; optimum, Hu et al. 2025, arXiv:2502.18779.
-    The iteration is this project's.
+    The iteration was developed in this project.
     """
 
     name: ClassVar[str] = "optimal-two"
@@ -91,7 +91,7 @@ class OptimalTwo(EmissionVerifier):
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for weights, so that no round waits for the compiler. This verifier has no state."""
+        """Compile the search for token weights before the first round. The verifier has no state to return."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _search_weights_compiled(p, q, without=False, free=1, steps=0)
@@ -100,7 +100,7 @@ class OptimalTwo(EmissionVerifier):
             self._compiled(DraftTree.chain([0]), dummy_sibling_groups(probs), ends=True)
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the acceptance probability of each child, and the residual distribution at each position.
+        """Return the acceptance probability of each drafted child, and the residual distribution at each position.
 
         The first two children of a position are tested as a pair, all further children one after the other.
         """
@@ -138,18 +138,18 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return a summary of the results of `acceptance`, computed by code without intermediate tensors of width V."""
+        """Return acceptance and residual probabilities of drafted tokens, without intermediate tensors of width V."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """Return the three tensors of `compiled_acceptance`, and the residual distributions at n positions.
+        """Return acceptance and residual probabilities, as `compiled_acceptance` does, and n residual distributions.
 
         Args:
             tree: draft tree.
             fans: groups of siblings at R positions.
-            ends: whether to compute the residual distributions: n = R if true, otherwise n = 0.
+            ends: whether to compute the residual distributions at all positions: n = R if true, otherwise n = 0.
         """
         pairs = load_kernels("pairs")
         assert pairs is not None
@@ -174,7 +174,7 @@ class OptimalTwo(EmissionVerifier):
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Find the weights with the largest acceptance probability at each of R positions.
+    """Find the token weights that give the largest acceptance probability of two drafts at each of R positions.
 
     Args:
         p: the target's distributions.
@@ -215,11 +215,11 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the same as `weights`, but weights instead of their logarithms.
+    """Return the token weights that give the largest acceptance of two drafts, like `weights`, but not as logarithms.
 
     Two drafts without replacement: a token of weight w and draft probability q is chosen with the probability r = q ·
-    (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another one of
-    its group. A_q = Σ q′ / (w + w′) and A_g = Σ q′ / ((1 − q′) · (w + w′)) are sums over the tokens of all other
+    (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another token
+    of its group. A_q = Σ q′ / (w + w′) and A_g = Σ q′ / ((1 − q′) · (w + w′)) are sums over the tokens of all other
     groups, whose probabilities and weights are q′ and w′. A token with an individual weight is a group of its own.
 
     Two independent drafts: the factors 1 / (1 − q) and 1 / (1 − q′) are 1, and both drafts may be equal.
@@ -268,7 +268,10 @@ def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"
 def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the same as `_search_weights`, if possible from compiled code, which takes a tenth of the time."""
+    """Return the token weights that give the largest acceptance of two drafts, like `_search_weights`.
+
+    Compiled code, which takes a tenth of the time, is used if possible.
+    """
     if (pairs := load_kernels("pairs")) is None:
         return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.probes import ProbeOutput, Probes
-from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import apply_logits_processors, likeliest
@@ -26,7 +26,7 @@ from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
-"""Question appended after the draft. The paper's wording is not published."""
+"""Question about a draft, which the target reads after the draft. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
     "p after a second reading",
@@ -52,7 +52,7 @@ _SHARED = "reflective: the question"
 
 @dataclass(frozen=True)
 class Reflective(Verifier):
-    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are also replaced from p̂.
+    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are replaced by draws from p̂.
 
     The draft d₁ … d_K is followed by the question, the last m committed tokens and the draft again, as probe positions:
     positions that the same pass computes and that are never accepted. l are the target's logits for a draft token at
@@ -62,7 +62,7 @@ class Reflective(Verifier):
 
     For a draft of N tokens, a pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The
     deviation of a round is the total variation distance between p̂ and p, summed over the tested positions. Because p̂
-    depends on the draft, this is, for sampled drafts, the deviation given the draft. It is no bound on the distance
+    depends on the draft, this is, for sampled drafts, the deviation given the draft. It does not bound the distance
     between the overall output distribution and p. The second reading favours tokens that the target has read before:
     with higher α more drafts are accepted, both right and wrong ones.
 
@@ -90,23 +90,26 @@ class Reflective(Verifier):
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:
-        """Return the token ids of the question as a tensor, which all sequences share."""
+        """Return the token ids of the question about the draft as a tensor, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probe positions for the question and the second reading; None if α is 0 or the draft is empty."""
+        """Return extra positions at which the target reads a question about the draft, and the draft again.
+
+        The result is None if the second reading has the weight 0 or the draft is empty.
+        """
         if len(tree) == 0 or self.reflection == 0.0:
             return None
         last_tokens = to_device(sequence.committed[-self.again :], tree.tokens.device, torch.long)
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection with p̂ in place of p, or greedy match at temperature 0.
+        """Verify a draft against the distribution of both readings: recursive rejection, or greedily at temperature 0.
 
-        If the pass had no probes, apply the exact rule.
+        If the forward pass had no second reading, the exact rule is applied.
         """
         tree = v.tree
         if v.probe_output is None:
@@ -125,11 +128,11 @@ class Reflective(Verifier):
         tv = (p_hat - p).abs_().sum(1) / 2
         deviation = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
         return AcceptanceDecision(
-            test.accept, test.bonus, reason=Reason((REFLECTIVE,), inputs), distribution_error=deviation
+            test.accept, test.bonus, explanation=RuleExplanation((REFLECTIVE,), inputs), distribution_error=deviation
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
-        """Apply greedy match with the likeliest token of the interpolated logits at every position with drafts."""
+        """Verify a draft greedily: accept the tokens that are likeliest by the interpolated logits of both readings."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
@@ -138,21 +141,25 @@ class Reflective(Verifier):
             is_tested, likeliest(apply_logits_processors(mixed, v.sampling, v.histories)), target_tokens
         )
         decision = greedy_match(tree, tokens)
-        assert decision.reason is not None
+        assert decision.explanation is not None
         deviation = torch.where(
             ranks(tree.parents) == 0, (tokens != target_tokens)[positions].to(decision.accept.dtype), 0.0
         )
         return AcceptanceDecision(
             decision.accept,
             decision.bonus,
-            reason=Reason((REFLECTIVE_GREEDY,), decision.reason.inputs),
+            explanation=RuleExplanation((REFLECTIVE_GREEDY,), decision.explanation.inputs),
             distribution_error=deviation,
         )
 
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return the interpolated logits (1 − α)·l + α·l′, and l′, after the root and each node, before penalties."""
+        """Return the logits interpolated between both readings of a draft, and those of the second reading.
+
+        The interpolated logits are (1 − α)·l + α·l′ after the root and each node, before penalties. l′ are the logits
+        of the second reading.
+        """
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second
@@ -161,7 +168,7 @@ class Reflective(Verifier):
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
-    """Return probe positions for the second reading of a draft: the tokens of `lead`, then the draft's tokens.
+    """Return probes (extra positions) for the second reading of a draft: the tokens of `lead`, then the draft's.
 
     The probes' positions in the text follow the position of the deepest node. The last N + 1 probes correspond to the
     root and the N nodes of the tree; the last token of `lead` corresponds to the root.

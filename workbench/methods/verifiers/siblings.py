@@ -1,4 +1,4 @@
-"""Siblings of the target's own token in greedy decoding, for rules that accept other tokens too."""
+"""Detection of siblings of the target's likeliest token, for verifiers that relax greedy match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.core.tree import DraftTree
 def has_target_token_sibling(tree: DraftTree, is_target_token: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """Return a mask of the nodes that are not the target's likeliest token but have a sibling that is.
 
-    A relaxed greedy rule rejects these nodes, so that no round is shorter than under the exact rule.
+    A relaxed greedy verifier rejects these nodes, so that no round is shorter than with the exact rule.
 
     Args:
         tree: draft tree of N nodes.

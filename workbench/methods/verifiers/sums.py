@@ -46,7 +46,7 @@ def unverified_excess(
         p: the target's distributions.
         q: the drafter's distributions.
         logits: the target's logits, −∞ at tokens that a logits processor forbids.
-        threshold: tokens with at most this draft probability are not counted.
+        threshold: tokens with a draft probability q of at most this value are left out of the sum.
     """
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
@@ -58,10 +58,10 @@ def unverified_excess(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """Return the deviation that each of k nodes adds under a rule that compares target probabilities with a threshold.
+    """Return each node's deviation under a verifier that compares target probabilities with a threshold.
 
-    The result equals that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible. It
-    is None if the draft is not a chain.
+    The result equals that of `workbench.core.relaxed.threshold_rule_error`, but is computed by compiled code if
+    possible. It is None if the draft is not a chain.
 
     Args:
         tree: draft tree.
@@ -77,7 +77,10 @@ def price_of_keeping(
 
 
 def make_ready(device: torch.device) -> None:
-    """Compile the sums of this module for a device, which takes seconds, so that no round waits for the compiler."""
+    """Compile the functions that sum over the vocabulary, for one device.
+
+    This takes seconds. It is done before the first round, so that no round waits for the compiler.
+    """
     probs = torch.full((1, WIDE), 1 / WIDE, device=device)
     if _passes(probs, probs) is not None:
         ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
@@ -87,7 +90,7 @@ def make_ready(device: torch.device) -> None:
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
-    """Return the module of compiled sums, or None if it does not support the distributions `p` and `q`."""
+    """Return the module with compiled sums; None if it does not support the distributions `p` and `q`."""
     return load_kernels("overlaps") if supports_distributions(p, q) else None
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import AcceptanceDecision, Reason, VerificationResult, greedy_match
+from workbench.core.rejection import AcceptanceDecision, RuleExplanation, VerificationResult, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
 from workbench.core.sibling_groups import compute_node_errors, sample_bonus_tokens
@@ -51,7 +51,8 @@ class TypicalAcceptance(Verifier):
     distribution is an average over drafts, and the distance of an average of distributions from p is at most the
     average of their distances. The exact deviation would depend on the subtrees of tokens that were not drawn.
 
-    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Of paths of equal length the likelier one is taken.
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Of accepted paths of equal length, the likelier one is
+    taken.
     """
 
     name: ClassVar[str] = "typical"
@@ -68,11 +69,11 @@ class TypicalAcceptance(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the rule needs, so that no round waits for the compiler. This verifier has no state."""
+        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return acceptance 0 or 1 for each node, and target probabilities as the scores by which `walk` chooses."""
+        """Return the acceptance of each draft node, 0 or 1, with the target probabilities as scores for `walk`."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree, p = v.tree, v.p
@@ -94,9 +95,9 @@ class TypicalAcceptance(Verifier):
             if is_chain
             else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
-        bonus, reason = sample_bonus_tokens(p, v.u_bonus, v.lazy), Reason((TYPICAL,), inputs)
+        bonus, explanation = sample_bonus_tokens(p, v.u_bonus, v.lazy), RuleExplanation((TYPICAL,), inputs)
         return AcceptanceDecision(
-            accept, bonus, p_x, reason, deviation, is_upper_bound=not is_chain and tree.q is not None
+            accept, bonus, p_x, explanation, deviation, is_upper_bound=not is_chain and tree.q is not None
         )
 
     def walk(
@@ -107,7 +108,7 @@ class TypicalAcceptance(Verifier):
         uniform: abc.Sequence[float] | None,
         score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Follow the longest path of accepted nodes, and return the accepted nodes and the token emitted after them.
+        """Follow the longest path of accepted draft nodes, and return these nodes and the token emitted after them.
 
         Among equally long paths, the one with the largest product of scores is taken.
 
@@ -141,7 +142,7 @@ class TypicalAcceptance(Verifier):
 
 
 def on_best_path(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return a mask of the nodes on the path that `TypicalAcceptance.walk` takes, computed on the device.
+    """Return a mask of the nodes on the longest accepted path, as `TypicalAcceptance.walk` finds it, on the device.
 
     Args:
         tree: draft tree of at least one node.

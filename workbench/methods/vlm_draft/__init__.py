@@ -1,4 +1,4 @@
-"""Draft with a small model that reads the image itself."""
+"""Draft with a small vision-language model that reads the image itself."""
 
 from __future__ import annotations
 

@@ -52,5 +52,5 @@ class VisionDraftModel(DraftModel):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return attribution maps over the draft model's own vision tokens, see `explain_draft_model`."""
+        """Return attribution maps of emitted tokens over the draft model's vision tokens (`explain_draft_model`)."""
         return explain_draft_model(models, request, tokens, on_progress)

@@ -1,4 +1,4 @@
-"""Draft with a small model that does not read the image."""
+"""Draft for a vision-language target with a small model that does not read the image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.trace import metrics
 
 
 def facts_gap(lab: Any) -> Measurement:
-    """Return the acceptance rate on other words minus that on words that state facts about the image.
+    """Return the difference of two acceptance rates: on words without facts about the image, minus on words with facts.
 
     Args:
         lab: a `workbench.bench.vision_lab.VisionLab`.

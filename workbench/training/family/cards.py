@@ -11,8 +11,9 @@ from workbench.models.model_index import MODEL_INDEX
 from workbench.training.cards import BITS, Figures, TrainedModel, losses_of, minutes_of, steps_of, table
 
 RANKED, BEST = "head_accuracy", (1, 3, 10)
-"""`RANKED`: key in the configuration of heads with a static tree: how often the r-th best guess of each head is right.
-`BEST`: numbers of best guesses for which a card shows the accuracy."""
+"""`RANKED`: key in the configuration of heads with a static draft tree; the entry says how often the r-th most probable
+token of each head is right. `BEST`: numbers r for which a model card shows the share of positions at which one of the r
+most probable tokens is right."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's distributions over its own answers."
 
 
@@ -61,7 +62,7 @@ def card(model: TrainedModel) -> str:
 
 
 def _command(kind: str, figures: Figures) -> str:
-    """Return the command that trained the drafter."""
+    """Return the command line that trained the drafter, for its model card."""
     head = registry.heads().get(kind)
     settings, is_single = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
@@ -70,7 +71,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return a sentence on whether a net has its own LM head; empty for kinds of heads without this option."""
+    """Return a model card's sentence on whether a head has its own LM head; empty for kinds without this option."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
@@ -82,7 +83,7 @@ def _lm_head_text(net: Figures) -> str:
 
 
 def _sources(measured: Figures) -> str:
-    """Return the sources of the prompts as text; groups that are not the project's own are public data sets."""
+    """Return the sources of a drafter's training prompts as text: the project's generators and public data sets."""
     groups = {group for section in measured.values() if isinstance(section, dict) for group in section["groups"]}
     generators = "the project's own generators"
     has_public = any(not group.startswith("own ") for group in groups)
@@ -90,7 +91,7 @@ def _sources(measured: Figures) -> str:
 
 
 def _loss_sum_text(config: Figures, figures: Figures) -> str:
-    """Return a note that the card's losses are weighted sums; empty if there is only one loss."""
+    """Return a note that the losses in the model card are weighted sums; empty if there is only one loss."""
     has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
     return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
@@ -100,7 +101,10 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """Return the card's section on how often the best guesses of each head are right; only for static trees."""
+    """Return the model card's section on how often each head's most probable tokens are right.
+
+    Only heads with a static draft tree have this section.
+    """
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
@@ -113,12 +117,12 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _lacks_storage_section(config: Figures) -> bool:
-    """Return whether the weights are stored as int8 but there are no figures for the card's section on storage."""
+    """Return whether a model with int8 weights has no figures for its model card's section on storage."""
     return STORED in config and "measured" not in config[STORED]
 
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
-    """Return a note on how the weights are stored, and whether the figures were measured with stored weights."""
+    """Return a model card's note on how weights are stored, and whether the stored weights were measured."""
     when = "in this form" if BITS in measured else "before that, with 16 bits"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
@@ -127,7 +131,7 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 
 
 def _start_text(before: Figures, average: str | None) -> str:
-    """Return a text on the earlier training runs that a run started from, and the share of their weights in its net."""
+    """Return a text on the earlier training runs from which a run started, and their share in the final weights."""
     share = float(average or 0)
     average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
     losses = losses_of(before)
@@ -147,18 +151,18 @@ def _run_text(figures: Figures) -> str:
 
 
 def _rate(figures: Figures) -> str:
-    """Return a note on the rate at which the training answers were generated; empty if it was not recorded."""
+    """Return a note on the speed at which the training answers were generated; empty if it was not recorded."""
     return f", {figures['answer_rate']:,} tokens per second," if "answer_rate" in figures else ""
 
 
 def _text_answers_text(figures: Figures) -> str:
-    """Return a note on the amount of training text that the target did not generate."""
+    """Return a model card's note on the amount of training text that the target did not generate."""
     n_tokens = figures.get("given_tokens", 0)
     return f", and {n_tokens:,} tokens of answers from those data sets (`--set given=true`)" if n_tokens else ""
 
 
 def _approximate_text(kind: str) -> str:
-    """Return a note on the approximate methods that use this drafter and may change the output."""
+    """Return a model card's note on the approximate methods that use a drafter and may change the output."""
     approximate = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
     return f", except with an approximate method (`{'`, `'.join(approximate)}`)" if approximate else ""
 
@@ -188,7 +192,7 @@ def _evaluation_section(name: str, figures: Figures) -> list[str]:
 
 
 def _thin_curve(curve: list[list[float]], most: int = 12) -> list[list[float]]:
-    """Return at most `most` points of a curve, including the first and the last."""
+    """Return at most `most` points of a learning curve, including the first and the last."""
     if len(curve) <= most:
         return curve
     return [curve[round(i * (len(curve) - 1) / (most - 1))] for i in range(most)]

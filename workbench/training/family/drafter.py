@@ -135,12 +135,12 @@ class Teacher:
 
     @torch.inference_mode()
     def greedy_tokens(self, features: Tensor) -> Int[Tensor, " N"]:
-        """Return the most probable token of the whole vocabulary after each feature [N, D]."""
+        """Return the target's most probable token of the whole vocabulary after each feature [N, D]."""
         return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
 
 def load_teacher(options: Any) -> Teacher:
-    """Load the target's LM head and the parts that a drafter shares with it, on the training device.
+    """Load the parts of the target that training uses (LM head, embedding, final norm) on the training device.
 
     Raises:
         ParameterError: the readings come from another target or from other weights, or there are too few readings.
@@ -185,7 +185,7 @@ def load_teacher(options: Any) -> Teacher:
 
 
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
-    """Return the drafter's configuration, with the target's vocabulary, context and EOS tokens."""
+    """Return the configuration of the draft model to train, with the target's vocabulary, context and EOS tokens."""
     target_config = teacher.config
     return LlamaConfig(
         vocab_size=target_config.vocab_size,
@@ -228,7 +228,7 @@ def pad_and_stack(sequences: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the draft model, write it to `options.out`, and return its figures and facts for the model card."""
+    """Train a chat model's draft model, write it to `options.out`, and return its figures and facts for its card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.lm_head.device)
@@ -284,14 +284,15 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
 
 
 def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
-    """Return an untrained drafter on the teacher's device."""
+    """Return an untrained draft model on the device of the teacher (the target's parts)."""
     return DrafterInTraining(config, teacher.embedding, teacher.lm_head, seed).to(teacher.lm_head.device)
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
-    """Write a drafter's folder; if its target is in the model index, without tokenizer and token embeddings.
+    """Write a drafter's folder.
 
-    These come from the target when the drafter is loaded.
+    If the target is in the model index, the folder has no tokenizer and no token embeddings: they are taken from the
+    target when the drafter is loaded.
     """
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:
@@ -314,7 +315,7 @@ def interpolate_weights(weights: dict[str, Tensor], before: dict[str, Tensor], s
 
 
 def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
-    """Load the finished drafter in a folder, from which the training starts.
+    """Load the finished draft model from which the training starts.
 
     Raises:
         ParameterError: this recipe did not train the drafter for this target.
@@ -346,8 +347,8 @@ def check_folders_differ(begin: Path | None, out: Path) -> None:
 
 
 AnswerBatches = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
-"""Batches of stored answers: their indices, and tokens [B, n], positions that predict the answer [B, n], and the
-target's most probable tokens [N]."""
+"""Type of batches of stored answers: their indices, token ids [B, n], mask of the positions that predict an answer's
+token [B, n], and the target's most probable token at these N positions, [N]."""
 
 
 @torch.inference_mode()

@@ -28,10 +28,10 @@ from workbench.training.family.cards import RANKED, card
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
-"""Key under which methods declare how their drafter is measured: `workbench.decoders.method.Method.suites`. In an entry
-named "chain" the draft tree has one branch, so that each position is either accepted or not."""
+"""Key in `Method.suites` under which methods declare the settings in which their trained drafters are measured. In the
+setting named "chain" the draft tree has one branch, so that each position is either accepted or not."""
 RECIPES = ("chat-drafter", "chat-heads")
-"""Recipes whose drafters are measured here."""
+"""Training recipes whose drafters the recipe `chat-evaluate` measures."""
 
 
 @dataclass
@@ -116,14 +116,18 @@ def folders_of(target: str) -> dict[str, str]:
 
 
 def evaluation_settings(kind: str) -> list[Setting]:
-    """Return the settings that measure drafters of a kind: those that methods declare, else the first method alone."""
+    """Return the method settings with which drafters of a kind are measured.
+
+    These are the settings that methods declare; if there are none, the first method with such a drafter at its
+    defaults.
+    """
     methods = [method for method in registry.methods() if kind in method.needs]
     settings = [setting for method in methods for setting in method.suites.get(SUITE, ())]
     return settings or [Setting("draft", method=method.name) for method in methods[:1]]
 
 
 def with_chain_drafts(models: Models) -> Models:
-    """Return the same models, but each head with a static tree drafts only its most probable token per position."""
+    """Return models whose heads with a static draft tree draft only the most probable token of each level."""
     heads = {
         kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
         if (ranked := info.config.get(RANKED))
@@ -145,7 +149,10 @@ def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int
 def measure_drafter(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
-    """Return τ over all rounds and by group of prompts, and by depth the number of rounds that tested and accepted."""
+    """Generate answers with a drafter; return τ in total and by group of prompts, and the acceptance by draft depth.
+
+    The acceptance is a list of [depth, rounds that tested a token there, rounds that accepted it].
+    """
     configured = registry.get(method).with_params(**params)
     groups: dict[str, list[Trace]] = {}
     for group, ids in prompts:

@@ -20,15 +20,18 @@ from workbench.training.family.drafter import pad_and_stack
 from workbench.training.family.head_training import TrainingSetup
 
 SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
-"""Number of texts over which the sizes are measured, and the minimum size."""
+"""Number of texts on which the sizes of hidden states are measured, and smallest size by which they are divided."""
 POSITIONS_PER_INPUT = 16
-"""Number of positions per input feature to which an initial fusion is fitted."""
+"""Number of text positions per input value to which the initial fusion matrix is fitted."""
 RIDGE = 1e-3
-"""Ridge term added to the mean square of each input feature, so that redundant inputs do no harm."""
+"""Ridge term added to the mean square of each scaled input in the initial fusion's regression.
+
+It makes redundant inputs harmless.
+"""
 
 
 def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
-    """Return the target's layers whose hidden states are fused, by the options or by default.
+    """Return the target's layers whose hidden states are fused: those that the options name, or the default ones.
 
     Raises:
         ParameterError: the target has too few layers.
@@ -58,12 +61,12 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
 def load_fusion_batch(
     setup: TrainingSetup, rows: list[int], capture_layers: tuple[int, ...]
 ) -> Float[Tensor, "B n TD"]:
-    """Return the inputs of the fusion for several dialogues, padded to one length; see `load_fusion_input`."""
+    """Return the captured hidden states of several dialogues, concatenated over layers and padded to one length."""
     return pad_and_stack([load_fusion_input(setup, row, capture_layers) for row in rows])
 
 
 def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int, ...]) -> Float[Tensor, "n TD"]:
-    """Return the inputs of the fusion for one dialogue: the hidden states of T captured layers, concatenated."""
+    """Return the captured hidden states of one dialogue, concatenated over the T layers: the inputs of the fusion."""
     return torch.cat([setup.readings.hidden_states(f"tap-{tap}", row) for tap in capture_layers], -1).float()
 
 

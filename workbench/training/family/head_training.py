@@ -1,7 +1,7 @@
-"""Shared code of the training modules: one module per kind of head that is trained on readings (stored hidden states).
+"""Code shared by the training modules of drafting heads that are trained on readings (the target's hidden states).
 
-The training module of a kind is `train.py` in its method's folder. It has a dataclass `Options` (see
-`workbench.training.family.options`) and a function `train`. Kinds without one are trained like EAGLE's layer.
+Each kind of head has a training module, `train.py` in its method's folder, with a dataclass `Options` (see
+`workbench.training.family.options`) and a function `train`. A kind without this module is trained like EAGLE's layer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_par
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""Function (indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
+"""Type of a function (indices of readings, random generator) that computes the losses of a training step.
+
+It returns the number of tokens read, the losses to report, and the loss to minimise.
+"""
 EVAL_BATCH_SIZE = 16
-"""Held-out dialogues per batch."""
+"""Number of held-out dialogues per batch when a head is evaluated."""
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """Training setup: target, data and options.
+    """Setup for training a drafting head: target, data and options.
 
     Attributes:
         options: options of the kind of head, from the class `Options` of its training module.
@@ -82,7 +85,7 @@ class TrainingSetup:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
-        """Return the `config.json` entries of every trained head: target weights, number of parameters and loss."""
+        """Return `config.json` entries that every trained head has: target weights, number of parameters and loss."""
         return {
             WEIGHTS: self.teacher.weights,
             "parameters": count_parameters(net),
@@ -113,7 +116,7 @@ class TrainingSetup:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train the net, and write its files at each checkpoint; return the figures and the learning curve.
+        """Train the head's net, and write its files at each checkpoint; return the figures and the learning curve.
 
         The learning curve consists of the first figure that `measure` returns.
 
@@ -146,7 +149,7 @@ class TrainingSetup:
 
 
 def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:
-    """Return the `config.json` entry with the tokens of the draft vocabulary; empty if it is the whole vocabulary."""
+    """Return the `config.json` entry with the draft vocabulary's tokens; empty if it is the whole vocabulary."""
     return {KEY: draft_vocabulary.tolist()} if len(draft_vocabulary) < len(teacher.lm_head) else {}
 
 
@@ -158,11 +161,11 @@ def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B
 def predicting_positions(
     answer: Bool[Tensor, "B n"], sample: Int[Tensor, " S"] | None
 ) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
-    """Return row and position of each answer position that is followed by another answer position.
+    """Return the text index and the position of each answer position that is followed by another answer position.
 
     Args:
         answer: mask of the positions whose feature predicts a token of an answer.
-        sample: indices into these positions, to select some of them; None: all.
+        sample: which of these positions to return, as indices into the list of all; None: all.
     """
     indices = answer_continues(answer, 1).nonzero()
     rows, positions = (indices if sample is None else indices[sample]).unbind(1)
@@ -170,7 +173,10 @@ def predicting_positions(
 
 
 def shift_left(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
-    """Return the stream moved left by `steps` positions, filled with zeros at the end, where no position has a loss."""
+    """Return the sequences moved left by `steps` positions, so that position i has the value of position i + steps.
+
+    The last `steps` positions are filled with zeros; no position there has a loss.
+    """
     shifted = stream.roll(-steps, 1)
     shifted[:, stream.shape[1] - steps :] = 0
     return shifted

@@ -36,7 +36,7 @@ from workbench.training.loop import Report, RunResult
 
 
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the heads, write them to `options.folder`, and return their figures and facts for the model card.
+    """Train a chat model's heads of one kind and write them to their folder; return figures, and facts for the card.
 
     Args:
         options: options of the kind of head, an instance of its `options_class`.
@@ -52,10 +52,10 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
 
 
 def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleType, TrainingSetup, dict[str, Any]]:
-    """Return the training module of a kind of heads, the training setup, and the card's facts about the vocabulary.
+    """Return the training module of a kind of head, the training setup, and facts about the draft vocabulary.
 
     Raises:
-        ParameterError: see `train_chat_heads`.
+        ParameterError: the options do not suit this kind of head, or the readings are too few or of another target.
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:

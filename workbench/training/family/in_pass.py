@@ -33,7 +33,7 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 MAX_ANCHORS = 24
-"""Largest number of positions per text that are followed by probes."""
+"""Largest number of positions per text that are followed by probes (learned inputs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,15 @@ class ProbedTexts:
 
 
 RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
-"""Function (net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
+"""Type of a function (net, target, texts with probes) that runs the target on learned inputs (probes) after texts.
+
+It returns the inputs of the target's LM head at the probes, [B, P, D].
+"""
 
 
 @dataclass
 class ProbeOptions(ChatHeadOptions):
-    """Options for training probes."""
+    """Options for training probes, learned inputs from which a frozen target predicts later tokens."""
 
     loss: str = "ce_soft:1"
 
@@ -78,7 +81,7 @@ def train_probes(
     loss_decay: float,
     init_net: Callable[[Any, Any], None] = lambda net, model: None,
 ) -> tuple[RunResult, Curve]:
-    """Train the probes; the target's weights do not change.
+    """Train probes (learned inputs of a frozen target that predict later tokens); the target's weights do not change.
 
     Args:
         setup: target, data and options.
@@ -112,7 +115,7 @@ def train_probes(
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnchors:
-    """Positions of texts that are followed by probes, equally many in every text.
+    """Positions of texts that are followed by probes (learned inputs), equally many in every text.
 
     Attributes:
         at: the positions, int64 [B, c].
@@ -124,7 +127,7 @@ class ProbeAnchors:
 
 
 def sample_anchors(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> ProbeAnchors:
-    """Sample at most `n` positions of each text after which a probe has a token of the answer to predict."""
+    """Sample at most `n` positions of each text after which a probe (learned input) can predict an answer's token."""
     mask = answer_continues(answer, 1)
     candidates = [row.nonzero().flatten() for row in mask]
     n_cuts = max(1, min(n, max(map(len, candidates))))

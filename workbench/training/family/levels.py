@@ -19,19 +19,23 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 AnswerBatch = tuple[Int[Tensor, "B n"], Float[Tensor, "B n D"], Bool[Tensor, "B n"], Bool[Tensor, "B n"]]
-"""Padded answers: see `stack_dialogues`."""
+"""Type of a batch of padded answers: token ids [B, n], features [B, n, D], positions before a text's last token [B, n],
+and positions that predict a token of the answer [B, n]."""
 Predict = Callable[
     [AnswerBatch, torch.Generator, int | None],
     Iterable[tuple[Float[Tensor, "N D"], Float[Tensor, "N W"], Float[Tensor, "N D"]]],
 ]
-"""Function (answers, random generator, largest number of positions; None: all) → for each level the predicted features,
-their logits over the draft vocabulary, and the target's features at the same tokens."""
+"""Type of a function (answers, random generator, largest number of positions or None) that computes predictions.
+
+For each draft level it yields the predicted features, their logits over the draft vocabulary, and the target's features
+at the same tokens.
+"""
 
 
 def train_levels(
     setup: TrainingSetup, net: LevelNet, levels: int, predict: Predict, label: str, weights: Callable[[int], float]
 ) -> tuple[RunResult, Curve]:
-    """Train heads on the target's distributions, level by level.
+    """Train parallel heads, one per draft level, on the target's distributions.
 
     Args:
         setup: target, data and options.

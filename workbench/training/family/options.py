@@ -1,7 +1,7 @@
-"""Options for training heads: options of all kinds, and each kind's own options from `train.py` in its method's folder.
+"""Options for training heads: common options, and further ones that each kind of head declares in its method's folder.
 
-The file `train.py` (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the kind's own
-options and defaults. So a new head declares its options in its own folder, and no list here is extended.
+The file `train.py` of a method (`workbench.methods.eagle_3.train` for "eagle-3") has a dataclass `Options` with the
+options and defaults of this kind of head. So a new head needs no change in this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workbench.training.loop import LoopOptions
 from workbench.training.options import docs_of, types_of
 
 DEFAULT_KIND = FeatureNet.kind
-"""Kind whose training module also trains the kinds that have no training module."""
+"""Kind of head whose training module also trains all kinds of heads that have no training module."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ChatHeadOptions(CommonHeadOptions):
         answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
             checkpoint is evaluated by drafting for some held-out prompts.
         drafted: Number of held-out prompts for the evaluation at each checkpoint.
-        begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
+        begin: Folder of a finished EAGLE layer for this target, to start from (EAGLE, PARD and EAGLE-3 only). Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.
         everywhere: Train on the prompts' tokens, too. The target did not generate these, but its distributions there
@@ -71,10 +71,9 @@ class ChatHeadOptions(CommonHeadOptions):
     starts_from_eagle: ClassVar[bool] = False
     """Whether a head of this kind can start from a finished EAGLE layer."""
     fixed_loss: ClassVar[str] = ""
-    """The only loss with which this kind can be trained; "": the option `loss` gives the loss."""
+    """The only loss with which this kind of head can be trained; "": the option `loss` gives the loss."""
     depth_shares: ClassVar[Mapping[str, int]] = {}
-    """Options that are numbers of layers, by name: the divisor of the target's number of layers that gives the option's
-    value in the recipe for any target."""
+    """Divisors of the options that are numbers of layers: for a target with L layers, the option is L / divisor."""
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers
@@ -85,11 +84,11 @@ class ChatHeadOptions(CommonHeadOptions):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the finished heads, which is named after target and method."""
+        """Return the folder for the finished heads, which is named after target and method."""
         return self.out / f"{short_name(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:
-        """Return a list with the path of the method's checkpoint; the list is empty if no checkpoints are requested."""
+        """Return a list with the path of the head's training checkpoint; empty if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
@@ -122,7 +121,7 @@ class LayerOptions(ChatHeadOptions):
 
 
 def find_kind_module(kind: str) -> ModuleType | None:
-    """Return the module `train` in the folder of this kind of head; None if the folder has no such module."""
+    """Return the training module (`train.py`) in the folder of a kind of head; None if the folder has none."""
     folder = f"{methods.__name__}.{kind.replace('-', '_')}"
     if not importlib.util.find_spec(folder) or not importlib.util.find_spec(f"{folder}.train"):
         return None
@@ -135,7 +134,7 @@ def get_training_module(kind: str) -> ModuleType:
 
 
 def options_class(kind: str, default: type | None = None) -> Any:
-    """Return the options class of a kind of head.
+    """Return the class of training options of a kind of head.
 
     Args:
         kind: kind of the head.
@@ -147,7 +146,7 @@ def options_class(kind: str, default: type | None = None) -> Any:
 
 
 def own_options(cls: type) -> list[str]:
-    """Return the names of the options that the class of a kind has in addition to `LayerOptions`."""
+    """Return the names of the options that a kind of head has in addition to `LayerOptions`."""
     shared = {field.name for field in dataclasses.fields(LayerOptions)}
     return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
 
@@ -175,7 +174,7 @@ def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
 
 
 def combine_options(base: type, classes: Mapping[str, type]) -> type:
-    """Return a dataclass with the options of `base` and of several kinds of heads.
+    """Return a dataclass with the training options of `base` and of several kinds of heads.
 
     If only some kinds have an option, its description lists these kinds, and their defaults if the defaults differ.
     """

@@ -1,6 +1,6 @@
-"""One command for a head: answers of the target, their hidden states, training, evaluation and model card.
+"""Recipe that makes a drafting head with one command: answers, hidden states, training, evaluation and model card.
 
-Each part continues where it was stopped. After an interruption, the same command finishes the run.
+Each step continues where it was stopped. After an interruption, the same command finishes the run.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from workbench.training.recipe import changed_options, finish, load_start_figure
 from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
 ALL_TOKENS = 1 << 62
-"""Limit in tokens that no set of answers reaches: all answers are used."""
+"""Number of tokens that no set of answers reaches, as a limit with which all answers are used."""
 
 
 @dataclass
 class PipelineOptions:
-    """Options of the recipes that are named after a head.
+    """Options of the recipes that make a drafting head, each named after its kind of head.
 
     Attributes:
         target: Name, folder or Hub id of the target.
@@ -108,7 +108,7 @@ class PipelineOptions:
 
 
 def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[str, Any]:
-    """Run all steps for one kind of head; return the figures of its training.
+    """Make a drafting head: answers of the target, hidden states, training, evaluation; return the training's figures.
 
     Args:
         kind: kind of the head.
@@ -217,9 +217,9 @@ def _heads(width: int, target_heads: int) -> int:
 
 
 def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
-    """Return the training options of a kind of head.
+    """Return the training options of a kind of head, given the options of the recipe that makes it.
 
-    Options with the same name in the pipeline are copied; numbers of layers are shares of the target's depth `layers`.
+    Options with the same name in the recipe are copied; numbers of layers are shares of the target's depth `layers`.
     """
     cls = options_class(kind)
     shared = {field.name for field in dataclasses.fields(cls)} & vars(options).keys() - {"out", "resume", "ffn"}
@@ -229,7 +229,7 @@ def _head_options(kind: str, options: PipelineOptions, layers: int) -> Any:
 
 
 def pipeline_options(kind: str) -> type:
-    """Return the options class of the recipe of a kind of head: `PipelineOptions` and the kind's own options."""
+    """Return the options class of the recipe that makes a kind of head: `PipelineOptions` and options of this kind."""
     cls = options_class(kind)
     types, docs, base = types_of(cls), docs_of(cls), vars(ChatHeadOptions())
     own = [name for name in own_options(cls) if name not in cls.depth_shares]

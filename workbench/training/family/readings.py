@@ -32,10 +32,11 @@ from workbench.training.text_forward import forward_text
 
 REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "kind")
-"""Columns of the table of readings: number of the prompt, start in the flat files, number of tokens of the prompt, of
-prompt and answer, and kind of the answer: 1 greedy, 0 sampled, −1 not from the target (`TEXT_ANSWER`)."""
+"""Columns of the table of readings (stored hidden states), which has one row per answer: number of the prompt, start in
+the flat files, number of the prompt's tokens, number of tokens of prompt and answer, and origin of the answer (1
+greedy, 0 sampled, −1 from the training text)."""
 TEXT_ANSWER = -1
-"""Kind of an answer that is part of the training text."""
+"""Mark in the table of readings for an answer that comes from the training text and not from the target."""
 
 
 @dataclass
@@ -82,23 +83,23 @@ class Readings:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the readings: target, width, captured layers and number format."""
+        """Return facts about the readings (stored hidden states): target, width, captured layers and number format."""
         return json.loads((self.folder / "readings.json").read_text())
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return a table with a row for each answer and the columns `COLUMNS`, int64 [n, 5]."""
+        """Return the table of readings (stored hidden states): a row per answer, columns `COLUMNS`, int64 [n, 5]."""
         path = self.folder / "rows.bin"
         values = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
         return values[: len(values) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
 
     @property
     def n_tokens(self) -> int:
-        """Return the number of tokens of all complete readings."""
+        """Return the number of tokens in all complete readings (stored hidden states)."""
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
     def split_indices(self, held_out: bool) -> list[int]:
-        """Return the indices of the held-out readings, or of the training readings."""
+        """Return the indices of the held-out readings or of the training readings (stored hidden states)."""
         return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held_out(n) == held_out]
 
     def dialogue(self, row: int) -> Dialogue:
@@ -124,7 +125,7 @@ class Readings:
         return {}
 
     def _flat(self, name: str) -> np.ndarray:
-        """Return a flat file, opened once: tokens [T], or bfloat16 hidden states [T, D], stored as int16 for NumPy."""
+        """Map a file of readings into memory, once: token ids [T], or bfloat16 hidden states [T, D] stored as int16."""
         if name not in self._opened:
             is_text = name == "ids"
             shape = (self.n_tokens,) if is_text else (self.n_tokens, self.facts["width"])
@@ -134,7 +135,9 @@ class Readings:
 
 
 def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
-    """Compute readings of answers until all or enough answers are processed; return the figures.
+    """Compute and store the target's hidden states over its answers (readings); return the figures.
+
+    The computation ends when all answers or enough tokens are processed.
 
     Raises:
         ParameterError: another target generated the answers, or the folder has readings of other weights or layers.
@@ -210,7 +213,7 @@ def compute_hidden_states(
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return a target's final norm, whose output the LM head reads; the norms of new heads get the norm's weights.
+    """Return a target's final norm, whose output the LM head reads; new heads' norms start with its weights.
 
     Raises:
         ParameterError: the norm is not Llama's RMSNorm.
@@ -226,7 +229,7 @@ def last_norm(model: Any) -> nn.Module:
 
 
 def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
-    """Return the readings in a folder, which may be empty, after a check that existing ones have the same settings."""
+    """Open the readings (stored hidden states) in a folder, which may be empty, and check their settings."""
     path = folder / "readings.json"
     old_facts = json.loads(path.read_text()) if path.exists() else facts
     if not fingerprints_differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
@@ -244,7 +247,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Return a function (number of a step) → the step's batch: indices of readings of similar length.
+    """Return a function that gives for a training step's number the batch: indices of readings of similar length.
 
     The order is new in each epoch. A batch depends on the step's number alone, so that a resumed run continues
     correctly.

@@ -62,7 +62,7 @@ class DrafterInTraining(nn.Module):
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Set all weights, which have the names that `weights` returns.
+        """Set all weights of the drafter, by the names that `weights` returns.
 
         Raises:
             ValueError: a weight is missing or has another shape.

@@ -39,11 +39,11 @@ from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.trainer import Curve
 
 WARM_UP, SHOWN = 3, 8
-"""Number of warm-up steps before timing, and number of reported operations, the most expensive first."""
+"""Number of warm-up steps before the timed training steps, and number of most expensive operations in the report."""
 
 
 DEFAULT_KIND = "eagle-3"
-"""Kind of head that is timed by default."""
+"""Kind of head whose training is timed by default."""
 TIMED = """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
 
 Attributes:
@@ -52,18 +52,18 @@ Attributes:
 
 
 def choose_throughput_options(values: Mapping[str, Any]) -> type:
-    """Return the options class for the given values: the options of the kind of head, and the number of steps."""
+    """Return the options class for timing the kind of head in `values`: training options, and number of steps."""
     return _with_timing(choose_chat_head_options({"method": values.get("method") or DEFAULT_KIND}))
 
 
 def throughput_options() -> type:
-    """Return the options of all kinds of heads, and the number of steps."""
+    """Return the options class of the throughput recipe: training options of all kinds of heads, number of steps."""
     options = combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()})
     return _with_timing(options, DEFAULT_KIND)
 
 
 def _with_timing(options: Any, method: str = "") -> type:
-    """Return a dataclass with the options of `options` and the options of the throughput recipe.
+    """Return a dataclass with a kind of head's training options and the options of the throughput recipe.
 
     Args:
         options: options class of a kind of head.
@@ -85,7 +85,7 @@ def _with_timing(options: Any, method: str = "") -> type:
 
 @dataclass(frozen=True)
 class TimedSetup(TrainingSetup):
-    """Training setup whose steps are timed instead of a full run."""
+    """Training setup of a head whose training steps are timed, without a full training run."""
 
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -134,7 +134,7 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     """Time the training steps of a head; return the throughput figures.
 
     Raises:
-        ParameterError: heads of this kind have their own training loop; see also `train_chat_heads`.
+        ParameterError: heads of this kind have their own training loop, or the options do not suit them.
     """
     if get_training_module(options.method) is eagle:
         raise ParameterError(

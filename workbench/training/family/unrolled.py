@@ -1,7 +1,7 @@
-"""Training on the target's distributions in multi-step drafts, as in real drafting.
+"""Training of drafters on drafts of several steps, as in real drafting, with the target's distributions as labels.
 
-Drafts of several steps are computed after the positions of an answer. The distribution of each step is compared with
-the target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
+A draft of several steps starts after each position of an answer. The distribution of each step is compared with the
+target's distribution of the same token. A layer that reads its own states is unrolled: from the second step on its
 inputs are its states of the step before, with the embeddings of the true tokens.
 """
 
@@ -31,8 +31,8 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""Function (indices of readings, features [B, n, D]) → the layer's input from the target at each position, float32
-[B, n, F]."""
+"""Type of a function (indices of readings, features [B, n, D]) that returns a drafting layer's input from the target at
+each position, float32 [B, n, F]."""
 
 
 class Batch(NamedTuple):
@@ -56,14 +56,14 @@ class Batch(NamedTuple):
 
     @property
     def flat_index(self) -> Int[Tensor, "B n"]:
-        """Return the index of each position, counted from 0 through all answers of the batch."""
+        """Return the index of each position, counted through all answers of the batch one after the other, [B, n]."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
 DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""Function (answers, random generator) → for each draft step the drafter's states [N, D], and the indices [N] of the
-positions at which the target's distribution is for the same tokens. Without a generator (None), all positions are used,
-for measuring."""
+"""Type of a function (answers, random generator) that drafts after positions of answers. For each draft step it yields
+the drafter's states [N, D], and the indices [N] of the positions at which the target predicts the same tokens.
+Without a generator (None), it drafts after all positions, for an evaluation."""
 
 
 def train_unrolled(

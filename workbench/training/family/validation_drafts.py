@@ -20,12 +20,12 @@ from workbench.trace.speedup import speedup
 from workbench.training.family.evaluate import evaluation_settings, read_held_out_prompts, with_chain_drafts
 
 TOKENS = 48
-"""Length limit of the answers, in tokens."""
+"""Length limit of the answers that a head drafts in the evaluation during training, in tokens."""
 
 
 @dataclass
 class OnPolicyEvaluator:
-    """Decodes held-out prompts greedily with the head and returns figures; the models are loaded once.
+    """Decodes held-out prompts greedily with a head in training and returns figures; the models are loaded once.
 
     Attributes:
         target: name or folder of the target.
@@ -46,13 +46,12 @@ class OnPolicyEvaluator:
     _n_calls: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Return figures by the names of their curves: acceptance at each draft position, rounds, τ and speed-up.
+        """Decode held-out prompts with the last saved head; return the figures by the names of their curves.
 
-        The result is empty if there are no held-out prompts.
-
-
-        Drafts have one branch if the method supports that, so that each position is either accepted or not. Each prompt
-        is decoded alone, by the method and by plain decoding in turn, so that other load on the machine slows both.
+        The figures are the acceptance at each draft position, the number of rounds, τ and the speed-up. The result is
+        empty if there are no held-out prompts. Drafts have one branch if the method supports that, so that each
+        position is either accepted or not. Each prompt is decoded alone, by the method and by plain decoding in turn,
+        so that other load on the machine slows both.
         """
         if not self._models:
             self._models.append(load_models(self.target, None, self.device, "float32"))

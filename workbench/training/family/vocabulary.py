@@ -14,7 +14,7 @@ from workbench.training.answers import rate_of
 from workbench.training.family.readings import TEXT_ANSWER, Readings
 
 IGNORE_INDEX = -100
-"""Label of positions to ignore: PyTorch's losses skip it."""
+"""Label of positions without a loss: PyTorch's loss functions skip these positions."""
 
 
 def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
@@ -49,7 +49,7 @@ def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] 
 
 
 def coverage(counts: np.ndarray, draft_vocabulary: Sequence[int]) -> float:
-    """Return the share of the counted tokens that are in the draft vocabulary."""
+    """Return the share of the counted token occurrences that the draft vocabulary covers."""
     return float(counts[list(draft_vocabulary)].sum() / max(counts.sum(), 1))
 
 

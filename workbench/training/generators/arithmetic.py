@@ -1,4 +1,4 @@
-"""Arithmetic with worked steps: one digit at a time, so that a reader can check each step."""
+"""Generator tasks of arithmetic with worked steps, one digit at a time, so that a reader can check each step."""
 
 from __future__ import annotations
 

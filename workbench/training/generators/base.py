@@ -38,13 +38,13 @@ class Instance:
         return is_held_out(self.key)
 
     def render(self) -> str:
-        """Return the instance as one training document in the chat format."""
+        """Return the problem with its answer as one training document in the chat format."""
         return f"{USER}{self.prompt}{ASSISTANT}{self.answer}{END}"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A generator with its checker.
+    """A generator task: makes problems with known answers, and checks answers.
 
     Attributes:
         name: Registry name of the task.
@@ -61,14 +61,14 @@ class Task:
     goal: float = 0.0
 
     def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
-        """Generate instances until one belongs to the requested split, and return it."""
+        """Generate problems until one belongs to the requested split (training or held-out), and return it."""
         while True:
             instance = self.make(rng)
             if instance.held_out == held_out:
                 return instance
 
     def stream(self, seed: int, *, held_out: bool) -> Iterator[Instance]:
-        """Yield an endless, reproducible stream of instances from one split."""
+        """Yield an endless, reproducible stream of problems from one split (training or held-out)."""
         rng = random.Random(f"{self.name}/{seed}/{held_out}")
         while True:
             yield self.draw(rng, held_out=held_out)

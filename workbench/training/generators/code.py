@@ -1,4 +1,4 @@
-"""Small Python functions: from a description to a definition with a docstring and an example of its use."""
+"""Generator task of writing a small Python function from a description, with a docstring and an example call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying, quoting, editing and extractive summaries: answers that consist of pieces of the prompt."""
+"""Generator tasks of copying, quoting, editing and extractive summaries: answers consist of text from the prompt."""
 
 from __future__ import annotations
 

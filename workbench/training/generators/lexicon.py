@@ -1,4 +1,4 @@
-"""Word lists that the generators share."""
+"""Word lists that the text generators of several tasks use."""
 
 from __future__ import annotations
 

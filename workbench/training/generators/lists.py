@@ -1,4 +1,4 @@
-"""Sorted lists of words and of two-digit numbers."""
+"""Generator tasks of sorting words and two-digit numbers."""
 
 from __future__ import annotations
 

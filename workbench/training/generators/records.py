@@ -1,4 +1,4 @@
-"""JSON records: write one from a description, read a field, reformat one."""
+"""Generator tasks about JSON records: write a record from a description, read a field, reformat a record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITE = ["Write this record as JSON: {text}", "Turn this into JSON: {text}", "M
 
 
 def make_record(rng: random.Random) -> dict[str, str | int]:
-    """Generate a record of three to five fields; `name` always comes first."""
+    """Generate a random record of three to five fields, the first of which is `name`."""
     optional = ["age", "id", *(name for name in _FIELDS if name != "name")]
     names = rng.sample(optional, rng.randint(2, 4))
     record: dict[str, str | int] = {"name": rng.choice(NAMES)}

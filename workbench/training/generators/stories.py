@@ -1,7 +1,7 @@
 """Short simple-English stories with consistent characters.
 
 A plot is a list of slots; a slot is a list of wordings of the same event. Names, pronouns, things and places are
-drawn once per story, so that they are the same from the first sentence to the last.
+drawn once per story, so that these words are the same from the first sentence to the last.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Story:
 
 
 def make_story(rng: random.Random) -> Story:
-    """Generate a story."""
+    """Generate a short story from a random plot with random characters, places and things."""
     hero_is_girl = rng.random() < 0.5
     friend_is_girl = rng.random() < 0.5
     hero = rng.choice(GIRLS if hero_is_girl else BOYS)

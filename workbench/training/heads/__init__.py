@@ -1,1 +1,1 @@
-"""Training of feature drafters: one trainer for all, a registry of losses, stored features of the frozen target."""
+"""Training of feature drafters, which predict a target's hidden states: trainer, losses, and stored features."""

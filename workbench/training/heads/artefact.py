@@ -1,4 +1,4 @@
-"""Trained heads on disk: safetensors and a configuration that names their target."""
+"""Files of trained heads: weights as safetensors, and a configuration that names the target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = "model.safetensors"
 
 
 def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch.int8, **facts: Any) -> dict[str, Any]:
-    """Write `model.safetensors` and `config.json`; return the configuration.
+    """Write a trained head as `model.safetensors` and `config.json`; return the configuration.
 
     Args:
         net: net of the head.
@@ -55,7 +55,7 @@ def save_net(net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch
 
 
 def load_net(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Load the net in a folder, in float32, and its configuration."""
+    """Load the trained head in a folder: its net in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
     net.load_state_dict(read_weights(folder / WEIGHTS))  # `load_state_dict` converts float16 to float32

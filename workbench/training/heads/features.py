@@ -1,4 +1,4 @@
-"""The frozen target's own answers and its features over them, computed once and stored."""
+"""A frozen target's own answers with its features over them, computed once and stored as training data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Dialogue:
 
 @dataclass(slots=True)
 class Batch:
-    """Batch of dialogues of one `Dialogue.kind`, padded at the end.
+    """Batch of dialogues with vision tokens at the same positions, padded at the end.
 
     Attributes:
         inputs: inputs of the drafter.
@@ -63,7 +63,7 @@ class Batch:
 
 
 def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[int, int] | None = None) -> Batch:
-    """Combine dialogues with the same `kind` into a batch.
+    """Combine dialogues with vision tokens at the same positions (same `kind`) into a batch.
 
     Args:
         dialogues: dialogues with the same `kind`.
@@ -94,7 +94,7 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
 
 
 def group_dialogues(dialogues: Iterable[Dialogue], size: int) -> list[list[Dialogue]]:
-    """Split dialogues, in their order, into groups with the same `kind` and at most `size` dialogues each."""
+    """Split dialogues into groups of at most `size`, each with vision tokens at the same positions."""
     groups: list[list[Dialogue]] = []
     for dialogue in dialogues:
         if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == size:
@@ -105,7 +105,7 @@ def group_dialogues(dialogues: Iterable[Dialogue], size: int) -> list[list[Dialo
 
 @dataclass
 class Features:
-    """Dialogues, and batches of them in an endless random order.
+    """Dialogues with the target's hidden states, and batches of dialogues in an endless random order.
 
     Attributes:
         dialogues: list of all dialogues.
@@ -114,7 +114,9 @@ class Features:
     dialogues: list[Dialogue] = field(default_factory=list)
 
     def batches(self, rows: int, seed: int, with_images: bool) -> Iterator[list[Dialogue]]:
-        """Yield endless batches of `rows` dialogues with the same `kind` and similar lengths, with or without images.
+        """Yield endless batches of `rows` dialogues of similar length, all with images or all without.
+
+        The vision tokens of a batch's dialogues are at the same positions.
 
         Raises:
             ValueError: there are no dialogues with images, or none without.
@@ -130,7 +132,10 @@ class Features:
             yield from groups
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file: flat tensors (features in float16), and the sizes of each dialogue."""
+        """Write the dialogues to one safetensors file: concatenated tensors, and the sizes of each dialogue.
+
+        Features and vision tokens are in float16.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         vision = [d.vision for d in self.dialogues if d.vision is not None]
         tensors = {
@@ -144,7 +149,7 @@ class Features:
 
     @classmethod
     def load(cls, path: Path) -> Features:
-        """Read a file that `save` wrote."""
+        """Read dialogues with the target's hidden states from a file that `save` wrote."""
         with safe_open(path, "pt") as file:
             ids, features = file.get_tensor("ids").long(), file.get_tensor("features")
             vision, facts = file.get_tensor("vision"), file.get_tensor("facts").tolist()

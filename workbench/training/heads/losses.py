@@ -71,12 +71,15 @@ def reverse_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 
 def total_variation(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return half the L1 distance of the distributions: one minus the acceptance probability of a sampled draft."""
+    """Return half the L1 distance of drafter's and target's distributions.
+
+    This is one minus the acceptance probability of a sampled draft token.
+    """
     return (inputs.target_logits.softmax(-1) - inputs.draft_logits.softmax(-1)).abs().sum(-1) / 2
 
 
 def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
-    """Return the mean KL of both distributions to their average; it is symmetric in drafter and target.
+    """Return the mean KL divergence of drafter's and target's distributions from their average, which is symmetric.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """
@@ -108,12 +111,12 @@ _ALL = (
 )  # fmt: skip
 LOSSES: dict[str, Callable[[LossInputs], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
 FEATURE_LOSSES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
-"""Losses that compare features, which a draft model does not predict."""
+"""Names of the losses that compare features (hidden states); a draft model predicts no features."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedLoss:
-    """A weighted sum of losses.
+    """A weighted sum of losses for training a drafter.
 
     Example:
         >>> WeightedLoss.parse("smooth_l1:1+ce_soft:0.1").terms
@@ -138,7 +141,7 @@ class WeightedLoss:
     def __call__(
         self, inputs: LossInputs, shares: Sequence[float] | Tensor | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return the weighted sum of the losses, averaged over positions, and the average of each loss by name.
+        """Compute the losses: return their weighted sum averaged over positions, and the average of each loss by name.
 
         Args:
             inputs: predictions and true values.

@@ -59,7 +59,7 @@ class VisionHeadOptions(HeadOptions):
         own_scenes: Number of scenes in the file `own` when it is generated.
         used: Number of scenes of the file `own` to train on.
         questions: Number of questions per scene to train on, besides its caption.
-        features: File with the target's hidden states over these dialogues; computed again if it is missing or older
+        features: File with the target's hidden states over its own answers; computed again if it is missing or older
             than the target.
         out: Parent folder of the finished drafters.
         begin: Parent folder of drafters to continue from.
@@ -83,7 +83,7 @@ class VisionHeadOptions(HeadOptions):
     curriculum: bool = False
 
     def image_share(self, progress: float) -> float:
-        """Return the probability that a batch has images, given the finished share of the run."""
+        """Return the probability that a training batch has images, given the finished share of the run."""
         share = 1 - self.text_share
         return share * curriculum(progress) if self.curriculum else share
 
@@ -92,13 +92,13 @@ class VisionHeadOptions(HeadOptions):
         return list(trainable()) if self.method == "all" else [self.method]
 
     def checkpoints(self) -> list[Path]:
-        """Return a checkpoint file per method; an empty list if no checkpoints are requested."""
+        """Return the paths of the training checkpoints, one per method; empty if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
 
 
 def curriculum(progress: float) -> float:
-    """Return the probability that a batch has images: 0 in the first half of a run, then rising linearly to 1.
+    """Return the probability that a training batch has images: 0 in the first half of a run, then rising to 1.
 
     Source: MSD, arXiv:2505.14260, §3.3: epochs 0–19 text, then with probability (epoch − 20) / 20.
 
@@ -109,7 +109,7 @@ def curriculum(progress: float) -> float:
 
 
 def trainable() -> dict[str, Head]:
-    """Return the drafters that this recipe trains, by kind."""
+    """Return the feature drafters that the recipe `vision-heads` trains, by kind."""
     return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
@@ -124,7 +124,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 
 
 def _options_for(method: str, options: VisionHeadOptions) -> Any:
-    """Return the options for one drafter: changed options keep their values, all others get the kind's defaults."""
+    """Return the training options of one drafter: changed options keep their values, others get its defaults."""
     cls = options_class(method, VisionHeadOptions)
     names = {field.name for field in dataclasses.fields(cls)}
     given = {
@@ -206,7 +206,7 @@ def prepare_dialogues(
 def read_scenes(
     options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
 ) -> Iterator[tuple[str, list[Dialogue]]]:
-    """Compute the target's features over its own answers; yield batches (part, dialogues), part "train" or "held"."""
+    """Compute the target's features over its own answers; yield (part, dialogues), with part "train" or "held"."""
     turns = json.loads(options.own.read_text())[: options.used]
     scenes = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)

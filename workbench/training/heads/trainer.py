@@ -26,15 +26,16 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 IsTargetToken = Callable[[Tensor, Tensor], Tensor]
-"""Function (chosen token indices among the logits [N], features [N, D]) → whether each is the target's top token."""
+"""Type of a function (token indices in a reduced vocabulary [N], features [N, D]) that returns for each token whether
+it is the target's most probable token."""
 
 
 EARLIER_DEFAULTS = {
     "loss": "", "blocks": "4", "cond": "64", "block": "8", "ahead": "4", "exit_layer": "8", "rank": "16",
     "matrix_rate": "0.02", "other_rate": "0.004", "places": "1024", "curriculum": "False",
 }  # fmt: skip
-"""Values that earlier versions recorded beside checkpoints for options at their defaults. These versions had one class
-of options for all kinds of heads; now some kinds have other defaults."""
+"""Default values of training options in earlier versions, which had the same defaults for all kinds of heads. They are
+in the settings saved beside old checkpoints, and count as unchanged when such a checkpoint is resumed."""
 
 
 @dataclass
@@ -59,7 +60,7 @@ class CommonHeadOptions(RunOptions):
     half: bool = True
 
     def earlier_defaults(self) -> dict[str, str]:
-        """Return earlier versions' defaults of options whose default has changed; see `check_same_settings`."""
+        """Return the earlier defaults of options whose default has changed, so that old checkpoints can be resumed."""
         return {field.name: EARLIER_DEFAULTS[field.name] for field in dataclasses.fields(self)
                 if EARLIER_DEFAULTS.get(field.name, str(field.default)) != str(field.default)}  # fmt: skip
 
@@ -101,7 +102,7 @@ class Predictions:
 
 
 def build_net(options: HeadOptions, target: Any) -> FeatureNet:
-    """Return an untrained drafter for a target; its final norm gets the weights of the target's final norm.
+    """Return an untrained feature drafter for a target; its final norm gets the weights of the target's final norm.
 
     Raises:
         ValueError: `options.method` names no feature drafter.

@@ -10,7 +10,7 @@ from workbench.training.cards import Figures, ResultsCard, TrainedModel, runs_of
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
 WEAK = 0.9
-"""Kinds of question with a lower share of right answers are listed among the limits."""
+"""Share of right answers below which a model card lists a kind of question among the model's limits."""
 
 _TARGET = """\
 The bundled vision-language target of the Speculative Decoding Workbench: {parameters:,} parameters in the layout of
@@ -142,4 +142,4 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
 
 
 CARDS: dict[str, ResultsCard] = {"vision-target": _target} | dict.fromkeys(_DRAFTERS, _drafter)
-"""Functions that return the cards, by the model's name."""
+"""Functions that return the text of a bundled vision model's card, by the model's name."""

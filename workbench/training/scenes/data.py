@@ -40,12 +40,15 @@ ASPECTS = {
     "glyph": len(WORDS) + 10,
     "second": 11,
 }
-"""Aspects with which each patch is labelled, and their numbers of classes; `kind`: background, shape or writing."""
+"""Aspects (colour, shape, …) by which each image patch is labelled, with their numbers of classes.
+
+The classes of `kind` are background, shape and writing.
+"""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of the training scenes, with images.
+    """A shard: a fixed number of the training scenes, with their images.
 
     Attributes:
         scenes: The n scenes.

@@ -71,7 +71,7 @@ class VisionDrafterOptions(RunOptions):
         rows: Batch size: images per step.
         shards: Number of shards of scenes to use for ground truth.
         shard_size: Number of scenes per shard.
-        held: Number of held-out scenes on which acceptance is measured.
+        held: Number of held-out scenes on which the drafter's acceptance is measured.
     """
 
     target: Path = Path(".cache/models/vision-target")
@@ -182,7 +182,7 @@ Batch = tuple[Packed, torch.Tensor]
 
 
 def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool) -> Callable[[int], Batch]:
-    """Return a function that makes batches of ground truth in every style: captions, or captions and questions."""
+    """Return a function that makes training batches of right answers in every style: captions, or also questions."""
     shards = Shards(options.scenes, 0, options.shard_size)
 
     def batch(step: int) -> Batch:
@@ -200,7 +200,7 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
-    """Return a function that makes batches of the target's own answers."""
+    """Return a function that makes training batches of the target's own answers about scenes."""
     turns: list[list[ChatTurn]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
     scene_list = own_scenes(len(turns))
     images = render_images(scene_list)
@@ -229,7 +229,7 @@ def _run(
     options: VisionDrafterOptions,
     report: Report,
 ) -> RunResult:
-    """Train those weights of a drafter that require gradients, on batches of questions with answers."""
+    """Train the weights of a drafter that require gradients, on batches of questions with answers."""
     model.set_attn_implementation(fast_attention())
     model.train()
 
@@ -270,7 +270,7 @@ def newer_than_weights(path: Path, folder: Path) -> bool:
 
 
 def _prepare_data(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
-    """Prepare the data of both drafters: the tokenizer, and the target's own answers on disk."""
+    """Prepare the training data of a drafter for the vision-language target: tokenizer, and the target's answers."""
     torch.set_num_threads(options.threads)
     if not newer_than_weights(options.own, options.target):
         write_own_answers(options, report)
@@ -323,7 +323,7 @@ def _before_tuning(
     held: dict[str, float],
     report: Report,
 ) -> LlavaForConditionalGeneration:
-    """Return the drafter with image input after its first phase: the target's frozen tower, and a trained projector."""
+    """Return the drafter with image input after the first training phase: frozen tower of the target, and projector."""
     base = _base_model(options, tokenizer, report)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))

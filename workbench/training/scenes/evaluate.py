@@ -115,7 +115,7 @@ def evaluate_scenes(
     scene_list: Sequence[Scene],
     kinds: Sequence[str] = tuple(QUESTIONS),
 ) -> dict[str, float]:
-    """Return the shares of right answers: per attribute in captions, and per kind for all other questions."""
+    """Return a vision-language model's shares of right answers: per attribute in captions, and per kind of question."""
     results: dict[str, float] = {}
     for kind in kinds:
         answers = answer_scenes(model, tokenizer, scene_list, kind)

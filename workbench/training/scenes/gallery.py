@@ -17,7 +17,7 @@ from workbench.training.loop import Report
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."
 HARD = {"neighbour"}
-"""Kinds of question that the bundled target often answers wrongly (see its card); they come last."""
+"""Kinds of question that the bundled target often answers wrongly; the gallery lists them last."""
 GENERAL_QUESTIONS = (
     QUESTION,
     "How many shapes are there?",
@@ -26,7 +26,7 @@ GENERAL_QUESTIONS = (
     "Do any shapes overlap?",
     "What is written?",
 )
-"""Questions that fit every image."""
+"""Questions in the gallery that fit every image."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ def presets(scene: Scene, name: str) -> list[Ask]:
 
 
 def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
-    """Write the images, `index.json` with alternative texts, questions and right answers, and `lexicon.json`."""
+    """Write the gallery: images, `index.json` with alternative texts, questions and answers, and `lexicon.json`."""
     options.out.mkdir(parents=True, exist_ok=True)
     entries = []
     for name, scene in gallery_scenes().items():

@@ -22,7 +22,7 @@ from workbench.training.tokenizer import token_id
 
 NO_IMAGE_ANSWER = "There is no picture."
 ChatTurn = tuple[str, str | list[int]]
-"""A question and its answer, as text or as token ids. Token ids are used unchanged; EOS is appended to a text."""
+"""Type of a question with its answer, as text or as token ids. Token ids are used unchanged; a text gets EOS."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Packer:
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; those of short texts are cached."""
+        """Return the token ids of a text; results for short texts are cached."""
         ids = self._cache.get(text)
         if ids is None:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
@@ -80,7 +80,7 @@ class Packer:
     def pack(
         self, conversations: Sequence[Sequence[ChatTurn]], chained: Sequence[bool], with_image: Sequence[bool]
     ) -> Packed:
-        """Return conversations as a packed batch.
+        """Pack questions and answers about images into one batch of sequences.
 
         Args:
             conversations: Questions and answers of each sequence.

@@ -24,7 +24,7 @@ HEADS = 2
 """Largest number of objects per question; attention head i attends to the i-th object."""
 
 SHORT = 12
-"""Largest number of tokens of a short answer."""
+"""Largest number of tokens of an answer about a scene that counts as short."""
 
 
 class Pointer:
@@ -100,7 +100,7 @@ class Pointer:
     def attention_targets(
         self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (position in a sequence, objects to which the heads should attend at this position).
+        """Yield (position in a sequence, objects to which the supervised attention heads should attend there).
 
         Args:
             labels: The next token at each position, if it belongs to an answer; else -100.

@@ -102,7 +102,7 @@ class PatchReader(nn.Module):
         return self.tower(images, output_hidden_states=True).hidden_states[-1]
 
     def read_states(self, states: Tensor) -> Tensor:
-        """Return the output of `forward` for given output states of the tower, [n, 64, hidden]."""
+        """Return the predicted labels, centre vectors and pixels for the tower's output states [n, 64, hidden]."""
         return self.read(self.norm(states))
 
 
@@ -120,7 +120,7 @@ def seeded_weights(model: nn.Module, seed: int) -> None:
 
 
 def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str, float]]:
-    """Return the loss over all aspects and, for each aspect, the weighted share of right predictions.
+    """Return the loss of predicted patch labels, and for each aspect the weighted share of right predictions.
 
     Args:
         scores: Output of `PatchReader`, [n, 64, labels + 66].

@@ -54,9 +54,9 @@ class VisionOptions(RunOptions):
         unseen: Share of the training samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
-        reading: Weight of the auxiliary loss on these images (`reading_rows`).
-        pointing: Weight of a loss on the attention of two heads, which should attend to the named object (see
-            `pointing`).
+        reading: Weight of the auxiliary loss on what each patch shows (see `reading_rows`).
+        pointing: Weight of a loss on the attention of two heads, which should attend to the object that a question
+            names.
         naming: Weight of a loss on the images of `reading_rows`: each patch's projected embedding should be similar to
             the word embeddings of its colour and shape. This loss alone did not teach the bundled model to find objects
             by their shapes; `pointing` did.
@@ -96,7 +96,7 @@ class VisionOptions(RunOptions):
 
 @dataclass(frozen=True)
 class SceneQuestions:
-    """Questions about scenes, one list per scene.
+    """Training questions about scenes, one list per scene.
 
     Attributes:
         turns: For each scene the questions with their plain answers.
@@ -170,7 +170,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
+    """Return the optimizers: language model, projector and patch reader at full rates, vision tower at lower rates."""
     trunk = model.model
     others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -183,11 +183,11 @@ def vision_optimizers(
 
 
 SHARPNESS = 16.0
-"""Scale of the cosines in the naming loss."""
+"""Factor on the cosine similarities of patches and words in the naming loss (an inverse temperature)."""
 
 
 def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
-    """Return for "colour" and "shape" the embeddings of the words' first tokens, [words, D]."""
+    """Return the token embeddings of the colour words and of the shape words (first token of each), [words, D]."""
     embedding = model.model.language_model.embed_tokens
     return {
         aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in names]))
