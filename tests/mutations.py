@@ -643,6 +643,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="hindsight names a rank of another position",
     ),
     _m(
+        "late-rounds-repeat-random-numbers",
+        "decoders.draft_verify.device_rounds.device_sequence:DeviceSequence.uniforms",
+        BinOp(0, "+", "-"),
+        "tests/decoders/test_device_rounds.py::test_late_rounds_equal_the_normal_loop[chain-0.8-1]",
+        why="a round that is read late samples another text",
+    ),
+    _m(
+        "late-trees-keep-rejected-entries",
+        "decoders.draft_verify.device_rounds.device_sequence:DeviceSequence.commit",
+        Force(0, "if", new=False),
+        "tests/decoders/test_device_rounds.py::test_late_rounds_equal_the_normal_loop[tree-0.0-1]",
+        why="later tokens attend to rejected ones after a tree that is read late",
+    ),
+    _m(
+        "late-rounds-beyond-the-budget",
+        "decoders.draft_verify.device_rounds.round_queue:RoundQueue.accepts",
+        Compare(0, ">=", "<="),
+        "tests/decoders/test_device_rounds.py::test_late_rounds_equal_the_normal_loop[plain-0.0-1]",
+        why="rounds are not queued, or their drafts exceed the tokens that remain",
+    ),
+    _m(
         "any-key-opens-the-server",
         "server.keys:Keys._is",
         Return("True"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -69,9 +70,10 @@ def content(trace: Trace) -> list[Any]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("late", [1, 3])
+@pytest.mark.parametrize(
+    ("method", "temperature", "late"),
+    [*itertools.product(METHODS, (0.0, 0.8), (1,)), ("chain", 0.8, 3), ("tree", 0.0, 3)],
+)
 def test_late_rounds_equal_the_normal_loop(models: Models, method: str, temperature: float, late: int) -> None:
     request = {"sampling": SamplingParams(temperature=temperature), "seed": 5}
     normal = Engine(models).generate(make_request(method, **request))
@@ -111,8 +113,7 @@ def with_replays(engine: Engine) -> RerunRounds:
     return recorder
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "temperature"), [*((name, 0.8) for name in METHODS), ("tree", 0.0)])
 def test_replayed_rounds_equal_the_normal_loop(models: Models, method: str, temperature: float) -> None:
     requests = [make_request(method, sampling=SamplingParams(temperature=temperature), seed=seed) for seed in (1, 2)]
     normal = [Engine(models).generate(request) for request in requests]
@@ -124,7 +125,7 @@ def test_replayed_rounds_equal_the_normal_loop(models: Models, method: str, temp
     assert recorder.n_replays >= queue_of(engine).n_launched - 4
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["chain", "sampled"])
 def test_a_batch_is_replayed_together(models: Models, method: str) -> None:
     requests = [make_request(method, sampling=SamplingParams(temperature=0.6), seed=seed) for seed in (1, 2, 3)]
     normal = Engine(models).generate_all(requests)
