@@ -659,7 +659,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "late-rounds-beyond-the-budget",
         "decoders.draft_verify.device_rounds.round_queue:RoundQueue.accepts",
-        Compare(0, ">=", "<="),
+        Compare(1, ">=", "<="),
         "tests/decoders/test_device_rounds.py::test_late_rounds_equal_the_normal_loop[plain-0.0-1]",
         why="rounds are not queued, or their drafts exceed the tokens that remain",
     ),
