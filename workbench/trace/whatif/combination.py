@@ -1,4 +1,4 @@
-"""Combine two recorded drafters of the same text: τ if the better draft were chosen at each position."""
+"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were chosen at each point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.events import Trace
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Oracle combination of two recorded drafters.
+    """Oracle combination of the drafters of two recorded runs: the better draft is used in every round.
 
     Attributes:
         first: method of the first run.
@@ -20,8 +20,8 @@ class Combination:
         tokens: length of the common prefix of both outputs, in tokens.
         tau_first: τ of the first run on these tokens.
         tau_second: τ of the second run on these tokens.
-        tau: τ with the better draft in every round, or with both drafts in one tree: an upper bound for every rule that
-            chooses between the two.
+        tau: τ with the better draft in every round, or with both drafts in one tree. This is an upper bound for every
+            rule that chooses between the two drafts.
         share_first: share of the combined rounds in which the first drafter's draft reached further.
         share_second: share of the combined rounds in which the second drafter's draft reached further. In all other
             rounds both drafts reached equally far.
@@ -37,15 +37,15 @@ class Combination:
     share_second: float
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the combination as JSON data."""
+        """Return the oracle combination of two runs as JSON data."""
         return asdict(self)
 
 
 def combine(first: Trace, second: Trace) -> Combination:
-    """Return the oracle combination of two drafters, which uses the draft that reaches further at each position.
+    """Return the oracle combination of two drafters, which uses at each position the draft that is accepted further.
 
-    A recorded round shows up to which token a draft from its start, or from any position in its accepted part, would
-    have been accepted. So the reach of both drafters is known at every position of the common prefix.
+    A recorded round shows up to which token a draft that starts with the round, or at any accepted position of it,
+    would have been accepted. So this end is known for both drafters at every position of the common prefix.
 
     Args:
         first: run of one drafter.
@@ -81,7 +81,7 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Return the position at which each round starts, and the position at which the tokens that it emits end.
+    """Return two lists: the position in the output at which each round starts, and the position at which it ends.
 
     Only rounds that start within the first `common` tokens of the output count; ends are at most `common`.
     """
