@@ -52,8 +52,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Change:
-    """Change of a setting by the user between two rounds. It applies from the round on that lists it in its `changes`.
-    """
+    """Change of a setting by the user between two rounds. It applies from the round on that lists it in `changes`."""
 
     name: str
     before: Any

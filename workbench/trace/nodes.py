@@ -61,8 +61,7 @@ class Nodes:
 
 @dataclass(slots=True)
 class TopTokens:
-    """Most likely next tokens at one position of a draft tree: ids, texts, probabilities (equal lengths, best first).
-    """
+    """Most likely next tokens at one position of a draft tree, best first: ids, texts, probabilities."""
 
     tokens: list[int]
     text: list[str]

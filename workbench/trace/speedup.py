@@ -103,8 +103,10 @@ class Estimate:
         return "" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}×"
 
     def __str__(self) -> str:
-        """Return the estimate as text for a table cell: "1.52 [1.31–1.77]", or with the number of runs if it has no
-        interval."""
+        """Return the estimate as text for a table cell, such as "1.52 [1.31–1.77]".
+
+        If the estimate has no interval, the text has the number of runs instead: "1.52 (2 runs)".
+        """
         if self.low is None:
             return f"{self.value:.2f} ({_runs(self.n)})"
         return f"{self.value:.2f} [{self.low:.2f}–{self.high:.2f}]"

@@ -43,8 +43,7 @@ LOCK_S = 30.0
 
 
 def default_folder() -> Path:
-    """Return the default folder for saved runs: the environment variable `WORKBENCH_RUNS`, else a folder in the user's
-    data directory."""
+    """Return the default folder for saved runs: `WORKBENCH_RUNS`, or else a folder in the user's data directory."""
     if folder := os.environ.get("WORKBENCH_RUNS"):
         return Path(folder)
     try:

@@ -25,8 +25,7 @@ from workbench.trace.whatif.tau_prediction import draft_depths
 
 
 class Outcome(Enum):
-    """Recorded outcome of drafting at one position of the text: accepted, rejected, or one of two reasons why no draft
-    reached the position."""
+    """Recorded outcome of drafting at one text position: accepted, rejected, or the reason why it was not drafted."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
