@@ -50,7 +50,7 @@ class _Temperature:
             self._attention.attn_temperature_tuning = True
 
     def _scale(self, module: nn.Module, args: tuple[Any, ...], queries: Tensor) -> Tensor:
-        """Return queries [B, n, H · D], scaled in float32 as transformers does."""
+        """Return queries [B, n, H · D] scaled by their tokens' positions, computed in float32 as in Transformers."""
         if self._positions is None:
             return queries
         chunks = torch.floor((self._positions.float() + 1.0) / self._attention.floor_scale)

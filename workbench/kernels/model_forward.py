@@ -16,7 +16,9 @@ Mask = Tensor | dict[str, Tensor]
 
 
 class ModelForward:
-    """Call a model with an explicit mask, explicit positions and a `TreeCache`; hooks capture hidden states.
+    """Function that calls a model with an explicit attention mask, explicit positions and a `TreeCache`.
+
+    Hooks capture hidden states.
 
     Args:
         head: the model's LM head.

@@ -19,12 +19,12 @@ class ForwardInputBuilder:
 
     Args:
         masks: builder of the model's masks.
-        reach: number of positions that the KV cache holds.
+        reach: maximum number of positions per sequence in the KV cache.
         multi_rope: whether positions have time, height and width components (Qwen-VL).
 
     Attributes:
-        is_length_rounded: whether the length read from the cache is rounded up, as on a GPU, so that forward passes
-            have few shapes and recorded ones can be replayed.
+        is_length_rounded: whether the number of cache positions that a forward pass reads is rounded up, as on a GPU.
+            Forward passes then have few shapes, and recorded forward passes can be replayed.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
@@ -35,10 +35,10 @@ class ForwardInputBuilder:
     def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Return the mask and positions of a batch, and set the window of the KV cache.
+        """Return the attention mask and positions of a batch's new tokens, and set the window of the KV cache.
 
         Args:
-            rows: segment of each cache row from `lo` on; None: padding.
+            rows: segment (new tokens) of each cache row from `lo` on; None: padding.
             slots: all open slots, by cache row.
             lo: first row.
             cache: KV cache, written after the entries of each row.

@@ -18,7 +18,7 @@ from workbench.core.transfer import on_host, to_device
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LINE = 64
-"""Size of a CPU cache line in bytes. torch aligns its own memory to it, too."""
+"""Size of a CPU cache line in bytes. torch aligns the memory of tensors to multiples of this number, too."""
 
 
 def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:
@@ -46,12 +46,12 @@ def allocate_lazy_zeros(size: Sequence[int], like: Tensor) -> Tensor:
 
 
 def move_single_threaded(tensor: Tensor, places: Sequence[int], to: int) -> None:
-    """Move entries of the second-to-last dimension to consecutive indices from `to` on, in place, on this thread.
+    """Move entries of a tensor's second-to-last dimension to consecutive indices, in place, on the calling thread.
 
     Args:
         tensor: [*b, C, D], a view of a larger tensor.
         places: indices of the entries to move, before the move.
-        to: index of the first entry after the move.
+        to: index of the first moved entry after the move.
     """
     if not on_host(tensor.device):
         tensor[..., to : to + len(places), :] = tensor.index_select(-2, to_device(places, tensor.device))

@@ -1,4 +1,4 @@
-"""Compute K-SEQ's discount ρ, one position at a time, so that distributions stay in the processor's caches."""
+"""Compute the discount ρ of SpecTr's rule K-SEQ at tree positions, one at a time to use the processor's caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from workbench.kernels.compiled.siblings import put
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
@@ -32,7 +33,7 @@ def _without(p, q, by, share):
 def _beside(p, q, special, by, share):
     """Return Σ (p − share · min(q, by · p))₊ over the tokens outside `special`; p and q are float32 [V].
 
-    `special`, int64 [m], is sorted and has no duplicates.
+    `special`, int64 [m], is a sorted array of token ids without duplicates.
     """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
@@ -62,9 +63,9 @@ def _excess(p, q, rho, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _discount(p, q, k, halvings, least):
-    """Return K-SEQ's discount ρ at one position, like `workbench.methods.verifiers.k_seq.discount`.
+    """Search for the discount ρ of the rule K-SEQ at one tree position, as `methods.verifiers.k_seq.discount` does.
 
-    p and q are float32 [V], target and draft distribution; k is the number of drafts. The search takes at most
+    p and q are the target and draft distribution, float32 [V]; k is the number of drafts. The search takes at most
     `halvings` + 1 steps, and ends earlier if ρ is known to within least · (k − 1).
     """
     low, high = 1.0, k
@@ -92,9 +93,9 @@ def _discount(p, q, k, halvings, least):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
-    """Compute the discount ρ of each position, and sums that follow from ρ.
+    """Compute the discount ρ of the rule K-SEQ at each tree position, and sums over the vocabulary that depend on ρ.
 
-    Any number of threads may call it with the same arrays; each takes the next free position (see `work_sharing`).
+    Any number of threads may call this with the same arrays; each takes the next free position (see `work_sharing`).
 
     Inputs:
         p: float32 [m, V], the target's distributions.
@@ -105,9 +106,9 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
         there: bool [R, F], whether the child exists.
         halvings: largest number of bisection steps.
         least: precision of ρ, as a fraction of k − 1.
-        found: float32 [R, 4], written: ρ; c, the probability that any test passes, divided by β = Σ min(q, p / ρ), the
-            probability that one test passes; Σ (p − c · min(q, p / ρ))₊ over all tokens but the children's; the same
-            sum over all tokens.
+        found: float32 [R, 4], written, four numbers per position. 0: ρ. 1: c, the probability that any test passes,
+            divided by β = Σ min(q, p / ρ), the probability that one test passes. 2: Σ (p − c · min(q, p / ρ))₊ over all
+            tokens but the children's. 3: the same sum over all tokens.
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, f = token.shape

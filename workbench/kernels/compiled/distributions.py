@@ -1,7 +1,8 @@
 """Compute top tokens and entropy of distributions over the vocabulary, reading each distribution once.
 
-`top_and_entropy` reads distributions that exist already. Greedy decoding needs no distribution: `summarise_softmax`
-computes the same from logits in the model's own dtype and writes no array of the vocabulary's size.
+`top_and_entropy` reads distributions that were computed before. Greedy decoding needs no distribution:
+`summarise_softmax` computes top tokens and entropy from logits in the model's own dtype, and writes no array of the
+vocabulary's size.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Number of columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so
-far."""
+"""Number of tokens per block in which `top_and_entropy` searches for the k most likely tokens. A block is searched only
+if its maximum exceeds the k-th largest probability found so far."""
 WIDER = 512
-"""Number of columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not
-pay."""
+"""Number of tokens per block of `summarise_softmax`. Blocks are longer than those of `top_and_entropy`, because this
+function also computes exponentials, and short vector loops would be slow."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -35,16 +36,17 @@ def _product(p, x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
-    """Compute the k most likely tokens of each row (ties: lower token first) and its entropy in nats.
+    """Compute the k most likely tokens of each distribution (ties: lower token first) and its entropy in nats.
 
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         x: float32 [n, V], logits before temperature.
         p: float32 [n, V], distributions; V ≥ k.
         heat: temperature; 1 if there is none.
         top: int64 [n, k], written: the tokens, in descending order of probability.
-        p_top: float32 [n, k], written: their probabilities. NaN entries of p are skipped; −1 if too few numbers remain.
+        p_top: float32 [n, k], written: the probabilities of these tokens. NaN entries of p are skipped; −1 if fewer
+            than k numbers remain.
         entropy: float32 [n], written: log Z − Σ p·score, with log Z computed from the most likely token.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
@@ -76,7 +78,7 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _powers(x, most):
-    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most) over logits x; `most` is the row's largest logit.
+    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most) over logits x; `most` is the largest logit.
 
     Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
     """
@@ -93,7 +95,11 @@ def _powers(x, most):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _weigh(x, top, p_top, logs):
-    """Write the top tokens of one row of logits x, float32 [V]; return largest logit, Σ exp(x − largest), entropy."""
+    """Summarise the softmax of one row of logits x, float32 [V].
+
+    Writes the k most likely tokens to `top`, their probabilities to `p_top` and the logarithms to `logs`. Returns the
+    largest logit m, Σ exp(x − m), and the entropy in nats.
+    """
     size, k = x.shape[0], top.shape[0]
     p_top[:] = -np.inf
     top[:] = 0
@@ -132,12 +138,12 @@ def _weigh(x, top, p_top, logs):
 def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
     """Compute each row's k most likely tokens, entropy and softmax scale from logits without temperature.
 
-    Threads share the work as in `top_and_entropy`.
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         x: float32 [n, V], logits; V ≥ k.
         top: int64 [n, k], written: the tokens, in descending order; of equal logits the lower token first.
-        p_top: float32 [n, k], written: their probabilities.
+        p_top: float32 [n, k], written: the probabilities of these tokens.
         logs: float32 [n, k], written: logarithms of these probabilities.
         entropy: float32 [n], written: entropy in nats.
         scale: float64 [n, 2], written: largest logit m and Z = Σ exp(x − m); a token's probability is exp(x − m) / Z.
@@ -155,7 +161,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
-    """Compute `summarise_softmax` for bfloat16 logits; `bits`, int16 [n, V], are their bits."""
+    """Compute the same results as `summarise_softmax` from bfloat16 logits, given as their bits, int16 [n, V]."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)

@@ -10,9 +10,11 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 LEAST = np.float32(2.0**-100)
-"""Smallest divisor in `add_up`. Below it, by·p is smaller than the rounding error of a sum of q."""
+"""Smallest factor `by` by which `add_up` divides. For smaller factors, by·p is less than the rounding error of a sum of
+q."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -40,7 +42,7 @@ def _excess(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_common(p, q, by):
-    """Return Σ min(p, by·q) in float64; p and q are float32 [V]."""
+    """Return Σ min(p, by·q) over all tokens, in float64; p and q are float32 [V]."""
     total = 0.0
     for lo in range(0, p.shape[0], BLOCK):
         hi = min(p.shape[0], lo + BLOCK)
@@ -51,12 +53,12 @@ def add_common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_up(p, q, by, out, taken):
-    """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
+    """Compute the sum Σ (by·p − q)₊ over the vocabulary for each row of p and q, as by · Σ (p − q / by)₊.
 
-    The second form avoids products by·p so small that they would be subnormal: the processor takes a hundred times as
-    long for subnormal numbers.
+    The second form avoids products by·p that are so small that they would be subnormal: the processor takes a hundred
+    times as long for subnormal numbers.
 
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], distributions that are scaled.
@@ -81,7 +83,7 @@ def add_up(p, q, by, out, taken):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _all_there(p):
-    """Return whether none of the probabilities p, float32, is 0. Their bits, as int32, have the same order."""
+    """Return whether none of the probabilities p, float32, is 0, by comparing their bits, which have the same order."""
     bits = p.view(np.int32)
     least = bits[0]
     for i in range(bits.shape[0]):
@@ -114,7 +116,10 @@ def _allowed(p, q, x, sure):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def unseen(p, q, x, sure, out, taken):
-    """Compute `workbench.methods.verifiers.sums.unverified_excess` for each row; threads share the work as in `add_up`.
+    """Compute Σ (q − p)₊ for each row, over the tokens with q > `sure` and a logit above −∞.
+
+    `workbench.methods.verifiers.sums.unverified_excess` explains this sum. Any number of threads may call this with the
+    same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.
@@ -163,7 +168,9 @@ def _between(p, q, least, kept):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def threshold_rule_errors(p, q, row_of, least, out, taken):
-    """Compute `workbench.core.relaxed.threshold_rule_error` for sampled drafts; threads share the work as in `add_up`.
+    """Compute the distribution error of a threshold rule for sampled drafts (`core.relaxed.threshold_rule_error`).
+
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.

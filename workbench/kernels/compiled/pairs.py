@@ -1,4 +1,4 @@
-"""Search for the weights with which `workbench.methods.verifiers.optimal_two` chooses one of two drafts."""
+"""Search for the token weights by which the verifier `OptimalTwo` chooses one of two drafts to test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from workbench.kernels.compiled.work_sharing import done, take, wait
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
-"""Number of tokens per block of a search. A block is searched only if its largest probability can be among the largest
-overall."""
+"""Number of tokens per block in the search for the most likely tokens. A block is searched only if its largest
+probability can be among the largest of all tokens."""
 ADDED = 1024
-"""Number of columns per block of a sum. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _stand_out(p, q, p_bits, q_bits, at, top):
-    """Write the tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
+    """Write the m tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
 
-    p, q are float32 [V], `p_bits`, `q_bits` their bits as int32; `top` is scratch, float32 [m].
+    p and q are float32 [V]; `p_bits` and `q_bits` are their bits as int32; `top` is scratch memory, float32 [m].
     """
     size, last = p.shape[0], at.shape[0] - 1
     blocks, highest = np.empty((size + BLOCK - 1) // BLOCK, np.int32), np.zeros(last + 1, np.int32)
@@ -56,7 +57,7 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _beaten(own, w, q, g):
-    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ); `own` is one token's weight, w the weights of all tokens."""
+    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` that of one."""
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         inverse = _ONE / (own + w[j])
@@ -68,7 +69,10 @@ def _beaten(own, w, q, g):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _sums(w, q, g, from_q, from_g):
-    """For each i, write wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i."""
+    """Compute for each token i the sums wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i.
+
+    The sums are written to `from_q` and `from_g`.
+    """
     for i in range(w.shape[0]):
         own_q, own_g = q[i], g[i]
         q[i] = g[i] = _NONE
@@ -80,10 +84,10 @@ def _sums(w, q, g, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
-    """Search for the weights w with the largest acceptance Σ min(p, r), by iterating w ← w · p / r, with `steps` steps.
+    """Search for the token weights w with the largest acceptance probability Σ min(p, r).
 
-    r is the distribution of the chosen draft for the weights w. The best weights are written to `best`, and the results
-    of `_sums` for these weights to `from_q` and `from_g`.
+    r is the distribution of the chosen draft for the weights w. The search iterates w ← w · p / r for `steps` steps. It
+    writes the best weights to `best`, and the results of `_sums` for these weights to `from_q` and `from_g`.
     """
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
@@ -107,9 +111,10 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _group_of(p_bits, q_bits, groups, of):
-    """Write the group of each token, by p / q in half octaves, to `of`: 0 … `groups` − 1.
+    """Group tokens by the ratio p / q in half octaves; write the group of each token, 0 … `groups` − 1, to `of`.
 
-    The same groups as of `workbench.methods.verifiers.optimal_two.group`, from the bits of p and q, int32 [V].
+    The groups are those of `workbench.methods.verifiers.optimal_two.group`, computed from the bits of p and q, int32
+    [V].
     """
     for x in range(p_bits.shape[0]):
         octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
@@ -119,7 +124,10 @@ def _group_of(p_bits, q_bits, groups, of):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _with_itself(q, found):
-    """Write q² / (1 − q) for each token to `found`, float32 [V]; 1 − q is clamped to at least 1e-12."""
+    """Compute q² / (1 − q) for each token's draft probability q, and write it to `found`, float32 [V].
+
+    1 − q is clamped to at least 1e-12.
+    """
     for x in range(q.shape[0]):
         complement = _ONE - q[x]
         found[x] = q[x] * q[x] / (complement if complement > _NEARLY else _NEARLY)
@@ -128,11 +136,10 @@ def _with_itself(q, found):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add(one, two, of, into):
-    """Add the probabilities of two distributions, by group, to the two rows of `into`; `of` is the group of each token.
+    """Sum the probabilities of two distributions by group of tokens, and add the sums to the two rows of `into`.
 
-    Each sum has eight banks: partial sums over every eighth token.
-
-    Neighbouring tokens are often in the same group; with one bank, each addition would wait for the previous one.
+    `of` is the group of each token. Each sum has eight partial sums, over every eighth token: neighbouring tokens are
+    often in the same group, and with a single sum each addition would wait for the previous one.
     """
     banks, n_full = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
     for x in range(0, n_full, 8):
@@ -152,7 +159,10 @@ def _add(one, two, of, into):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add_one(probs, of, into):
-    """Add the probabilities `probs` of one distribution, by group, to `into`; `of` is the group of each token."""
+    """Sum the probabilities of a distribution by group of tokens, and add the sums to `into`.
+
+    `of` is the group of each token.
+    """
     banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
     for x in range(0, n_full, 8):
         for i in range(8):
@@ -167,9 +177,9 @@ def _add_one(probs, of, into):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
-    """Write the distribution of the chosen draft to `r`, for two drafts drawn without replacement.
+    """Compute the distribution r of the draft that `OptimalTwo` chooses from two drafts drawn without replacement.
 
-    On entry r is q² / (1 − q), so that q / (1 − q) = q + r.
+    r is written in place. On entry it contains q² / (1 − q), so that q / (1 − q) = q + r.
     """
     half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
     for x in range(q.shape[0]):
@@ -179,7 +189,7 @@ def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution(q, of, q_all, from_q, from_g, r):
-    """Write the distribution of the chosen draft to `r`, float32 [V], for two drafts drawn with replacement."""
+    """Compute the distribution r, float32 [V], of the draft that `OptimalTwo` chooses from two independent drafts."""
     factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
         r[x] = q[x] * factor[of[x]]
@@ -188,7 +198,7 @@ def _distribution(q, of, q_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _rest(p, r, rest):
-    """Write (p − r)₊ to `rest` and return the sum; all arrays are float32 [V]."""
+    """Compute the residual weights (p − r)₊, write them to `rest`, and return their sum; all arrays are float32 [V]."""
     total = _NONE
     for x in range(p.shape[0]):
         excess = p[x] - r[x]
@@ -200,9 +210,10 @@ def _rest(p, r, rest):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """Compute `improve` for one position.
+    """Search for the weights of `improve` at one tree position.
 
-    Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
+    Writes the weights of groups and then of single tokens to `weight`, the index of each token in `weight` to `of`, and
+    the distribution of the chosen draft to `r`.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)
@@ -227,11 +238,10 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
-    """Search for the weights that choose between two drafts, and compute the distribution of the chosen draft.
+    """Find the token weights by which `OptimalTwo` chooses one of two drafts, and the chosen draft's distribution.
 
-    The weights are those with the largest acceptance probability that the search finds.
-
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    The weights are those with the largest acceptance probability that the search finds. Any number of threads may call
+    this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.
@@ -239,9 +249,9 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
         p_bits: int32 [R, V], bits of p.
         q_bits: int32 [R, V], bits of q.
         at: int64 [R, m], written: tokens with individual weights, those with the largest max(p, q).
-        without: whether the two drafts differ (drawn without replacement).
+        without: whether the two drafts were drawn without replacement, so that they differ.
         steps: number of iterations.
-        most: largest weight, float32; the smallest is its inverse.
+        most: largest weight, float32; the smallest weight is 1 / most.
         best: float32 [R, m + G], written: weights of the tokens in `at`, then of the G groups of all other tokens.
         r: float32 [R, V], written: distribution of the chosen draft.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
@@ -281,9 +291,9 @@ def verify_pairs(
     left,
     taken,
 ):
-    """Compute, at each position, the acceptance probabilities of up to two drafts under the verifier `OptimalTwo`.
+    """Compute the acceptance probabilities of up to two drafts at each tree position under the verifier `OptimalTwo`.
 
-    Args, besides those of `siblings.verify_siblings` and `improve`:
+    Inputs that `siblings.verify_siblings` and `improve` do not describe:
         free: number of tokens with individual weights.
         groups: number of groups of the tokens without individual weights.
         kept: float32 [R, F], written: probability that each child is the accepted one.

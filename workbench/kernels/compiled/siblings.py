@@ -1,8 +1,9 @@
-"""Test siblings one after the other, position by position; each test reads the vocabulary once.
+"""Test siblings one after the other at each tree position; each test reads the distributions p and q once.
 
-After rejections, the residual at all tokens other than drafted ones and their neighbours is (p − C · q)₊: a rejection
-subtracts c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's
-size. Drafted tokens and their neighbours are tracked one by one; the code calls them `special`.
+A rejection subtracts c · q from the residual, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So after any number of
+rejections the residual is (p − C · q)₊ at all tokens except the drafted tokens and their neighbours. The scalar C
+replaces an array of the vocabulary's size. Drafted tokens and their neighbours are tracked one by one; the code calls
+them `special`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
@@ -42,7 +44,7 @@ def _added(q):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _leave(p, q, by, over, left):
-    """Write (p − by · q)₊ · over, for each token of a block, to `left`; p, q and `left` are float32 arrays."""
+    """Compute over · (p − by · q)₊ for each token of a block, and write it to `left`; all arrays are float32."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         left[i] = (excess if excess > _NONE else _NONE) * over
@@ -51,7 +53,7 @@ def _leave(p, q, by, over, left):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _weigh(p, q, by, weight, out):
-    """Add weight · (p − by · q)₊, for each token of a block, to `out`; p, q and `out` are float32 arrays."""
+    """Compute weight · (p − by · q)₊ for each token of a block, and add it to `out`; all arrays are float32."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         out[i] += weight * (excess if excess > _NONE else _NONE)
@@ -84,7 +86,7 @@ def _farther(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _length(x):
-    """Return Σ |x| over a float32 array."""
+    """Return Σ |x| over the entries of a float32 array x."""
     total = _NONE
     for i in range(x.shape[0]):
         total += abs(x[i])
@@ -94,9 +96,9 @@ def _length(x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def residual_mass(p, q, by, special):
-    """Return Σ (p − by · q)₊ over all tokens outside `special`, which is sorted and has no duplicates.
+    """Return the residual mass Σ (p − by · q)₊ over all tokens outside `special`.
 
-    p and q are float32 [V], `by` is a float32.
+    p and q are float32 [V], `by` is a float32; `special` is a sorted array of token ids without duplicates.
     """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
@@ -112,7 +114,7 @@ def residual_mass(p, q, by, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def others(q, special):
-    """Return Σ q over all tokens outside `special`; q is float32 [V], `special` a sorted array without duplicates."""
+    """Return Σ q over all tokens outside `special`, a sorted array of distinct token ids; q is float32 [V]."""
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else q.shape[0]
@@ -158,7 +160,7 @@ def _apart(p, q, special, by, weight, n):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def put(special, n, token):
-    """Insert a token into the n sorted entries of `special`, unless it is there already; return the new n."""
+    """Insert a token into an array with n sorted token ids, unless the array contains it already; return the new n."""
     at = n
     while at > 0 and special[at - 1] >= token:
         at -= 1
@@ -173,7 +175,7 @@ def put(special, n, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def place_of(special, token):
-    """Return the index of a token in `special`, which contains it."""
+    """Return the index of a token in an array of token ids that contains it."""
     at = 0
     while special[at] != token:
         at += 1
@@ -183,10 +185,11 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one position, and return the position's entries of `beside` and `apart`.
+    """Test the siblings at one tree position; return the entries of `beside` and `apart` for this position.
 
-    `probs`, float32 [V], are target weights with the sum `total`; `ahead`, float32 [V], is the draft distribution;
-    `priced` says whether to compute `apart`. All other arguments are those of `verify_siblings` for one position.
+    `probs`, float32 [V], are the target's unnormalised probabilities with the sum `total`; `ahead`, float32 [V], is the
+    draft distribution; `priced` says whether to compute `apart`. All other arguments are those of `verify_siblings`,
+    for one position.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -296,10 +299,10 @@ def verify_siblings(
     apart,
     taken,
 ):
-    """Compute `workbench.core.relaxed.relaxed_rejection` for siblings drawn from one distribution.
+    """Verify siblings drawn from one distribution by relaxed recursive rejection (`core.relaxed.relaxed_rejection`).
 
-    The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call it with the same arrays; each
-    takes the next free position (see `work_sharing`).
+    The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call this with the same arrays;
+    each takes the next free position (see `work_sharing`).
 
     Inputs:
         p: float32 [m, V], the target's distributions.
@@ -308,21 +311,22 @@ def verify_siblings(
         q_at: int64 [R], row of q for each position.
         token: int64 [R, F], tokens drafted at each position, in the order of testing.
         there: bool [R, F], whether the child exists.
-        tested: bool [R, F], whether the child is tested. Untested children before the last tested one are skipped; with
-            `without`, they are removed from q like the others.
+        tested: bool [R, F], whether the child is tested. Untested children before the last tested child are skipped; if
+            `without` is true, their tokens are removed from q, as those of tested children are.
         near: int64 [R, F, K], neighbour tokens whose probability is added to the child's, nearest first.
         mass: float32, bound δ of the added probability; with `ratio`, see `workbench.core.relaxed.Lift`.
         ratio: float32, λ′ of `Lift`.
         share: λ of `Lift`, which divides the residual distribution.
         without: whether siblings were drawn without replacement.
-        figures: float32 [R, F, 4], written for tested children, 0 for others: acceptance probability; residual
-            probability of the token after its earlier siblings; its probability in q after removing earlier siblings;
-            the raised probability against which it was tested.
+        figures: float32 [R, F, 4], written for tested children, 0 for other children: acceptance probability; the
+            token's probability in the residual distribution after its earlier siblings; its probability in q after
+            removing earlier siblings; the raised probability against which it was tested.
         ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution after all
-            rejections; or [0, F].
-        beside: float32 [R], written: total probability of all other tokens in the residual distribution; or [0].
-        left: float32 [R, V], written: the residual distribution; or [0, V].
-        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; or [0].
+            rejections; [0, F] if not requested.
+        beside: float32 [R], written: total probability of all other tokens in the residual distribution; [0] if not
+            requested.
+        left: float32 [R, V], written: the residual distribution; [0, V] if not requested.
+        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; [0] if not requested.
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, empty = token.shape[0], np.empty(0, np.float32)
