@@ -60,7 +60,9 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
 
 
 def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
-    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill.
+    """Check that a model can continue after images: its logits for the prompt's last token alone equal the prefill's.
+
+    The check runs once per model.
 
     Args:
         runner: runner of the model.

@@ -14,14 +14,15 @@ from workbench.kernels.streaming import KeyRotation, find_key_rotation
 from workbench.models.runner import ROUNDING, Runner
 
 _BY = 7
-"""Distance in positions by which the test moves keys."""
+"""Distance, in positions, by which the test of a model's key rotation moves keys."""
 _ANGLES = 1e-5
-"""Relative rounding error of cosines and sines, which models compute in float32 for any dtype."""
+"""Relative rounding error of the cosines and sines of rotary embeddings, which models compute in float32 for any
+dtype."""
 _tested: weakref.WeakKeyDictionary[Any, KeyRotation | None] = weakref.WeakKeyDictionary()
 
 
 def key_rotation(runner: Runner) -> KeyRotation:
-    """Return a function that moves a model's cached keys to other positions, after testing it.
+    """Return a function that rotates a model's cached keys to other positions, after testing it on the model.
 
     Raises:
         MethodUnavailableError: the model's keys at other positions are not rotations of its keys at the first

@@ -19,7 +19,8 @@ from workbench.models.names import bundled_drafter, locate
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
 _made: dict[str, tempfile.TemporaryDirectory[str]] = {}
-"""Temporary folders of the models that this process created, by target; deleted when the process ends."""
+"""Target → temporary folder of the draft model that this process made from the target's first layers. The folders are
+deleted when the process ends."""
 
 
 def save_truncated(target: str, folder: Path, layers: int) -> Path:
@@ -54,11 +55,13 @@ def save_truncated(target: str, folder: Path, layers: int) -> Path:
 
 
 def drafter_for(target: str | None, drafter: str | None = None) -> str:
-    """Return a draft model for a target: the one named, else the bundled one, else a saved copy of its first layers.
+    """Return the name or folder of a draft model for a target: the given one, else the bundled one, else a new one.
+
+    The new draft model consists of the target's first layers, saved in a temporary folder.
 
     Args:
-        target: name of the target, as in `Workbench`; None: the bundled one.
-        drafter: name of the draft model, as in `Workbench`; None: choose one.
+        target: name of the target, as in `Workbench`; None: the bundled target.
+        drafter: name of the draft model, as in `Workbench`; None: choose a draft model.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
@@ -77,7 +80,7 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Hide progress bars while a model is saved."""
+    """Hide Transformers' progress bars while a model is saved."""
     is_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
