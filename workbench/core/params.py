@@ -18,7 +18,7 @@ _KEY = "workbench.param"
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """Declaration of one parameter.
+    """Declaration of one parameter of a method: type, range, default and help.
 
     Attributes:
         name: name of the dataclass field, also used in the app, on the command line and in traces.
@@ -43,7 +43,7 @@ class ParamSpec:
     when: str = ""
 
     def has_effect(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the condition `when` holds for these values of the other parameters.
+        """Return whether the parameter has an effect, given the values of the other parameters (condition `when`).
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})

@@ -22,17 +22,17 @@ class Purpose(IntEnum):
     """Purpose of a uniform random number, part of the generator's counter. Changing a value changes all outputs."""
 
     DRAFT = 0
-    """Sampling of drafted tokens in a chain, one number per level."""
+    """Random numbers for sampling the drafted tokens of a chain, one per level."""
     ACCEPT = 1
-    """Acceptance test of a node, one number per node."""
+    """Random numbers for acceptance tests, one per drafted node."""
     BONUS = 2
-    """Sampling of the bonus or corrected token, one number for the root and one per node."""
+    """Random numbers for sampling the bonus or corrected token, one for the root and one per drafted node."""
     GUMBEL = 3
-    """Sibling selection in a stochastic beam, one number per token and parent."""
+    """Random numbers for selecting siblings in a stochastic beam, one per token and parent."""
     TIE = 4
-    """Tie-breaking between equal candidates, if a rule breaks ties at random."""
+    """Random numbers for breaking ties between equal candidates, if a rule breaks ties at random."""
     GUESS = 5
-    """Initial guesses of a drafter that has no information yet, and random search steps."""
+    """Random numbers for initial guesses of a drafter without information, and for random search steps."""
 
 
 class RandomStream:

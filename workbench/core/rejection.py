@@ -28,7 +28,7 @@ WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Rules that tested the nodes of a tree, and the inputs of these rules, still on the device.
+    """Acceptance rules that tested the nodes of a draft tree, and the inputs of these rules, as tensors on the device.
 
     Attributes:
         rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
@@ -44,7 +44,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceDecision:
-    """Decision of an acceptance rule for every position of a tree, still on the device.
+    """Decision of an acceptance rule for every position of a draft tree, as tensors on the device.
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
@@ -71,7 +71,7 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy of the decision with `distribution_error` 0, for an approximate rule that is exact here."""
+        """Return a copy of the decision with `distribution_error` 0, if an approximate rule is exact for this draft."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
@@ -282,7 +282,7 @@ def node_draft_probs(
 
 
 def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
-    """Return the draft probability of each node of a tree with deterministic (1) and sampled nodes."""
+    """Return the draft probability of each node of a mixed tree: 1 for deterministic nodes, q for sampled nodes."""
     assert tree.q is not None
     assert tree.node_q_rows is not None
     probs = tree.q[tree.node_q_rows.clamp_min(0), tree.tokens]
@@ -335,9 +335,8 @@ def walk(
 ) -> VerificationResult:
     """Walk down a draft tree: test a node's children in order, and continue below the first accepted child.
 
-    The walk starts at the root and ends at the first node of which no child is accepted.
-
-    The emitted token is the entry of `bonus` for the position at which the walk ends.
+    The walk starts at the root and ends at the first position (root or node) of which no child is accepted. The emitted
+    token is the entry of `bonus` for this position.
 
     Args:
         parents: parent of each node, on the host.

@@ -219,7 +219,7 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add the difference from p that the test of the next child causes, at each position with a further child.
+        """Add, at each position with a further child, the difference from p that the test of this child causes.
 
         Args:
             has: whether the position has this child.

@@ -20,7 +20,7 @@ EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Acceptance test of one drafted node.
+    """Rule for the acceptance test of a drafted node, described as data.
 
     Attributes:
         name: kebab-case identifier; permanent, because traces store it.

@@ -82,7 +82,7 @@ class SamplingParams:
 def penalise_repetition(
     history: Int[Tensor, "B L"], scores: Float[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Apply the repetition penalty: divide positive logits of the tokens in `history` by it, multiply negative ones.
+    """Apply a repetition penalty to the logits of the tokens in `history`: divide positive logits, multiply negative.
 
     Args:
         history: token ids of the text before each row's position, prompt included.

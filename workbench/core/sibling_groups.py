@@ -66,7 +66,7 @@ class SelectedRows:
 
     @cached_property
     def rows(self) -> Float[Tensor, "R V"]:
-        """Return the selected rows, as a view if possible."""
+        """Return the selected rows of the table of distributions, as a view if possible."""
         return select_rows(self.distributions, self.at)
 
     def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
@@ -138,7 +138,10 @@ class Layout(NamedTuple):
 
     @classmethod
     def from_tree(cls, tree: DraftTree) -> Layout:
-        """Return the layout of a tree with at least one node. Siblings beyond its `fanout` are ignored."""
+        """Return the children and draft distributions of all positions of a draft tree with at least one node.
+
+        Siblings beyond the tree's `fanout` are ignored.
+        """
         n = len(tree)
         child = tree.parents.new_full((n + 1, tree.fanout + 1), n)
         nodes = torch.arange(n, device=tree.tokens.device)
@@ -197,7 +200,7 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
 
 
 def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Return one or more selected rows of a table. On the host, consecutive rows are returned as a view."""
+    """Return selected rows of a table of distributions, at least one. On the host, consecutive rows are a view."""
     if on_host(distributions.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):

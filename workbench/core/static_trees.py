@@ -1,4 +1,4 @@
-"""Static draft trees: choose the ranks to draft at each depth from their known acceptance probabilities."""
+"""Static draft trees: choose which of the drafter's ranked tokens to draft, from acceptance probabilities by rank."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ class Sampling(str, Enum):
     """Sampling method for a node's children. It decides which verifiers preserve the target's distribution."""
 
     DETERMINISTIC = "deterministic"
-    """Chosen as a function of the committed text, e.g. by top-k or n-grams. The draft distribution is a point mass;
-    `logq` is 0."""
+    """Drafted tokens are a function of the committed text, e.g. by top-k or n-grams. The draft distribution is a point
+    mass; `logq` is 0."""
     CHAIN = "chain"
-    """Sampled from the draft distribution `q`; each node has at most one child."""
+    """Drafted tokens are sampled from the draft distribution `q`; each node has at most one child."""
     SAMPLED = "sampled"
     """Siblings sampled independently from the draft distribution `q`; their number is fixed before sampling."""
     WITHOUT_REPLACEMENT = "without-replacement"

@@ -45,7 +45,7 @@ all deeper levels."""
 
 @dataclass(frozen=True, slots=True)
 class TreeExplanation:
-    """Explanation of a draft tree's shape: the rule by which each node was added, and its values.
+    """Explanation of a draft tree's shape: the rule by which each node was added, and each node's values.
 
     Attributes:
         rules: rules by which nodes were added.
@@ -62,7 +62,7 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """Return those of the fields `rule_index`, `before` and `after` that are tensors, in this order."""
+        """Return those fields of the explanation that are tensors, in the order `rule_index`, `before`, `after`."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(

@@ -32,7 +32,7 @@ class Clock:
         return self
 
     def mark(self) -> Mark:
-        """Return a mark for the present moment."""
+        """Return a mark (point in time) for the present moment, without synchronisation."""
         return Mark(self, self._event() if self._cuda else None, time.perf_counter() - self._origin_s)
 
 

@@ -22,7 +22,7 @@ _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 @cache
 def available_device_types() -> tuple[str, ...]:
-    """Return the kinds of device that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
+    """Return the device types that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
 
     A CPU-only PyTorch build rules out CUDA, and so does a missing NVIDIA driver. The driver library is only loaded, not
     initialised: a process that has initialised CUDA cannot be forked.

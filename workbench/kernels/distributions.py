@@ -54,7 +54,7 @@ class SoftmaxSummary:
     scale: Float64[Tensor, "n 2"]
 
     def token_probs(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
-        """Return, for each i, the probability of token `tokens[i]` in row `at[i]` of the logits; None: in row i."""
+        """Return the probability of each token `tokens[i]` in row `at[i]` of the logits; if `at` is None, in row i."""
         if at is None:
             token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:

@@ -52,7 +52,7 @@ class Recorder(Protocol):
     """Function that records work on a device, such as a CUDA graph, so that it can be replayed."""
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work. Return its output tensors, and a function that runs it again and overwrites them."""
+        """Record GPU work. Return its output tensors, and a function that runs the work again and overwrites them."""
         ...
 
     def reset(self) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 STEP = 32
-"""Number of inputs that a compiled bfloat16 matrix product reads at once; the width of its input must be a multiple."""
+"""Number of inputs that a compiled bfloat16 matrix product reads at once. The width of its input must be a multiple of
+this number."""
 HEAD_SIZES = (32, 64, 96, 128)
 """Sizes of attention heads that the compiled forward pass supports: 16 times `instructions.VECTORS`."""
 FUSED_TOKENS = 128
@@ -272,12 +273,12 @@ class _Layer(NamedTuple):
 
     @property
     def weights(self) -> list[Tensor]:
-        """Return the weights of the linear layers, in the model's dtype."""
+        """Return the weights of the decoder layer's seven linear layers, in the model's dtype."""
         return [linear.get_parameter("weight") for linear in self.linears]
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
-        """Return the modules and weights of a decoder layer; None if it has others as well, such as further biases."""
+        """Return the modules and weights of a decoder layer; None if it has unsupported ones, such as other biases."""
         attention: Any = layer.get_submodule("self_attn")
         mlp = layer.get_submodule("mlp")
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]

@@ -75,7 +75,9 @@ class KVCache(Protocol):
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
+
+        Entries `stop` … `length − 1` move to `start` and after.
 
         Args:
             row: row of the sequence.
@@ -133,7 +135,7 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (number, first index) of the keys, for masks that the model builds (in a prefill with images)."""
+        """Return the number of keys and the first key's index, for masks that the model builds (image prefill)."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
@@ -160,7 +162,10 @@ class TreeCache(Cache):
         self._reached = [0] * rows
 
     def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Allocate buffers for one layer; the first layer with equal key and value shapes allocates for all layers."""
+        """Allocate the KV cache's buffers for one layer, and return its keys and values.
+
+        The first layer whose keys and values have the same shape allocates for all layers of this shape.
+        """
         shape = (keys.shape[1], keys.shape[3])
         if keys.shape == values.shape and self._common in (None, shape):
             if self._common is None:
@@ -246,9 +251,9 @@ class TreeCache(Cache):
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
 
-        The cache must be uniform (`is_uniform`).
+        Entries `stop` … `length − 1` move to `start` and after. The cache must be uniform (`is_uniform`).
 
         Args:
             row: row of the sequence.

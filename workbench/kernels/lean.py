@@ -147,9 +147,9 @@ def has_lean_version(model: PreTrainedModel) -> bool:
 
 
 def has_lean_architecture(model: PreTrainedModel) -> bool:
-    """Return whether a lean decoder supports a model's architecture: its class, and rotary tables of a fixed form.
+    """Return whether a lean decoder supports a model's architecture: its class, activation and RoPE type.
 
-    The cosines and sines must not depend on the length of the sequence.
+    RoPE's cosines and sines must not depend on the length of the sequence.
     """
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

@@ -43,7 +43,7 @@ class ModelForward:
         capture_layers: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
-        """Run one forward pass.
+        """Run one forward pass of a model over the window of the KV cache.
 
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.

@@ -98,7 +98,10 @@ def emulate_bf16_matmul(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -
 
 
 class PackedLinear(nn.Linear):
-    """`nn.Linear` with rearranged copies of its weight, created at first use and again when the weight changes."""
+    """`nn.Linear` with rearranged copies of its weight, which make products of few rows fast.
+
+    The copies are created at first use, and again when the weight changes.
+    """
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         """Return the output of the linear layer, equal to that of `nn.Linear` up to rounding."""

@@ -102,7 +102,7 @@ class ForwardInputBuilder:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the number of cache positions that a forward pass reads, rounded if `is_length_rounded`.
+        """Return the number of cache positions that a forward pass reads, rounded up if `is_length_rounded`.
 
         Args:
             needed: number of positions that the forward pass writes and reads.

@@ -4,8 +4,7 @@ A forward pass over one token takes as long as reading the weights, and int8 wei
 The rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters. So prefill,
 trained heads that share the LM head and the model's own forward pass use the rounded weights. Forward passes over few
 tokens read the int8 copy (`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of
-a weight.
-Embeddings that are not tied to the LM head, norms and biases stay unrounded.
+a weight. Embeddings that are not tied to the LM head, norms and biases stay unrounded.
 
 So decoding is lossless for the *rounded* model, as it is in bfloat16: with compiled kernels, speculative and plain
 decoding give exactly the same text. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores,

@@ -110,7 +110,7 @@ class SharedHead:
         return select_head_rows(self._head, self.token_ids)
 
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
-        """Return logits over the draft vocabulary."""
+        """Return the logits of hidden states over the draft vocabulary."""
         if self._product is None:
             return self._head.forward(x)  # without the hooks that capture the target's hidden states
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
@@ -170,7 +170,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
 
 
 def _are_tokens(ids: Any, size: int) -> bool:
-    """Return whether `ids` is a non-empty increasing list of integers from 0 to below `size`."""
+    """Return whether `ids` is a valid draft vocabulary: a non-empty increasing list of token ids below `size`."""
     if not isinstance(ids, list) or not ids or any(type(i) is not int for i in ids):
         return False
     return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))

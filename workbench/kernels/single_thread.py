@@ -22,7 +22,7 @@ _LINE = 64
 
 
 def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:
-    """Fill a contiguous tensor with one value and return it; on a CPU the calling thread writes it."""
+    """Fill a contiguous tensor with one value and return it; on a CPU, without torch's thread pool."""
     if not on_host(tensor.device):
         return tensor.fill_(value)
     bits = _BITS[tensor.element_size()]

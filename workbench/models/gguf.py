@@ -58,7 +58,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
 
 
 def import_gguf() -> Any:
-    """Import the package `gguf`.
+    """Import and return the Python package `gguf`, which reads GGUF files.
 
     Raises:
         WorkbenchError: the package is not installed.

@@ -103,7 +103,7 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 
 
 def refuse(why: str, file: Path) -> None:
-    """Raise ModelError if there is a reason (`why` is not empty) why a GGUF file's model cannot be a target."""
+    """Raise ModelError with the reason `why` a GGUF file's model cannot be a target; do nothing if `why` is empty."""
     if why:
         raise ModelError(f"{file.name} cannot be used as a target: {why}.", UNSUPPORTED_ADVICE)
 

@@ -23,7 +23,8 @@ from workbench.models.weight_files import SCALE, is_scale, weight_files
 from workbench.trace.files import replace_atomically
 
 STORED = "stored"
-"""Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights, …}."""
+"""Key in a model's configuration that marks an int8 checkpoint. Its value is a dict with `bits` and `error` (relative
+change of the weights by rounding)."""
 MODEL_FILE = "int8.safetensors"
 """Name of the weight file of a model in an int8 checkpoint. It is a name that `from_pretrained` does not find, because
 `from_pretrained` would load the bytes as if they were the weights."""
@@ -33,7 +34,7 @@ GROUPS = (64, 32)
 """Possible numbers of int8 weights that share a scale. The first number that divides a matrix's number of inputs is
 used."""
 LEAST = 4096
-"""Minimum number of elements of a weight that is quantised; norms and biases are stored unchanged."""
+"""Minimum number of elements of a weight that an int8 checkpoint stores in int8; norms and biases stay unchanged."""
 
 
 def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

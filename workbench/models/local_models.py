@@ -25,7 +25,8 @@ _LOCK = threading.Lock()
 class HubId(str):
     """Name of a model on the Hub, even if a local folder has the same name.
 
-    Names from remote users are only looked up on the Hub: a result that depended on a local folder would reveal it.
+    Names from remote users are only looked up on the Hub. If the result depended on a local folder, it would reveal
+    that the folder exists.
     """
 
     __slots__ = ()

@@ -183,9 +183,9 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
 def _times_in_half(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """Return the error of a half-precision model's logits in the engine at each position, per allowed error.
+    """Return the error of the engine's logits for a half-precision model at each position, over the allowed error.
 
-    Each result is the larger of two quotients: one for the engine in float32, one for the engine in half precision.
+    Each result is the larger of two such quotients: of the engine in float32, and of the engine in half precision.
     """
     with _in_float32(runner):
         ours_wide, (wide_logits, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
@@ -333,7 +333,7 @@ def _small_cache(runner: Runner) -> Iterator[None]:
 
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
-    """Temporarily make the model compute in float32; a module's weights are float32 only while it runs."""
+    """Temporarily make a half-precision model compute in float32; a module's weights are float32 only while it runs."""
     saved = runner.geometry, runner._lean
     originals: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 

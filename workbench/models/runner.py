@@ -220,7 +220,7 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run the next tokens of a sequence without a draft, and commit them, `chunk` tokens at a time.
+        """Prefill: run the next tokens of a sequence, `chunk` tokens per forward pass, and commit them.
 
         Hidden states that the sequence's slot selects are captured.
 

@@ -1,4 +1,4 @@
-"""Write the message about heads that a target lacks, without importing PyTorch."""
+"""Write the message about trained heads that a target lacks, without importing PyTorch."""
 
 from __future__ import annotations
 

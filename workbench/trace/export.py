@@ -217,7 +217,7 @@ def _problem(r: Round, i: int) -> str:
 
 
 def _is_attribution(value: Any) -> bool:
-    """Return whether a value has the form of `Trace.attribution`."""
+    """Return whether a value is a valid attribution of a trace: weights of vision tokens for each emitted token."""
     if value is None:
         return True
     if not is_object(value):

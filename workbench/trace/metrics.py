@@ -1,4 +1,4 @@
-"""Compute the metrics of a run. Each is defined once, with its denominator in the first line of its docstring."""
+"""Compute the metrics of a run. Each metric is defined once; the first line of its docstring names the denominator."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from workbench.trace.files import PART, write_atomically
 from workbench.trace.ids import is_id
 
 _STAMP = "workbench.index"
-"""Key under which the metadata of the index file store its version and the time stamp of the indexed folder."""
+"""Key in the metadata of the index file for the index's version and the time stamp of the indexed folder."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
 _OPERATORS = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,

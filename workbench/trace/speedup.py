@@ -51,7 +51,7 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """Return "faster" or "slower" if the interval of the speed-up excludes 1, else that it is inconclusive.
+        """Return "faster" or "slower" if the speed-up's interval excludes 1, else "no significant difference yet".
 
         Without an interval, return the number of runs, such as "2 runs".
         """

@@ -378,9 +378,9 @@ def single_draft_acceptance(p: Distribution, q: Distribution) -> float:
 def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
     """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
-    `p_top` and `q_top` are probabilities by token id; `n` is the number of drafts. The minimum is taken over sets of
-    tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens have
-    all of q's mass.
+    The optimal acceptance is a minimum over sets of tokens. Here the minimum is taken only over sets of tokens that are
+    known in both distributions, so the bound can only be too high. It is exact if the known tokens have all of q's
+    mass.
 
     Args:
         p_top: target probability by token id, for the target's most likely tokens.

@@ -1,4 +1,4 @@
-"""Compute one level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
+"""Compute one level of a feature drafter's (EAGLE's) tree in one call: input products, layer, LM head, top tokens.
 
 There are two input products: one gives the input of the residual stream, the other a term that is added to queries,
 keys and values. A drafter may have both, one or neither. Threads share the work within each of the five functions. The

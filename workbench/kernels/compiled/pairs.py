@@ -57,7 +57,10 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _beaten(own, w, q, g):
-    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` that of one."""
+    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` that of one.
+
+    g is q / (1 − q) for drafts without replacement, else q.
+    """
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         inverse = _ONE / (own + w[j])
@@ -71,7 +74,8 @@ def _beaten(own, w, q, g):
 def _sums(w, q, g, from_q, from_g):
     """Compute for each token i the sums wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i.
 
-    The sums are written to `from_q` and `from_g`.
+    w are the tokens' weights; g is q / (1 − q) for drafts without replacement, else q. The sums are written to `from_q`
+    and `from_g`.
     """
     for i in range(w.shape[0]):
         own_q, own_g = q[i], g[i]

@@ -169,7 +169,7 @@ def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[
 
 
 def verifier_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the target that a configuration of heads names; empty if it names none."""
+    """Return the name of the target that the configuration of trained heads names; empty if it names none."""
     section = config.get("speculators_config")
     verifier = section.get("verifier") if isinstance(section, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")

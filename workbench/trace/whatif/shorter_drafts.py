@@ -118,7 +118,10 @@ def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], flo
         return share * (1 - share) / (n_tested + 2)
 
     def better(now: int, then: int) -> float:
-        """Return the acceptance rate at depth `now` minus that at `then` and the standard error; at least 0."""
+        """Return how much higher the acceptance rate is at depth `now` than at depth `then`, at least 0.
+
+        The standard error of the difference is subtracted.
+        """
         return max(0.0, rate(now) - rate(then) - (error(now) + error(then)) ** 0.5) if counts else 0.0
 
     def chance(position: Position, depth: int) -> float:

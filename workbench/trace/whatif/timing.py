@@ -152,7 +152,7 @@ def time_breakdown(trace: Trace, plain: Trace | None = None) -> TimeBreakdown:
 
 
 def _rate(rounds: list[Round]) -> float | None:
-    """Return the speed of some rounds in tokens per second, excluding time between rounds; None without time."""
+    """Return the speed of some rounds in tokens per second, without time between rounds; None if no time is known."""
     seconds = sum(r.seconds for r in rounds)
     return metrics.count_emitted(rounds) / seconds if seconds else None
 
