@@ -1,7 +1,7 @@
 """Draw random numbers that depend only on seed, position and purpose, not on the order of calls.
 
-A run therefore gets the same numbers alone and in a batch, on every device, and when its draft is sampled again because
-another sequence of the batch failed.
+A run therefore gets the same numbers alone and in a batch, and on every device. It also gets the same numbers if its
+draft is sampled again because another sequence of the batch failed.
 """
 
 from __future__ import annotations

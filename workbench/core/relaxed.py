@@ -178,7 +178,7 @@ def _tested(
         has, node, x = fans.has_child[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
-            q = where_rows(_without(tree, node), normalise_rows(full_q * free, full_q), full_q)
+            q = where_rows(_is_without_replacement(tree, node), normalise_rows(full_q * free, full_q), full_q)
         lifted = lift(weights, node, x)
         ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, full_q, q, lifted))))
@@ -285,7 +285,7 @@ def _draft_probs(
     return point if of is None else where_rows(of < 0, point, probs)
 
 
-def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
+def _is_without_replacement(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
     if tree.sampling is Sampling.MIXED and tree.without_replacement is not None:
         return tree.without_replacement[node]

@@ -19,8 +19,8 @@ def match_sampled_token(
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
     p is read twice, for any number of siblings. A child's acceptance probability is its p divided by the mass of p
-    outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and its
-    later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
+    outside its earlier siblings. That mass is computed as a sum of positive terms: tokens without a child, the child,
+    and its later siblings. The difference 1 − (mass of earlier siblings) would suffer from cancellation.
 
     Args:
         fans: the positions and their children. If siblings have the same token, the first one gets all of its

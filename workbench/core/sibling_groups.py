@@ -243,7 +243,7 @@ def verify_positions(
     places: list[Tensor] = []
     wide = on_host(p.device) and p.shape[1] >= WIDE
     lazy = should_be_lazy(p, lazy)
-    stop = _stops_of_leaves(tree, p, u_bonus) if wide and not lazy else None
+    stop = _sample_at_leaves(tree, p, u_bonus) if wide and not lazy else None
     for fans in iter_sibling_groups(tree, p, layout, in_one_piece=in_one_piece and lazy):
         values, weights = verify(fans, not lazy)
         tables.append(torch.stack(list(values)))
@@ -314,7 +314,7 @@ def sample_bonus_tokens(
     return pick(p, u_bonus)
 
 
-def _stops_of_leaves(
+def _sample_at_leaves(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]
 ) -> Int[Tensor, " N_plus_1"]:
     """Sample the token to emit from p at each leaf of a draft tree; entries of other positions are arbitrary.

@@ -1,9 +1,8 @@
 """Measure which earlier positions each layer of a model attends to, from the masks of the model's own forward pass.
 
 A model's configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by
-Qwen2), and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders,
-for one token at a late position of an empty cache, and the mask passed to each layer is read. This takes a few
-milliseconds.
+Qwen2), and Llama has none regardless of `sliding_window`. So the model is called for one token at a late position of an
+empty cache, with its layers replaced by recorders of the masks that they receive. This takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class AttentionSpans:
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> AttentionSpans:
-        """Return the attention spans that a model's configuration declares, for models without measurable masks."""
+        """Return the attention spans that a model's configuration declares, if its masks cannot be measured."""
         kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
         window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
         by_kind = {FULL: AttentionSpan(), SLIDING: AttentionSpan(window or None),
@@ -160,7 +159,7 @@ class _Measurement:
         return [_start(mask, position) for mask in self._given]
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
-        """Call the model with one token and record the masks of its layers.
+        """Call the model with one token and record the attention masks of its layers.
 
         Args:
             position: position of the token.

@@ -1,8 +1,8 @@
 """Record a GPU forward pass once as a CUDA graph, and replay it with a single launch.
 
-A forward pass has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the
-GPU to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16),
-kernels ran for 2.2 ms. A CUDA graph launches all kernels of a forward pass at once. It always reads and writes the
+A forward pass has some forty kernels per layer. For a few tokens the host takes longer to launch a kernel than the GPU
+to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
+ran for 2.2 ms. A CUDA graph launches all kernels of a forward pass at once. It always reads and writes the
 memory of its recording. So the inputs that change between forward passes (tokens, masks, positions, cache positions)
 are copied to that memory first, and the outputs are copied from it.
 """
@@ -91,8 +91,9 @@ class ReplayCache:
     """Cache of one model's recorded forward passes. A shape is recorded at its second use, and replayed from then on.
 
     A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
-    several sequences, at the first two replays). If the results differ, or if a forward pass cannot be recorded (it
-    waits for the GPU, as some mixtures of experts do), all records are dropped, and nothing is recorded from then on.
+    several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is
+    recorded from then on. The same happens if a forward pass cannot be recorded, because it waits for the GPU, as some
+    mixtures of experts do.
     Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when a
     sequence is opened after a change of weights or of their addresses (`check`).
 

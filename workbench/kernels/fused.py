@@ -163,7 +163,7 @@ class FusedDecoder:
         buffer = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
         token_positions = positions.reshape(-1).numpy()
         hidden_states: dict[int, Tensor] = {}
-        for part in _parted(layers, capture_layers):
+        for part in _split_after(layers, capture_layers):
             arguments = self.layer_arguments(
                 stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, skipped_halves
             )
@@ -249,7 +249,7 @@ class FusedDecoder:
         )  # fmt: skip
 
 
-def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
+def _split_after(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
     """Split a list of layers into runs, each of which ends with a layer in `taps` or with the last layer.
 
     `taps` are the layers after which hidden states are captured.

@@ -150,7 +150,9 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     width = text_config(model.config).hidden_size
     missing_halves = [[h for h in (0, 1) if 2 * i + h in skipped_halves] for i in keep]
     return with_layers(
-        model, [_half(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)], keep
+        model,
+        [_without_halves(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)],
+        keep,
     )
 
 
@@ -210,7 +212,7 @@ def name_of(layer: nn.Module, half: int) -> str | None:
     return next((name for name, _ in layer.named_children() if name in HALVES[half]), None)
 
 
-def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
+def _without_halves(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     """Return a copy of a layer whose attention or MLP is replaced by a module that adds nothing.
 
     If the attribute name of a half (attention or MLP) is unknown, the layer is returned unchanged.
@@ -225,11 +227,13 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
         return layer
     shared_copy = shallow_copy(layer)
     for index, name in zip(without, names, strict=True):
-        shared_copy._modules[str(name)] = _Nothing(1 if index == 0 else _besides(layer.get_submodule(str(name)), width))
+        shared_copy._modules[str(name)] = _Nothing(
+            1 if index == 0 else _count_extra_outputs(layer.get_submodule(str(name)), width)
+        )
     return shared_copy
 
 
-def _besides(feed_forward: nn.Module, width: int) -> int:
+def _count_extra_outputs(feed_forward: nn.Module, width: int) -> int:
     """Call an MLP once, and return how many outputs it has besides the first (routing in a mixture of experts).
 
     Args:

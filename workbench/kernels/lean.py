@@ -208,7 +208,16 @@ class LeanDecoder(FewTokenDecoder):
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Run the layers with the indices `order` on a residual stream x. Other arguments are as in `__call__`.
+        """Run some decoder layers on a residual stream.
+
+        Args:
+            order: indices of the layers, in the order in which they run.
+            x: residual stream before the first of these layers.
+            mask: additive attention mask.
+            positions: positions of the tokens in their sequences.
+            cache: KV cache, written and read at its window.
+            capture_layers: layers after which hidden states are captured.
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 
         Returns:
             The residual stream after these layers; and captured hidden states [B, n, D] by layer.

@@ -120,7 +120,10 @@ class ForwardInputBuilder:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Return the sequence position of each cache entry, int64 [B, used]; store those of new tokens in the slots."""
+        """Return the position in the text of each KV-cache entry, int64 [B, used].
+
+        The positions of scratch nodes and new tokens are stored in the slots.
+        """
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

@@ -31,9 +31,9 @@ NO_LIFT = Lift()
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> AcceptanceDecision:
-    """Verify a draft by recursive rejection, with compiled kernels if they support it.
+    """Verify a draft by recursive rejection, with compiled kernels if they support the draft.
 
-    Arguments and result are those of `workbench.core.rejection.recursive_rejection`.
+    `workbench.core.rejection.recursive_rejection` describes the rule, the arguments and the result.
     """
 
     def tests(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
@@ -54,9 +54,9 @@ def relaxed_rejection(
     lazy: bool = False,
     with_total_variation: bool = False,
 ) -> RelaxedResult:
-    """Verify a draft by relaxed rejection, with compiled kernels if they support it.
+    """Verify a draft by relaxed recursive rejection, with compiled kernels if they support the draft.
 
-    Arguments and result are those of `workbench.core.relaxed.relaxed_rejection`.
+    `workbench.core.relaxed.relaxed_rejection` describes the rule, the arguments and the result.
     """
 
     def tests(fans: SiblingGroups, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
@@ -117,7 +117,7 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return sibling groups with one position and one child, as inputs for a call that compiles a kernel."""
+    """Return a tree position with one child (`SiblingGroups`), as input for a call that only compiles a kernel."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 

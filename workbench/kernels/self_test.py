@@ -1,12 +1,12 @@
 """Compare a lean decoder with its model before it is used (self-test).
 
-In float64 and float32 it suffices to compare the logits of a short text. In bfloat16 it does not: rounding errors grow
-from layer to layer, and the hidden state of a token with huge activations (the attention sink, in most real models the
-first token) consists mostly of them. For SmolLM2-135M in bfloat16, the error of the model's own logits is 0.23 of the
-largest logit, and that of the lean decoder's logits is 0.13. So each layer is tested alone: the lean layer and the
-model's own layer get the same input, the same layer in float32 is the reference, and for each token the lean layer's
-error may be little more than that of the model's own layer. Measured: at most 1.6 times as much (SmolLM2, the bundled
-text models, random models of all kinds), and 77 times and more if a layer lacked its sliding window.
+In float64 and float32 it suffices to compare the logits of a short text. In bfloat16 it does not, because rounding
+errors grow from layer to layer. Also, huge activations dominate the hidden state of the attention sink (in most real
+models the first token). For SmolLM2-135M in bfloat16, the error of the model's own logits is 0.23 of the largest logit,
+and that of the lean decoder's logits is 0.13. So each layer is tested alone. The lean layer and the model's own layer
+get the same input, and the same layer in float32 is the reference. For each token the lean layer's error may be little
+more than that of the model's own layer. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random
+models of all kinds), but 77 times as much and more if a layer lacked its sliding window.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ logit."""
 TIMES = 4.0
 """Maximum ratio of a lean layer's error to the error of the model's own layer in bfloat16, for each token."""
 HEAD = 4.0
-"""Maximum difference between the LM head's logits of a lean decoder and of its model in bfloat16, for the same residual
-stream, in units of the dtype's relative rounding error."""
+"""Maximum difference in bfloat16 between the logits of a lean decoder's and its model's LM head for the same input. The
+unit is the dtype's relative rounding error."""
 
 
 def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
-    """Return the lean decoder of a model; None if architecture, dtype or device are unsupported or results differ.
+    """Return the tested lean decoder of a model.
+
+    None if architecture, dtype or device are not supported, or if the decoder's results differ from the model's.
 
     Args:
         model: any model.
@@ -144,7 +146,7 @@ def _by_layers(
         if not torch.equal(layer_input, stream):
             return f"the input of layer {index} is not the output of the previous one"
         stream = _first(output)
-        reference = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
+        reference = _first(copy.deepcopy(layer).float()(*_to_float32(args), **_to_float32(named)))[0]
         lean_output = lean.run_layers([index], layer_input[0], mask, places, cache)[0]
         size = (
             reference.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny
@@ -180,10 +182,10 @@ def _first(made: Any) -> Tensor:
     return made[0] if isinstance(made, tuple) else made
 
 
-def _wide(given: Any) -> Any:
+def _to_float32(given: Any) -> Any:
     """Convert floating-point tensors in a tensor, list, tuple or dict (possibly nested) to float32."""
     if isinstance(given, Tensor):
         return given.float() if given.is_floating_point() else given
     if isinstance(given, tuple | list):
-        return type(given)(map(_wide, given))
-    return {name: _wide(value) for name, value in given.items()} if isinstance(given, dict) else given
+        return type(given)(map(_to_float32, given))
+    return {name: _to_float32(value) for name, value in given.items()} if isinstance(given, dict) else given

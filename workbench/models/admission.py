@@ -41,7 +41,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     Raises:
         ModelError: the model fails the test for chains, too, so that the engine cannot verify any drafts with it.
     """
-    result = _recall(runner, folder)
+    result = _cached_result(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
     if result.why_not:
         raise ModelError(
@@ -55,7 +55,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
 _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestResult]] = weakref.WeakKeyDictionary()
 
 
-def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
+def _cached_result(runner: Runner, folder: str | Path | None) -> SelfTestResult:
     """Return the cached self-test result for the same weights, dtype, device and code, or run the self-test."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]

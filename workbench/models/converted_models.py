@@ -130,16 +130,16 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
         return copy
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
+        with _hold_lock(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
             if not is_intact(copy):  # another process may have written it in the meantime
                 _make(file, copy, on_progress)
     except OSError as error:
-        raise _unwritten(error, copy) from error
+        raise _write_error(error, copy) from error
     return copy
 
 
 @contextlib.contextmanager
-def _held(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
+def _hold_lock(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a conversion inside the block.
 
     While another process holds the lock, call `on_wait` every `WAIT_S` seconds; an exception in `on_wait` ends the
@@ -215,7 +215,7 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unwritten(error: OSError, place: Path) -> WorkbenchError:
+def _write_error(error: OSError, place: Path) -> WorkbenchError:
     """Return the error for users if the converted copy of a model could not be written and was removed."""
     message = system_reason(error)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -45,7 +45,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
     """
     gguf = import_gguf()
     on_progress(0, file.stat().st_size)
-    reader = _opened(gguf, file)
+    reader = _open_reader(gguf, file)
     config = config_of(reader, file)
     tokenizer = tokenizer_of(reader, file)
     if len(tokenizer) > config.vocab_size:
@@ -70,7 +70,7 @@ def import_gguf() -> Any:
     return gguf
 
 
-def _opened(gguf: Any, file: Path) -> Any:
+def _open_reader(gguf: Any, file: Path) -> Any:
     """Open a GGUF file and return its reader. Its tables are checked; its weights are not read."""
     try:
         return gguf.GGUFReader(file)
@@ -108,7 +108,7 @@ class _Weight:
 
 def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progress) -> Iterator[_Weight]:
     """Yield all weights of the model in a GGUF file, in the file's order, with Transformers' names and shapes."""
-    expected = _wanted(gguf, config)
+    expected = _expected_weights(gguf, config)
     names = {tensor.name for tensor in reader.tensors}
     if missing := sorted(expected.keys() - names):
         raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", DAMAGED_ADVICE)
@@ -124,11 +124,11 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progr
             value = reorder_rope_rows(value, config.num_attention_heads)
         elif config.model_type == "llama" and ".attn_k." in tensor.name:
             value = reorder_rope_rows(value, config.num_key_value_heads)
-        yield _Weight(name, _kept(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
+        yield _Weight(name, _to_stored_dtype(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
         on_progress(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
 
 
-def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _expected_weights(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return a dict from the GGUF name of each weight to its Transformers name and shape.
 
     Args:
@@ -164,7 +164,7 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
         raise AssertionError from None
 
 
-def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
+def _to_stored_dtype(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """Convert a weight of a GGUF file to the dtype in which the converted model stores it.
 
     The dtype is bfloat16 for BF16, float32 for F32, F64 and vectors, and float16 for all other formats. A weight that

@@ -30,7 +30,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
     """
     if runner.model not in _tested:
         rotation = find_key_rotation(runner.model)
-        _tested[runner.model] = rotation if rotation is not None and _is_right(runner, rotation) else None
+        _tested[runner.model] = rotation if rotation is not None and _matches_own_keys(runner, rotation) else None
     rotation = _tested[runner.model]
     if rotation is None:
         raise MethodUnavailableError(
@@ -41,7 +41,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
 
 
 @torch.inference_mode()
-def _is_right(runner: Runner, rotation: KeyRotation) -> bool:
+def _matches_own_keys(runner: Runner, rotation: KeyRotation) -> bool:
     """Return whether rotated keys of a short text equal the model's own keys of this text at later positions."""
     tokens = torch.arange(1, 4, device=runner.device) % runner.vocab_size
     causal = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=runner.device).tril()

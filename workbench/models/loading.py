@@ -172,8 +172,8 @@ class Models:
         """Return a copy of the loaded models with another draft model; it shares everything else with this object.
 
         Args:
-            name: draft model, as in `load_models`; None: no draft model.
-            dtype: dtype of the draft model, as in `load_models`.
+            name: bundled name, local folder or Hub id of the draft model; None: no draft model.
+            dtype: dtype of the draft model; see `resolve_drafter_dtype`.
 
         Raises:
             ModelError: the draft model cannot be loaded.
@@ -210,8 +210,8 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
     """Yield (kind, heads) for the user's own trained heads. If heads do not fit the target, their `problem` says why.
 
-    The pairs are in reverse order of the user's folders, so that in a dict made from the pairs the folder that the user
-    named first has precedence.
+    The pairs are in reverse order of the user's folders. In a dict made from the pairs, the folder that the user named
+    first thus has precedence.
 
     Raises:
         ModelError: a folder named by the user cannot be read.
@@ -263,7 +263,7 @@ def load_models(
     context: int | None = None,
     strict: bool = False,
 ) -> Models:
-    """Load a target, its tokenizer, a draft model and the heads trained for it.
+    """Load a target, its tokenizer, a draft model and the trained heads for this target.
 
     Args:
         target: bundled name, local folder, or Hub id.
@@ -318,8 +318,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     Args:
         models: the target's models. The draft model becomes `drafter`, or `other_vocabulary_drafter` if its vocabulary
             differs.
-        name: name of the draft model, as in `load_models`.
-        dtype: dtype of the draft model, as in `load_models`.
+        name: bundled name, local folder or Hub id of the draft model.
+        dtype: dtype of the draft model; see `resolve_drafter_dtype`.
 
     Raises:
         TokenizerMismatchError: the draft model uses the tokenizer of another target and has none of its own.

@@ -51,13 +51,13 @@ def short_name(model: str) -> str:
         existing = next(
             (name for name, other_path in {**bundled_models, **_PLACES}.items() if other_path.resolve() == path), None
         )
-        name = existing or _free(path)
+        name = existing or _unused_name(path)
         if name not in bundled_models:  # must not confirm a remote user's guess of a bundled model's path
             _PLACES[name] = path
     return name
 
 
-def _free(place: Path) -> str:
+def _unused_name(place: Path) -> str:
     """Return an unused short name for a model: the last component of its path, with a number if necessary."""
     used_names, count, name = {*_PLACES, *bundled(), *MODEL_INDEX}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")

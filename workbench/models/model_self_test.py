@@ -132,7 +132,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of each rotary embedding in a configuration, which may have one per layer type."""
+    """Yield the parameters of each rotary embedding in a model's configuration, which may have one per layer type."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -161,26 +161,30 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
 
     `which` (0 or 1) selects the tokens.
     """
-    results = _through_cache(runner, which)
-    reference, leak = _by_itself(runner.model, results)
-    digits = _digits(runner.dtype)
+    results = _logits_of_engine(runner, which)
+    reference, leak = _logits_of_model(runner.model, results)
+    digits = _allowed_error(runner.dtype)
     if runner.dtype.itemsize > 2:
         times = [_distance(position.logits, reference[position.text]) / digits for position in results]
     else:
-        times = _times_in_half(runner, which, results, reference, digits)
+        times = _errors_in_half_precision(runner, which, results, reference, digits)
     pairs = list(zip(results, times, strict=True))
     chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
     trees = max((t for position, t in pairs if position.branched), key=_nan_last)
     if not chains <= 1 and not leak <= digits:
         return SelfTestResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return SelfTestResult(f"a token after cached tokens has other logits than in its whole text, {_far(chains)}")
+        return SelfTestResult(
+            f"a token after cached tokens has other logits than in its whole text, {_describe_error(chains)}"
+        )
     if not trees <= 1:
-        return SelfTestResult("", f"a token on a second branch has other logits than in its own text, {_far(trees)}")
+        return SelfTestResult(
+            "", f"a token on a second branch has other logits than in its own text, {_describe_error(trees)}"
+        )
     return SelfTestResult()
 
 
-def _times_in_half(
+def _errors_in_half_precision(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
     """Return the error of the engine's logits for a half-precision model at each position, over the allowed error.
@@ -188,17 +192,17 @@ def _times_in_half(
     Each result is the larger of two such quotients: of the engine in float32, and of the engine in half precision.
     """
     with _in_float32(runner):
-        ours_wide, (wide_logits, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
+        ours_wide, (wide_logits, _) = _logits_of_engine(runner, which), _logits_of_model(runner.model, ours)
     multiples = []
     for position, position_wide in zip(ours, ours_wide, strict=True):
         reference = wide_logits[position.text]
         allowed = max(digits, SLACK * _distance(own[position.text], reference))
-        float32_multiple = _distance(position_wide.logits, reference) / _digits(torch.float32)
+        float32_multiple = _distance(position_wide.logits, reference) / _allowed_error(torch.float32)
         multiples.append(max(_distance(position.logits, reference) / allowed, float32_multiple, key=_nan_last))
     return multiples
 
 
-def _through_cache(runner: Runner, which: int) -> list[_Place]:
+def _logits_of_engine(runner: Runner, which: int) -> list[_Place]:
     """Return the logits computed with the engine's KV cache at each position that the self-test compares.
 
     Args:
@@ -252,7 +256,7 @@ def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | Non
     return Segment(slot, tokens, sees, sees.sum(1) - 1)
 
 
-def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
+def _logits_of_model(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
     """Return the logits after each text from a model's own forward pass, without the engine's cache and masks.
 
     Returns:
@@ -289,7 +293,7 @@ def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
     return float((a - b).abs().max() / (b - b.mean()).abs().max())
 
 
-def _digits(dtype: torch.dtype) -> float:
+def _allowed_error(dtype: torch.dtype) -> float:
     """Return the allowed relative error √ε of logits in a self-test; ε is the dtype's epsilon, at least float32's.
 
     Even float64 models compute norms and routers in float32.
@@ -301,7 +305,7 @@ def _nan_last(x: float) -> tuple[bool, float]:
     return math.isnan(x), x
 
 
-def _far(times: float) -> str:
+def _describe_error(times: float) -> str:
     return "NaN" if math.isnan(times) else f"{times:,.0f} times the difference that rounding explains"
 
 

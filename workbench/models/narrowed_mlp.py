@@ -140,13 +140,13 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
     inner = shallow_copy(module)
     for part in parts.into:
         is_fused = _weight(module.get_submodule(part)).shape[0] > parts.width  # gate and up in one
-        _put(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
-    _put(inner, parts.out, columns, 1)
+        _replace_linear(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
+    _replace_linear(inner, parts.out, columns, 1)
     shared_copy._modules[name] = inner
     return shared_copy
 
 
-def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
+def _replace_linear(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
     """Replace a linear layer of an MLP by a linear layer with some of its rows or columns.
 
     Args:

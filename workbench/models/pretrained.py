@@ -87,7 +87,7 @@ def resolve_drafter_dtype(
     bfloat16. Otherwise "auto" is the default of `resolve_dtype`.
 
     Args:
-        dtype: as in `resolve_dtype`.
+        dtype: one of `devices.DTYPES` or "auto".
         device: device that the draft model runs on.
         target: dtype of the target's computation (for int8 weights: bfloat16).
         name: name of the draft model; its sizes are only checked if it is in a local folder.

@@ -1,7 +1,7 @@
 """Load draft models that share the target's embedding and LM head, each through one projection matrix.
 
-Nine tenths of the weights of a small model with a large vocabulary are rows of the embedding and the LM head, which can
-be computed from the target's rows. The folder of such a draft model has two small matrices instead, and its
+Nine tenths of the weights of a small model with a large vocabulary are rows of the embedding and the LM head. These
+rows can be computed from the target's rows. So the folder of such a draft model has two small matrices instead, and its
 configuration names the target. Loading it builds an ordinary decoder, so that it works like any other model of its
 kind:
 

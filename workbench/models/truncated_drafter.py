@@ -18,7 +18,7 @@ from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.names import bundled_drafter, locate
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
-_made: dict[str, tempfile.TemporaryDirectory[str]] = {}
+_temporary_folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
 """Target → temporary folder of the draft model that this process made from the target's first layers. The folders are
 deleted when the process ends."""
 
@@ -46,7 +46,7 @@ def save_truncated(target: str, folder: Path, layers: int) -> Path:
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
     processor = load_processor(target, model)
-    with _quietly():
+    with _hide_progress_bars():
         model.save_pretrained(folder)
         load_tokenizer(target).save_pretrained(folder)
         if processor is not None:
@@ -69,17 +69,17 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
     name = target or DEFAULT_TARGET
     if existing := drafter or bundled_drafter(name):
         return existing
-    if name not in _made:
+    if name not in _temporary_folders:
         config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
         layers = max(1, text_config(config).num_hidden_layers // 6)
         temporary = tempfile.TemporaryDirectory(prefix="drafter-")
         save_truncated(name, Path(temporary.name) / f"{Path(name).name}-first-{layers}", layers)
-        _made[name] = temporary
-    return str(next(Path(_made[name].name).iterdir()))
+        _temporary_folders[name] = temporary
+    return str(next(Path(_temporary_folders[name].name).iterdir()))
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     """Hide Transformers' progress bars while a model is saved."""
     is_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -58,7 +58,7 @@ HERE = "workbench/trace/metrics.py"
 
 
 def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None) -> list[Definition]:
-    """Return the acceptance metrics of all engines and papers, computed from the same rounds.
+    """Return the acceptance rates and lengths that engines and papers define, all computed from the same rounds.
 
     Args:
         rounds: rounds of a trace.

@@ -142,7 +142,7 @@ def read_wire(wire: dict[str, Any]) -> Trace:
     except KeyError as error:
         raise WorkbenchError(f"The trace is damaged: {str(error.args[0])[:40]} is missing.", _REMEDY) from None
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise WorkbenchError(f"The trace is damaged: {_words_of(error)}.", _REMEDY) from None
+        raise WorkbenchError(f"The trace is damaged: {_describe_error(error)}.", _REMEDY) from None
     return check_trace(trace)
 
 
@@ -150,7 +150,7 @@ _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 
 
-def _words_of(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return text that names the damaged field of a trace, from the error that Python raised for this field.
 
     Python's own message would name an internal function.

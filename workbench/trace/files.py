@@ -42,7 +42,7 @@ def replace_atomically(path: Path) -> Generator[Path, None, None]:
     Raises:
         OSError: the file cannot be written; the old file is unchanged.
     """
-    target = _place(path)
+    target = _resolve_writable(path)
     name = target.name.encode(errors="surrogateescape")[:_NAME_BYTES].decode(errors="ignore")
     part = target.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -73,7 +73,7 @@ def check_writable(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return
-    target = _place(path)
+    target = _resolve_writable(path)
     trial = target.with_name(f".{secrets.token_hex(8)}{PART}")
     with trial.open("xb"):
         pass
@@ -128,7 +128,7 @@ def _is_stream(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def _place(path: Path) -> Path:
+def _resolve_writable(path: Path) -> Path:
     """Return the path with symbolic links resolved, after checking that a file may be written there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():

@@ -163,13 +163,13 @@ def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
-        return _whole(table, schema).select(pl.col(column).cast(kind) for column, kind in schema.items())
+        return _add_later_columns(table, schema).select(pl.col(column).cast(kind) for column, kind in schema.items())
 
-    rounds = _whole(nested, ROUNDS).select(list(ROUNDS))
+    rounds = _add_later_columns(nested, ROUNDS).select(list(ROUNDS))
     return Frames(run, rounds, **{name: part(name, schema) for name, schema in _PARTS.items()})
 
 
-def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+def _add_later_columns(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """Add to a table of an old trace the columns of later schema versions, filled with null."""
     return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 

@@ -136,7 +136,7 @@ def decode_seconds(rounds: Sequence[Round]) -> float:
     """Return the decoding time of a run: seconds from the end of prefill to the end of the last round, without pauses.
 
     Prefill means the prefill of target and drafter, `Header.prefill_s`. Time between rounds counts, such as the prefill
-    of a drafter that was chosen during the run, so the result may exceed the sum of the rounds' times.
+    of a drafter that was chosen during the run. So the result may exceed the sum of the rounds' times.
 
     Args:
         rounds: rounds of a run from the first on.

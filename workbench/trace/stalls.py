@@ -8,8 +8,8 @@ from statistics import median
 from workbench.trace.events import Round
 
 TIMES, SCATTER = 3.0, 5.0
-"""Two thresholds: a round is stalled if its time is more than `TIMES` times the median time of comparable rounds, and
-more than `SCATTER` median absolute deviations above this median."""
+"""Two thresholds for stalled rounds. The time of a stalled round is more than `TIMES` times the median time of
+comparable rounds, and more than `SCATTER` scaled median absolute deviations above this median."""
 FEWEST = 5
 """Minimum number of rounds over which a median time is computed. In a run with fewer rounds, no stalled rounds are
 detected."""

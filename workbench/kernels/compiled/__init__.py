@@ -1,7 +1,7 @@
 """Functions for forward passes over few tokens on a CPU, compiled for this processor by numba and cached.
 
-The name of the cache folder contains a hash of all files in this package, because numba itself would notice a change of
-a function's file only, not of the files of the functions that it calls.
+The name of the cache folder contains a hash of all files in this package. This is necessary because numba itself checks
+only the file of a function, not the files of the functions that it calls.
 """
 
 import hashlib

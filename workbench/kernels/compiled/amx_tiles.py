@@ -174,12 +174,13 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
 @intrinsic
 @no_type_check
 def pack_group(context, is_dealt, rows, there, n, tokens, out):
-    """Write the inputs of a group of tokens in tile layout.
+    """Write the inputs of a group of tokens in the layout of AMX tiles.
 
     For each 32 inputs, the layout has 16 pairs of bfloat16, then 16 pairs of their remainders; each pair is stored for
-    all tokens side by side. `rows` is the address of the inputs, float32 [there, n], in the even-odd order of
-    `layer_steps.to_even_odd_order` if `is_dealt`. `out` is the address of the result, int32 [n / 32, 2, 16, tokens]
-    with tokens ≥ there. 60 bytes after the end of `out` are overwritten.
+    all tokens side by side. `there` is the number of tokens in the group, and `tokens` the number for which the layout
+    has space. `rows` is the address of the inputs, float32 [there, n], in the even-odd order of
+    `layer_steps.to_even_odd_order` if `is_dealt`. `out` is the address of the result, int32 [n / 32, 2, 16, tokens]. 60
+    bytes after the end of `out` are overwritten.
     """
 
     def codegen(ctx, b, sig, args):

@@ -26,7 +26,7 @@ function also computes exponentials, and short vector loops would be slow."""
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _product(p, x):
-    """Return Σ p·x, for float32 arrays of probabilities p and logits x; terms with x = −∞, where p is 0, are 0."""
+    """Return the mean logit Σ p·x of a block, for probabilities p and logits x; terms with x = −∞, p = 0 are 0."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += p[i] * (x[i] if x[i] > np.float32(-1e30) else np.float32(-1e30))
@@ -77,10 +77,11 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
-def _powers(x, most):
-    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most) over logits x; `most` is the largest logit.
+def _exponential_sums(x, most):
+    """Return the two sums over logits x from which softmax and entropy follow.
 
-    Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
+    They are Σ exp(x − most) and Σ exp(x − most) · (x − most), where `most` is the largest logit. Logits below most − 87
+    (also −∞) are clamped to most − 87: exp(−87) is about 1e-38.
     """
     total, product = np.float32(0), np.float32(0)
     for i in range(x.shape[0]):
@@ -94,7 +95,7 @@ def _powers(x, most):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _weigh(x, top, p_top, logs):
+def _summarise_row(x, top, p_top, logs):
     """Summarise the softmax of one row of logits x, float32 [V].
 
     Writes the k most likely tokens to `top`, their probabilities to `p_top` and the logarithms to `logs`. Returns the
@@ -123,7 +124,7 @@ def _weigh(x, top, p_top, logs):
     largest_logit, total, product = p_top[0], 0.0, 0.0
     for lo in range(0, size, WIDER):
         hi = min(size, lo + WIDER)
-        block_total, block_product = _powers(x[lo:hi], largest_logit)
+        block_total, block_product = _exponential_sums(x[lo:hi], largest_logit)
         total += block_total
         product += block_product
     for i in range(k):
@@ -152,7 +153,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
     n = x.shape[0]
     row = take(taken, n)
     while row >= 0:
-        scale[row, 0], scale[row, 1], entropy[row] = _weigh(x[row], top[row], p_top[row], logs[row])
+        scale[row, 0], scale[row, 1], entropy[row] = _summarise_row(x[row], top[row], p_top[row], logs[row])
         done(taken)
         row = take(taken, n)
     wait(taken, n)
@@ -167,7 +168,7 @@ def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
     row = take(taken, n)
     while row >= 0:
         widen(bits[row], wide.view(np.int32))
-        scale[row, 0], scale[row, 1], entropy[row] = _weigh(wide, top[row], p_top[row], logs[row])
+        scale[row, 0], scale[row, 1], entropy[row] = _summarise_row(wide, top[row], p_top[row], logs[row])
         done(taken)
         row = take(taken, n)
     wait(taken, n)

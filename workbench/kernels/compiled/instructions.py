@@ -164,8 +164,9 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
     """Compute the attention output: the weighted sum of values out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m.
 
-    Terms are added in the order of j; m > 0. `weights` is float32 [heads, per_head]; `out` is in even-odd order. The
-    other arguments have the meaning that they have for `scores`.
+    Terms are added in the order of j; m > 0. The arguments are addresses: `weights` of float32 [heads, per_head];
+    `values` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, head size] in even-odd order.
+    `vectors` is one of `VECTORS`, `heads` at most `HEADS`.
     """
 
     def codegen(ctx, b, sig, args):

@@ -36,9 +36,9 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Compute outputs lo ≤ o < hi of a matrix product for all rows (tokens) of the input.
 
     lo and hi are multiples of `OUTS`, and with AMX tiles multiples of 16. `kind` is the kind of the weights
-    (`llvm.BF16`, …), `w` the address of the weights, x the input as `ready` returns it, and `out` the address of output
-    0 of row 0. Up to eight rows share one read of each weight; more rows are split as evenly as possible into groups of
-    at most six rows, the fastest size.
+    (`llvm.BF16`, …), and `w` their address. x is the input as `ready` returns it, and `out` the address of output 0 of
+    row 0. Up to eight rows share one read of each weight; more rows are split as evenly as possible into groups of at
+    most six rows, the fastest size.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)
@@ -144,7 +144,7 @@ def exp(x):
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _ordered(bits):
+def _to_ordered_int(bits):
     """Map the bits of a float32, as int32, to an int32 that compares as the float does; the map is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
@@ -168,16 +168,16 @@ def largest_of(bits):
 def largest(numbers):
     """Return the largest number of a contiguous float32 array without NaN, by comparing integers like `largest_of`."""
     bits = numbers.view(np.int32)
-    top = _ordered(bits[0])
+    top = _to_ordered_int(bits[0])
     for j in range(1, bits.shape[0]):
-        key = _ordered(bits[j])
+        key = _to_ordered_int(bits[j])
         top = key if key > top else top
-    return float_of(_ordered(top))
+    return float_of(_to_ordered_int(top))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
-def _odds(scored):
+def _exponentiate_scores(scored):
     """Replace attention scores, float32 [m], by exp(score − largest score), and return the sum of the results."""
     top = largest(scored)
     for j in range(scored.shape[0]):
@@ -222,7 +222,7 @@ def attend(query, keys, values, seen, m, scale, weights, out):
         queries, positions = query[first:].ctypes.data, seen.ctypes.data
         scores(size // LANES, heads, queries, keys, positions, m, scale, weights.ctypes.data, per_head)
         for h in range(heads):
-            inverse = np.float32(1) / _odds(weights[h, :m])
+            inverse = np.float32(1) / _exponentiate_scores(weights[h, :m])
             for j in range(m):
                 weights[h, j] *= inverse
         mix(size // LANES, heads, weights.ctypes.data, per_head, values, positions, m, out[first:].ctypes.data)

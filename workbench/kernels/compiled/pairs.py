@@ -23,7 +23,7 @@ added in float64."""
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _stand_out(p, q, p_bits, q_bits, at, top):
+def _find_largest(p, q, p_bits, q_bits, at, top):
     """Write the m tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
 
     p and q are float32 [V]; `p_bits` and `q_bits` are their bits as int32; `top` is scratch memory, float32 [m].
@@ -56,10 +56,11 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
-def _beaten(own, w, q, g):
-    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` that of one.
+def _token_sums(own, w, q, g):
+    """Return two sums over all tokens j from which the probability that a token is chosen follows.
 
-    g is q / (1 − q) for drafts without replacement, else q.
+    They are Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` is the token's
+    weight. g is q / (1 − q) for drafts without replacement, else q.
     """
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
@@ -71,33 +72,33 @@ def _beaten(own, w, q, g):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
-def _sums(w, q, g, from_q, from_g):
-    """Compute for each token i the sums wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i.
+def _all_token_sums(w, q, g, from_q, from_g):
+    """Compute for each token i the two sums from which the probability that it is chosen follows.
 
-    w are the tokens' weights; g is q / (1 − q) for drafts without replacement, else q. The sums are written to `from_q`
-    and `from_g`.
+    They are wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i, where w are the tokens' weights, and g is
+    q / (1 − q) for drafts without replacement, else q. The sums are written to `from_q` and `from_g`.
     """
     for i in range(w.shape[0]):
         own_q, own_g = q[i], g[i]
         q[i] = g[i] = _NONE
-        by_q, by_g = _beaten(w[i], w, q, g)
+        by_q, by_g = _token_sums(w[i], w, q, g)
         q[i], g[i] = own_q, own_g
         from_q[i], from_g[i] = w[i] * by_q, w[i] * by_g
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
+def _search_weights(p, q, g, inside, steps, most, best, from_q, from_g):
     """Search for the token weights w with the largest acceptance probability Σ min(p, r).
 
     r is the distribution of the chosen draft for the weights w. The search iterates w ← w · p / r for `steps` steps. It
-    writes the best weights to `best`, and the results of `_sums` for these weights to `from_q` and `from_g`.
+    writes the best weights to `best`, and the results of `_all_token_sums` for these weights to `from_q` and `from_g`.
     """
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
     best_acceptance = -_ONE
     for _ in range(steps + 1):
-        _sums(w, q, g, from_q, from_g)
+        _all_token_sums(w, q, g, from_q, from_g)
         acceptance = _NONE
         for i in range(size):
             r[i] = g[i] * from_q[i] + q[i] * from_g[i] + inside[i]
@@ -109,12 +110,12 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
         for i in range(size):
             if q[i] > 0:
                 w[i] = min(max(w[i] * (max(p[i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
-    _sums(best, q, g, from_q, from_g)
+    _all_token_sums(best, q, g, from_q, from_g)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _group_of(p_bits, q_bits, groups, of):
+def _assign_groups(p_bits, q_bits, groups, of):
     """Group tokens by the ratio p / q in half octaves; write the group of each token, 0 … `groups` − 1, to `of`.
 
     The groups are those of `workbench.methods.verifiers.optimal_two.group`, computed from the bits of p and q, int32
@@ -127,7 +128,7 @@ def _group_of(p_bits, q_bits, groups, of):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _with_itself(q, found):
+def _equal_pair_probs(q, found):
     """Compute q² / (1 − q) for each token's draft probability q, and write it to `found`, float32 [V].
 
     1 − q is clamped to at least 1e-12.
@@ -139,7 +140,7 @@ def _with_itself(q, found):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _add(one, two, of, into):
+def _sum_two_by_group(one, two, of, into):
     """Sum the probabilities of two distributions by group of tokens, and add the sums to the two rows of `into`.
 
     `of` is the group of each token. Each sum has eight partial sums, over every eighth token: neighbouring tokens are
@@ -162,7 +163,7 @@ def _add(one, two, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _add_one(probs, of, into):
+def _sum_one_by_group(probs, of, into):
     """Sum the probabilities of a distribution by group of tokens, and add the sums to `into`.
 
     `of` is the group of each token.
@@ -180,7 +181,7 @@ def _add_one(probs, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
+def _chosen_distribution_without(q, of, q_all, g_all, from_q, from_g, r):
     """Compute the distribution r of the draft that `OptimalTwo` chooses from two drafts drawn without replacement.
 
     r is written in place. On entry it contains q² / (1 − q), so that q / (1 − q) = q + r.
@@ -192,7 +193,7 @@ def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _distribution(q, of, q_all, from_q, from_g, r):
+def _chosen_distribution(q, of, q_all, from_q, from_g, r):
     """Compute the distribution r, float32 [V], of the draft that `OptimalTwo` chooses from two independent drafts."""
     factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
@@ -201,7 +202,7 @@ def _distribution(q, of, q_all, from_q, from_g, r):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _rest(p, r, rest):
+def _residual_weights(p, r, rest):
     """Compute the residual weights (p − r)₊, write them to `rest`, and return their sum; all arrays are float32 [V]."""
     total = _NONE
     for x in range(p.shape[0]):
@@ -213,30 +214,30 @@ def _rest(p, r, rest):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """Search for the weights of `improve` at one tree position.
+def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
+    """Search for the token weights by which `OptimalTwo` chooses one of two drafts, at one tree position.
 
-    Writes the weights of groups and then of single tokens to `weight`, the index of each token in `weight` to `of`, and
-    the distribution of the chosen draft to `r`.
+    Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
+    Writes the distribution of the chosen draft to `r`. `improve` describes the other arguments.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)
-    _group_of(p_bits, q_bits, groups, of)
-    _stand_out(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
+    _assign_groups(p_bits, q_bits, groups, of)
+    _find_largest(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
     for i in range(m):
         of[at[i]] = groups + i
-    _add(p, q, of, sums[:2])
+    _sum_two_by_group(p, q, of, sums[:2])
     if without:  # q / (1 − q) = q + q² / (1 − q); q² / (1 − q) stands for pairs of equal tokens, which cannot occur
-        _with_itself(q, r)
-        _add_one(r, of, sums[3])
+        _equal_pair_probs(q, r)
+        _sum_one_by_group(r, of, sums[3])
     for i in range(groups + m):
         sums[2, i] = sums[1, i] + sums[3, i]
         sums[6, i] = sums[1, i] * sums[2, i] - sums[3, i]
-    _choose(sums[0], sums[1], sums[2], sums[6], steps, most, weight, sums[4], sums[5])
+    _search_weights(sums[0], sums[1], sums[2], sums[6], steps, most, weight, sums[4], sums[5])
     if without:
-        _distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
+        _chosen_distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
     else:
-        _distribution(q, of, sums[1], sums[4], sums[5], r)
+        _chosen_distribution(q, of, sums[1], sums[4], sums[5], r)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -265,7 +266,9 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     group_ids, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
     row = take(taken, n)
     while row >= 0:
-        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row])
+        _improve_position(
+            p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row]
+        )
         for i in range(groups + m):
             best[row, i] = weight[(i + groups) % (groups + m)]
         done(taken)
@@ -319,7 +322,7 @@ def verify_pairs(
         target_probs, draft_probs, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
         if f > 1 and there[row, 1]:
             bits = p_bits[p_at[row]], q_bits[q_at[row]]
-            _improve(
+            _improve_position(
                 target_probs, draft_probs, bits[0], bits[1], at, without, steps, most, group_ids, weight, chosen_probs
             )
             w, w_other = np.float64(weight[group_ids[x[0]]]), np.float64(weight[group_ids[x[1]]])
@@ -335,7 +338,9 @@ def verify_pairs(
             kept[row, 1] = (1 - first) * min(1.0, target_probs[x[1]] / max(chosen_probs[x[1]], _TINY))
         total = 0.0
         for lo in range(0, size, ADDED):
-            total += _rest(target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED])
+            total += _residual_weights(
+                target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED]
+            )
         if total <= 0:  # occurs with probability 0
             total = 1.0
             for i in range(size):

@@ -23,8 +23,8 @@ _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _beyond(p, q, by):
-    """Return Σ (p − by · q)₊ over one block of tokens; p and q are float32 arrays."""
+def _block_residual_mass(p, q, by):
+    """Return the residual mass Σ (p − by · q)₊ of one block of tokens; p and q are float32 arrays."""
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -34,7 +34,7 @@ def _beyond(p, q, by):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _added(q):
+def _block_sum(q):
     total = _NONE
     for i in range(q.shape[0]):
         total += q[i]
@@ -43,8 +43,8 @@ def _added(q):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _leave(p, q, by, over, left):
-    """Compute over · (p − by · q)₊ for each token of a block, and write it to `left`; all arrays are float32."""
+def _write_residual(p, q, by, over, left):
+    """Compute over · (p − by · q)₊ for each token of a block, and write this residual to `left`, a float32 array."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         left[i] = (excess if excess > _NONE else _NONE) * over
@@ -52,8 +52,11 @@ def _leave(p, q, by, over, left):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _weigh(p, q, by, weight, out):
-    """Compute weight · (p − by · q)₊ for each token of a block, and add it to `out`; all arrays are float32."""
+def _add_residual(p, q, by, weight, out):
+    """Compute the weighted residual weight · (p − by · q)₊ of each token of a block, and add it to `out`.
+
+    p, q and `out` are float32 arrays.
+    """
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         out[i] += weight * (excess if excess > _NONE else _NONE)
@@ -61,8 +64,11 @@ def _weigh(p, q, by, weight, out):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _far(p, q, own, by, weight):
-    """Return Σ |own · p + weight · (p − by · q)₊| over one block of tokens; p and q are float32 arrays."""
+def _block_distance_of_one(p, q, own, by, weight):
+    """Return the part of a block of tokens in the sum of `_residual_distance` for a single residual (n = 2).
+
+    It is Σ |own · p + weight · (p − by · q)₊|; p and q are float32 arrays.
+    """
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -72,8 +78,11 @@ def _far(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _farther(p, q, own, by, weight):
-    """Return Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊| over one block of tokens; `by` and `weight` are float32 [4]."""
+def _block_distance_of_four(p, q, own, by, weight):
+    """Return the part of a block of tokens in the sum of `_residual_distance` for up to four residuals (n ≤ 5).
+
+    It is Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊|; `by` and `weight` are float32 [4].
+    """
     total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
     for i in range(p.shape[0]):
         one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
@@ -85,8 +94,8 @@ def _farther(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _length(x):
-    """Return Σ |x| over the entries of a float32 array x."""
+def _block_l1_norm(x):
+    """Return the L1 norm Σ |x| of a float32 array x."""
     total = _NONE
     for i in range(x.shape[0]):
         total += abs(x[i])
@@ -105,7 +114,7 @@ def residual_mass(p, q, by, special):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
-            total += _beyond(p[lo:hi], q[lo:hi], by)
+            total += _block_residual_mass(p[lo:hi], q[lo:hi], by)
             lo = hi
         lo = end + 1
     return total
@@ -114,13 +123,16 @@ def residual_mass(p, q, by, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def others(q, special):
-    """Return Σ q over all tokens outside `special`, a sorted array of distinct token ids; q is float32 [V]."""
+    """Return the draft probability Σ q of all tokens outside `special`, a sorted array of distinct token ids.
+
+    q is float32 [V].
+    """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else q.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
-            total += _added(q[lo:hi])
+            total += _block_sum(q[lo:hi])
             lo = hi
         lo = end + 1
     return total
@@ -128,10 +140,11 @@ def others(q, special):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _apart(p, q, special, by, weight, n):
-    """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p|: outer sum over the tokens outside `special`, inner sum over i < n.
+def _residual_distance(p, q, special, by, weight, n):
+    """Return the L1 distance between p and the distribution of the emitted token, over the tokens outside `special`.
 
-    p and q are float32 [V]; by₀ is 0.
+    The distribution of the emitted token is a weighted sum of n residuals, so the distance is Σ |Σᵢ weightᵢ · (p − byᵢ
+    · q)₊ − p|, with the outer sum over tokens and the inner sum over i < n. p and q are float32 [V]; by₀ is 0.
     """
     total, lo, own_weight, scratch = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     terms = np.zeros((2, 4), np.float32)
@@ -142,16 +155,16 @@ def _apart(p, q, special, by, weight, n):
         while lo < end:
             hi = min(end, lo + BLOCK)
             if n == 2:
-                total += _far(p[lo:hi], q[lo:hi], own_weight, terms[0, 0], terms[1, 0])
+                total += _block_distance_of_one(p[lo:hi], q[lo:hi], own_weight, terms[0, 0], terms[1, 0])
             elif n <= 5:
-                total += _farther(p[lo:hi], q[lo:hi], own_weight, terms[0], terms[1])
+                total += _block_distance_of_four(p[lo:hi], q[lo:hi], own_weight, terms[0], terms[1])
             else:
                 out = scratch[: hi - lo]
                 for i in range(hi - lo):
                     out[i] = own_weight * p[lo + i]
                 for i in range(1, n):
-                    _weigh(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
-                total += _length(out)
+                    _add_residual(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
+                total += _block_l1_norm(out)
             lo = hi
         lo = end + 1
     return total
@@ -185,11 +198,12 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one tree position; return the entries of `beside` and `apart` for this position.
+    """Test the siblings at one tree position by relaxed recursive rejection.
 
     `probs`, float32 [V], are the target's unnormalised probabilities with the sum `total`; `ahead`, float32 [V], is the
-    draft distribution; `priced` says whether to compute `apart`. All other arguments are those of `verify_siblings`,
-    for one position.
+    draft distribution; `priced` says whether to compute the total variation distance. `verify_siblings` describes all
+    other arguments; here they are the entries of one position. Returns the residual probability of all tokens but the
+    children's, and the total variation distance; each is 0 if not requested.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -266,12 +280,12 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
             ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
         other_mass = residual_mass(probs, ahead, np.float32(q_factor), special) / total
     if left.shape[0] > 0:
-        _leave(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
+        _write_residual(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
         for s in range(m):
             left[special[s]] = value[s] / total
     if priced:
         weight[terms - 1] += reach_prob / total
-        distance = _apart(probs, ahead, special, by, weight, terms)
+        distance = _residual_distance(probs, ahead, special, by, weight, terms)
         for s in range(m):
             distance += abs(out[s] + reach_prob * value[s] / total)
     return other_mass, distance / 2

@@ -67,7 +67,7 @@ def combine(first: Trace, second: Trace) -> Combination:
         common += 1
     if not common:
         raise WorkbenchError("The outputs of the two runs have no common prefix.", "Combine greedy runs.")
-    starts, reaches = zip(*(_reach(t, common) for t in (first, second)), strict=True)
+    starts, reaches = zip(*(_round_ranges(t, common) for t in (first, second)), strict=True)
     at, n, wins = 0, 0, [0, 0]
     while at < common:
         ends = [reach[bisect_right(start, at) - 1] for start, reach in zip(starts, reaches, strict=True)]
@@ -80,7 +80,7 @@ def combine(first: Trace, second: Trace) -> Combination:
     )  # fmt: skip
 
 
-def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
+def _round_ranges(trace: Trace, common: int) -> tuple[list[int], list[int]]:
     """Return two lists: the position in the output at which each round starts, and the position at which it ends.
 
     Only rounds that start within the first `common` tokens of the output count; ends are at most `common`.

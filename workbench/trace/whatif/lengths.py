@@ -152,11 +152,11 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
         fixed=tuple(fixed),
         best=max(fixed, key=lambda a: a.tokens_per_second),
         oracle=alternative("exactly the accepted tokens", None, len(rounds), exact),
-        cut_short=sum(_is_whole(r) for r in rounds),
+        cut_short=sum(_is_fully_accepted(r) for r in rounds),
         costs=model,
     )
 
 
-def _is_whole(r: Round) -> bool:
+def _is_fully_accepted(r: Round) -> bool:
     """Return whether a round accepted its draft up to a leaf, so that nothing was rejected after the accepted path."""
     return bool(r.path) and r.bonus_kind != CORRECTED and r.path[-1] not in r.nodes.parents

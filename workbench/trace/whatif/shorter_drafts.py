@@ -4,10 +4,11 @@ A run with drafts of at most K tokens starts its rounds at other positions than 
 next round starts inside the recorded draft and continues into the recorded rounds after it. The computation therefore
 iterates over positions of the text, not over recorded rounds. Assumptions for a position, by its recorded outcome:
 
-    accepted at depth d    accepted at depths up to d, too
-    rejected at depth d    rejected; at a smaller depth accepted with the probability from `_chances`
-    after a full draft     not drafted: the rate of the deepest recorded position, or of the new depth, if higher
-    after a draft that ended early, or without a draft    a new draft ends there, too
+    accepted at depth d     It is accepted at depths up to d, too.
+    rejected at depth d     It is rejected; at a smaller depth it is accepted with the probability from `_chances`.
+    after a full draft      It was not drafted. It is accepted at the rate of the deepest recorded position, or of the
+                            new depth, if that is higher.
+    no draft reached it     The recorded draft ended early or was missing. A new draft ends there, too.
 
 For a drafter whose greedy proposals depend only on the text, the first two assumptions are exact. The expected number
 of rounds is computed without sampling, from the probability that a round starts at each position.

@@ -20,13 +20,13 @@ def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
         accepted path, because other branches of a tree give no tokens. If nothing was tested, `rate` and `tau_iid` are
         None.
     """
-    rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
-    levels = [_offered(r) for r in rounds]
+    rate, rates = _position_rate(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
+    levels = [_levels_along_path(r) for r in rounds]
     iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in levels)
     return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": tau_of(rates, levels)}
 
 
-def _rate_of_places(rounds: Sequence[Round]) -> float | None:
+def _position_rate(rounds: Sequence[Round]) -> float | None:
     """Return accepted / tested tree positions, with siblings counted once; None if nothing was tested.
 
     For a chain this is the acceptance rate.
@@ -51,7 +51,7 @@ def draft_depths(rounds: Sequence[Round]) -> list[int]:
     return [max(r.nodes.depth, default=0) for r in rounds]
 
 
-def _offered(r: Round) -> int:
+def _levels_along_path(r: Round) -> int:
     """Return the number of draft levels that a round could have accepted along its accepted path.
 
     This is the length of the path plus the levels below its last node. If the text ended with a drafted token, this

@@ -17,7 +17,7 @@ from workbench.trace.stalls import exclude_stalled, find_stalls
 from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
-"""Minimum number of rounds without a draft in a run for which they serve as its baseline if no plain run is given."""
+"""Minimum number of a run's rounds without a draft to use them as plain-decoding baseline if no plain run is given."""
 
 
 @dataclass(frozen=True, slots=True)
