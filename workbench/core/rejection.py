@@ -71,7 +71,7 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy of the decision with `distribution_error` 0, if an approximate rule is exact for this draft."""
+        """Return a copy of the decision with `distribution_error` 0, for a draft for which the rule is exact."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 

@@ -65,7 +65,7 @@ def _add_residual(p, q, by, weight, out):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _block_distance_of_one(p, q, own, by, weight):
-    """Return the part of a block of tokens in the sum of `_residual_distance` for a single residual (n = 2).
+    """Return the contribution of one block of tokens to the result of `_residual_distance`, for one residual (n = 2).
 
     It is Σ |own · p + weight · (p − by · q)₊|; p and q are float32 arrays.
     """
@@ -79,7 +79,7 @@ def _block_distance_of_one(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _block_distance_of_four(p, q, own, by, weight):
-    """Return the part of a block of tokens in the sum of `_residual_distance` for up to four residuals (n ≤ 5).
+    """Return the contribution of one block of tokens to the result of `_residual_distance`, for up to four residuals.
 
     It is Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊|; `by` and `weight` are float32 [4].
     """
