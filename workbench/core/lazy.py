@@ -85,5 +85,8 @@ def to_host_lazily(numbers: Sequence[Tensor | LazySequence[Any]]) -> list[Any]:
 
 
 def take(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
-    """Return the numbers of a list or a `LazySequence` at the indices `at`; a lazy sequence makes them in one call."""
+    """Return the numbers of a list or a `LazySequence` at the indices `at`.
+
+    A lazy sequence computes them in one call.
+    """
     return numbers.take(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]

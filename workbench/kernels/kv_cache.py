@@ -135,7 +135,10 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the number of keys and the first key's index, for masks that the model builds (image prefill)."""
+        """Return the number of keys and the first key's index, for masks that the model itself builds.
+
+        Models build masks themselves only in the prefill of a prompt with images.
+        """
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:

@@ -60,7 +60,7 @@ class KeyRotation:
         self.frequencies = frequencies.double()
 
     def __call__(self, keys: Float[Tensor, "*b n D"], by: int) -> Float[Tensor, "*b n D"]:
-        """Return cached keys rotated to positions that are larger by `by`."""
+        """Return cached keys, rotated to positions that are larger by the number `by`."""
         wide = keys if keys.dtype == torch.float64 else keys.float()
         angle = self.frequencies * by
         cos, sin = (torch.cat([value, value], -1).to(wide.device, wide.dtype) for value in (angle.cos(), angle.sin()))

@@ -20,8 +20,8 @@ TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
 """TensorBoard tags of two training curves. `TAU`: tokens per target pass. `TESTED`: number of rounds that tested each
 draft position, the denominator of that position's acceptance rate."""
 SPEEDUP = f"{ON_POLICY}/speed-up"
-"""TensorBoard tag of the curve of the speed-up over plain decoding. Both decode the same prompts alternately in one
-process (`workbench.trace.speedup`)."""
+"""TensorBoard tag of the curve of the speed-up over plain decoding. Speculative and plain decoding are measured
+alternately on the same prompts in one process (`workbench.trace.speedup`)."""
 EVALUATING, TRAINING = "seconds/evaluating", "seconds/training"
 """TensorBoard tags of two times of a training run, in seconds since its start: time spent on on-policy evaluation, and
 time spent on training."""
