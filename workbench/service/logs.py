@@ -31,7 +31,7 @@ class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
 class RedactingFilter(logging.Filter):
     """Log filter that removes error messages, for loggers of libraries that have their own handlers.
 
-    The record then ends with the error's type and the lines of code where it was raised.
+    Each log record then ends with the error's type and the lines of code where the error was raised.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -43,7 +43,7 @@ class RedactingFilter(logging.Filter):
 
 REDACTING_FILTER = RedactingFilter()
 LIBRARIES = ("uvicorn.error", "asyncio")
-"""Names of libraries' loggers that write tracebacks of aborted answers and of unfinished tasks."""
+"""Names of loggers of libraries that write tracebacks when a response is aborted or a task is not finished."""
 
 
 def redact_error(problem: BaseException) -> str:
@@ -89,5 +89,5 @@ def _write(formatter: logging.Formatter, level: str) -> None:
 
 
 def alias(key: str) -> str:
-    """Return a short hash of a run's or user's key for logs: the key itself would give access to the run."""
+    """Return a short hash of the key of a run or a user for the logs. The key itself would give access to the run."""
     return hashlib.sha256(key.encode()).hexdigest()[:10]

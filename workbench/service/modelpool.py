@@ -1,4 +1,4 @@
-"""Hold the loaded models that all runs share, and evict the least recently used ones when memory runs short."""
+"""Pool of the loaded models that all runs share. If memory is short, the least recently used ones are evicted."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ from workbench.service.timing_coordination import TimingCoordinator
 log = logging.getLogger("workbench.service")
 
 SHORTEST = 128
-"""Minimum context in tokens. A model is not loaded if it does not fit into memory even with this context."""
+"""Minimum sequence length in tokens. A model is not loaded if there is no memory for a KV cache of this length."""
 CHUNK = 8 << 20
 _BUILDING = threading.Lock()
-"""Lock of this process for building models, during which transformers changes PyTorch's default dtype."""
+"""Lock that lets one thread at a time build a model: transformers changes PyTorch's default dtype meanwhile."""
 
 
 class ModelPool:
-    """Pool of loaded models. Thread-safe. It builds one pair of models at a time; others may be downloaded meanwhile.
+    """Pool of loaded models. Thread-safe. It builds models one at a time; others may be downloaded meanwhile.
 
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
         max_sequences: maximum batch size of each engine.
         memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
-        count_model_uses: function that counts the runs that need each pair.
-        on_event: function called after each load or eviction, with "load" or "evict" and its duration in seconds.
-        timing: coordination with timed runs: building a model waits while a run is timed; downloads do not wait.
+        count_model_uses: function that counts the runs that need each pair of target and draft model.
+        on_event: function that is called after each load or eviction with "load" or "evict" and the duration in
+            seconds.
+        timing: coordination with timed runs: a model is not built while a run is timed, but may be downloaded.
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class ModelPool:
     # -- contents ------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
-        """Return all loaded targets."""
+        """Return all targets in the pool."""
         with self._lock:
             return list(self._targets.values())
 
     def target(self, target: str) -> LoadedTarget | None:
-        """Return a loaded target by name, or None."""
+        """Return the target with a name; None if it is not loaded."""
         with self._lock:
             return self._targets.get(target)
 
     def get(self, pair: Pair) -> Models | None:
-        """Return a loaded pair of models, and update its time of last use; None if it is not loaded."""
+        """Return a target and a draft model from the pool, and update their time of last use; None if not loaded."""
         with self._lock:
             loaded = self._targets.get(pair[0])
             if loaded is None or pair[1] not in loaded.models:
@@ -115,7 +116,7 @@ class ModelPool:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the models."""
+        """Return the device of the models, such as "cpu"."""
         return resolve_device(self._options["device"])
 
     @property
@@ -131,12 +132,12 @@ class ModelPool:
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
-        """Return the memory for further models in bytes, which the limit and the device's free memory allow."""
+        """Return the memory in bytes that further models may use, by the limit and by the device's free memory."""
         reserve = int(memory.capacity(self.device) * memory.RESERVE)
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Return three sizes by name, in bytes: weights and KV caches, the limit for them, the device's free memory."""
+        """Return three sizes in bytes: weights with KV caches, the limit for these, the device's free memory."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
@@ -144,7 +145,7 @@ class ModelPool:
 
         Args:
             n_bytes: memory to free, in bytes.
-            keep: pair of models that is not evicted.
+            keep: target and draft model that are not evicted.
         """
         while self.room() < n_bytes and self._evict(keep):
             self._on_event("evict", 0.0)
@@ -174,7 +175,7 @@ class ModelPool:
 
         Raises:
             UnknownNameError: the target is not loaded.
-            CapacityError: a run uses it.
+            CapacityError: a run uses the target.
         """
         with self._lock:
             if target not in self._targets:
@@ -188,9 +189,9 @@ class ModelPool:
         _collect()
 
     def find_heads(self) -> None:
-        """Search the folders of trained heads again. Runs that start or change later use the heads that are found.
+        """Search the folders of trained heads again. Runs that start or are changed later use the heads found.
 
-        Running generations keep their models, and so their heads.
+        Running generations keep their models and heads.
 
         Raises:
             ModelError: a folder of heads cannot be read.
@@ -211,16 +212,16 @@ class ModelPool:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Return a pair of models from the pool, or load it from files.
+        """Return a target and a draft model from the pool, after loading them from files if necessary.
 
-        If only the draft model cannot be loaded, the result has no draft model; `drafter_problem` has the reason.
+        If only the draft model cannot be loaded, the result has no draft model; its `drafter_problem` is the reason.
 
         Args:
             pair: names of the target and the draft model.
             progress: progress of this load, to update.
 
         Raises:
-            WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
+            WorkbenchError: the target cannot be loaded, or there is no memory for both models.
         """
         models = self.get(pair)
         if models is not None:
@@ -303,7 +304,10 @@ class ModelPool:
             loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
-        """Return the longest context for which weights and one KV cache fit into memory, at most the target's own."""
+        """Return the longest context for which the weights and one sequence's KV cache fit into memory.
+
+        It is at most the context length of the target.
+        """
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.sequence_bytes(context) for need in needs), pair)
         room = self.room()
@@ -319,7 +323,7 @@ class ModelPool:
 
     @contextlib.contextmanager
     def _called(self, name: str, folder: str) -> Iterator[None]:
-        """Within this context, replace the folder by the model's name in errors, and convert out-of-memory errors."""
+        """Context manager that replaces the folder by the model's name in errors, and converts out-of-memory errors."""
         try:
             yield
         except Exception as error:
@@ -330,7 +334,7 @@ class ModelPool:
             raise
 
     def _smaller(self) -> str:
-        """Return the remedy of an error about a model that does not fit into memory."""
+        """Return the remedy for the error that a model does not fit into memory, such as a smaller model."""
         busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
@@ -353,7 +357,7 @@ class ModelPool:
         return resolve_dtype(self._options["dtype"], self.device, target)
 
     def _drafter_dtype(self, folder: str, target: str) -> torch.dtype:
-        """Return the dtype of a draft model, as in `workbench.models.loading.attach_drafter`."""
+        """Return the dtype of a draft model, as `workbench.models.loading.attach_drafter` chooses it."""
         return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
     def _read(self, folder: str, progress: Progress) -> None:

@@ -14,16 +14,16 @@ from workbench.core.errors import PromptError
 from workbench.service.traced_template import MESSAGE, UNKNOWN
 
 _HIDDEN = "\U0010fffd"
-"""Placeholder for the characters of messages during the search for the template's special tokens."""
+"""Character that replaces the text of messages while the special tokens of the chat template are searched."""
 
 
 def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> list[int]:
-    """Encode a rendered conversation, but encode the text of a special token inside a message as plain text.
+    """Encode a rendered conversation; the text of a special token inside a message is encoded as plain text.
 
     Args:
         tokenizer: a tokenizer of Transformers.
         text: the rendered conversation.
-        origins: origin of each character, as in `workbench.service.traced_template`.
+        origins: origin of each character (chat template, message or unknown), from `workbench.service.traced_template`.
         messages: all texts of the messages. A special token of unknown origin counts as plain text if a message
             contains it, in upper or lower case.
 
@@ -54,12 +54,12 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
 
 
 def _special(tokenizer: Any) -> dict[int, str]:
-    """Return the texts of the special tokens by id."""
+    """Return the texts of a tokenizer's special tokens, by token id."""
     return {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the spans of special tokens that the template wrote, without characters from messages.
+    """Return the spans (start, end) of the special tokens that the chat template wrote, outside of messages.
 
     Args:
         pattern: pattern that matches the text of any special token.
@@ -88,7 +88,7 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
 
 
 def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
-    """Encode each piece between special tokens separately, for a tokenizer that is written in Python.
+    """Encode the text between special tokens separately, for a tokenizer that is written in Python.
 
     Args:
         tokenizer: a tokenizer of Transformers that is written in Python.
@@ -112,8 +112,8 @@ _copies: WeakKeyDictionary[Any, _PlainTokenizer] = WeakKeyDictionary()
 class _PlainTokenizer:
     """Copy of a tokenizer in which the special tokens have random names that no text contains.
 
-    One call encodes the whole text, so that tokens can cross the ends of messages as in the original, and no prefix
-    space is added after a special token. The original is shared between threads and is not changed.
+    The copy encodes the whole text in one call. So tokens can cross the ends of messages, as with the original
+    tokenizer, and no space is added after a special token. Threads share the original, so it is not changed.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -139,7 +139,7 @@ class _PlainTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any) -> _PlainTokenizer:
-        """Return the copy of a tokenizer, cached until special tokens are added."""
+        """Return the copy of a tokenizer. The copy is cached until special tokens are added to the tokenizer."""
         copy = _copies.get(tokenizer)
         if copy is None or copy._texts != _special(tokenizer):
             copy = _copies[tokenizer] = cls(tokenizer)

@@ -1,4 +1,4 @@
-"""Metrics over all users for the operator of a server, in Prometheus' text format. No label has a user's text."""
+"""Metrics over all users for the operator of a server, in Prometheus' text format. No label contains user text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one method, summed over the rounds of all runs.
+    """Counters of one decoding method, summed over the rounds of all runs.
 
-    Time that several sequences of a batch share is divided among them, except for `decode_seconds`: tokens /
+    The time of a batched forward pass is divided among the sequences of the batch, except in `decode_seconds`: tokens /
     decode_seconds is the speed of a run in tokens per second, alone or in a batch.
     """
 
@@ -80,10 +80,10 @@ class Telemetry(Collector):
     # -- counting ------------------------------------------------------------------------------------------------
 
     def round(self, record: Round, before: Round | None = None) -> None:
-        """Count a round of a run.
+        """Count a decoding round of a run.
 
         Args:
-            record: round to count.
+            record: the round to count, from the trace.
             before: previous round of the same run; the time between the two rounds counts as host overhead. None:
                 `record` is the run's first round.
         """
@@ -116,7 +116,7 @@ class Telemetry(Collector):
 
         Args:
             event: "load" or "evict".
-            seconds: duration of the event.
+            seconds: duration of the load or eviction.
         """
         self._events[event] += 1
         if event == "load":
@@ -128,7 +128,7 @@ class Telemetry(Collector):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count an error that leaves this context."""
+        """Context manager that counts an error raised within it."""
         try:
             yield
         except Exception as error:

@@ -1,10 +1,10 @@
 """Render chat templates and track the origin of each character: the template itself, or a message.
 
-The text of a special token is that token if the template writes it, and plain text inside a message. After rendering,
-the two cannot be distinguished. So the template is rendered a second time with strings that carry the origin of each
-character through Jinja's operators, filters and macros. `apply_chat_template(sanitize_control_tokens=True)` of
-Transformers inserts markers instead, which changes the result of templates that slice a message or test its beginning
-(`content.startswith("<think>")`).
+If the template writes the text of a special token, that text must be encoded as the special token; inside a message it
+must be encoded as plain text. After rendering, these cases look the same. So the template is rendered a second time
+with strings that carry the origin of each character through Jinja's operators, filters and macros.
+`apply_chat_template(sanitize_control_tokens=True)` of Transformers inserts markers instead, which changes the result of
+templates that slice a message or test its beginning (`content.startswith("<think>")`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jinja2 import Template, filters, nodes, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 
 TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
-"""Origins of a character. UNKNOWN: an operation did not preserve the origin."""
+"""Possible origins of a character in a rendered conversation. UNKNOWN: an operation did not preserve the origin."""
 
 
 class TracedText(str):
-    """String with the origin of each of its characters.
+    """String that stores the origin of each of its characters: the chat template, a message, or unknown.
 
     Attributes:
         _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox prevents templates from reading
@@ -31,7 +31,7 @@ class TracedText(str):
     _origins: str
 
     def __new__(cls, text: str = "", origins: str = UNKNOWN) -> TracedText:
-        """Create a text with one origin, or with an origin for each character."""
+        """Create a traced text from one origin for all its characters, or from an origin for each character."""
         result = super().__new__(cls, text)
         result._origins = origins * len(result) if len(origins) == 1 else origins
         return result
@@ -146,7 +146,7 @@ class TracedText(str):
         return self[:place], self[place : place + length], self[place + length :]
 
     def _changed(self, text: str) -> TracedText:
-        """Return `text`, a changed form of this text, with origins.
+        """Return `text`, a changed form of this traced text, with origins.
 
         If the length is the same, each character keeps its origin. Otherwise all characters become MESSAGE if any of
         them was MESSAGE before, else UNKNOWN.
@@ -162,13 +162,13 @@ def origins(text: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> TracedText:
-    """Join values to one text, after converting those that are not text as Jinja does."""
+    """Join values to one traced text. Values that are not text are converted as Jinja converts them."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
 
 
 def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
-    """Return nested data in which every string is a `TracedText`.
+    """Return a copy of nested data in which every string is a `TracedText` (a string with origins).
 
     Args:
         value: nested dicts, lists and strings.
@@ -186,7 +186,7 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
-    """Render a conversation as `apply_chat_template` does, with the generation prompt.
+    """Render a conversation as Transformers' `apply_chat_template` does, with the generation prompt, and trace origins.
 
     The text of a role counts as part of the template, which may build a special token from it (`'<|' + role + '|>'`).
     A role that itself contains a special token counts as part of a message.
@@ -217,7 +217,7 @@ def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
 
 
 class _TracingGenerator(CodeGenerator):
-    """Jinja's code generator with traced texts for the template's data and constants, and with `joined` for `~`."""
+    """Jinja's code generator, changed so that template data, constants and the operator `~` give `TracedText`."""
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return f"environment.own({super()._output_const_repr(group)})"
@@ -248,7 +248,7 @@ def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Template:
-    """Compile a template in Transformers' own environment, with its sandbox, filters and globals."""
+    """Compile a chat template in Transformers' Jinja environment, with its sandbox, filters and globals."""
     from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
 
     environment: Any = _compile_jinja_template(template).environment.overlay()

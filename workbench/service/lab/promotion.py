@@ -1,4 +1,7 @@
-"""Promote a head from the lab: the app drafts with a copy of it, as with `--head`; the run's folder records that."""
+"""Promote a head from the lab, so that the app drafts with a copy of it, as with the option `--head`.
+
+A file in the training run's folder records the promotion.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_atomically
 
 PreferHeads = Callable[[str, bool], int]
-"""Type of `Backend.prefer_heads`: function (folder, on) that prefers the heads of a folder, or stops preferring them,
-and returns the number of running generations that change."""
+"""Type of `Backend.prefer_heads`: function (folder, on).
+
+It makes the backend draft with the heads in a folder, or stops that, and returns the number of running generations that
+change their heads.
+"""
 
 
 def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
@@ -57,13 +63,13 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
 
 
 def demote(run: LabRun, heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
-    """Stop drafting with a run's head. Return a dict with the keys of `promote` and empty values."""
+    """Stop drafting with the head of a training run. Return a dict with the keys of `promote` and empty values."""
     _end(run, promoted_folder(run), heads, prefer_heads)
     return {"folder": "", "step": 0, "switched": 0}
 
 
 def promoted_folder(run: LabRun) -> str:
-    """Return the folder of a run's promoted head; empty if there is none, or the record cannot be read."""
+    """Return the folder of the promoted head of a training run; "" if none is promoted, or the record is unreadable."""
     try:
         folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
         return folder if isinstance(folder, str) else ""
@@ -72,9 +78,9 @@ def promoted_folder(run: LabRun) -> str:
 
 
 def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
-    """Promote again, after a restart, the heads that were promoted before it.
+    """After a restart of the app, promote the heads that were promoted before.
 
-    The record of a head that no longer works is dropped.
+    If a head can no longer be used, the record of its promotion is deleted.
 
     Returns:
         Folders of the promoted heads.
@@ -102,7 +108,10 @@ def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> No
 
 
 def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
-    """Copy the head of a run into `heads`, because training saves the next checkpoint into the same folder."""
+    """Copy the head of a training run into `heads`.
+
+    A copy is needed because training overwrites the original with its next checkpoint.
+    """
     head = run.head
     if head is None:
         raise WorkbenchError(
@@ -133,7 +142,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
 
 
 def _is_whole(head: Path) -> bool:
-    """Return whether the weights of a head match their checksum."""
+    """Return whether the weight file of a head matches its stored checksum."""
     try:
         checksum, _, name = (head / SUMS_FILE).read_text(encoding="utf-8").strip().partition("  ")
         return not checksum_problem(head / name, checksum)
