@@ -60,8 +60,7 @@ def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return the client address and the headers of a request as an ASGI scope, even if it came through Gradio's queue.
-    """
+    """Return the client address and the headers of a request, also from Gradio's queue, as an ASGI scope."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
@@ -170,8 +169,7 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(ComparisonRequest, text=True)
     def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Compare methods with plain decoding; each message is a JSON text with the runs finished since the last one.
-        """
+        """Compare methods with plain decoding; each message is a JSON text with the newly finished runs."""
         from workbench.bench.steps import StepEncoder  # imports PyTorch
 
         return self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)

@@ -66,8 +66,7 @@ class SavedRunsView:
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Save a trace from the browser, with the measured speed of plain decoding (`baseline`); return the run's id.
-        """
+        """Save a trace from the browser, with its measured speed of plain decoding; return the saved run's id."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 

@@ -22,14 +22,14 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
 
 class VisionSession(Session):
-    """Python functions that the Vision tab calls: those of the Live view, for targets that accept images, and more."""
+    """Python functions that the Vision tab calls: the functions of the Live view and further functions for images."""
 
     def server_functions(self) -> list[Any]:
         """Return the Python functions that the Vision tab in the browser may call, by name."""
         return [*super().server_functions(), self.gallery, self.repicture, self.explain, self.explaining]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the Vision tab's side panel, with only the targets that accept images."""
+        """Return the data of the Vision tab's side panel; its list has only the targets that accept images."""
         data = super().catalogue(request)
         usable = {m["name"] for m in data["methods"] if m.get("available", True)}
         method = next((name for name in DEFAULT_METHODS if name in usable), data["chosen"]["method"])

@@ -1,6 +1,7 @@
 """Draw Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
-Only some types of Plotly's traces are drawn: the SVG names the others, and the table below it has their values.
+Only some types of Plotly's traces are drawn. The SVG names traces of other types, and the table below it has their
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "11 4"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Axis of a figure, which maps values to pixels. `names` are the values of a categorical axis."""
+    """Axis of a figure, which maps values to pixels. A categorical axis has its values in `names`."""
 
     low: float
     high: float
@@ -37,14 +38,14 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def at(self, value: Any) -> float:
-        """Return the position of a value in pixels; NaN if the value is not on the axis."""
+        """Return the position of a value on the axis in pixels; NaN if the value is not on the axis."""
         number = float(self.names.index(str(value))) if self.names else _number(value)
         if self.log:
             number = math.log10(number) if number > 0 else math.nan
         return self.start + (number - self.low) / ((self.high - self.low) or 1) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the axis's ticks as (position in pixels, label)."""
+        """Return the ticks of the axis as pairs (position in pixels, label)."""
         if self.names:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
@@ -55,7 +56,7 @@ class Axis:
 
 
 def nice(low: float, high: float, about: int = 5) -> list[float]:
-    """Return approximately `about` round numbers between `low` and `high`, for the ticks of an axis."""
+    """Return round numbers between `low` and `high` for the ticks of an axis, approximately `about` of them."""
     raw = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(s for s in (1, 2, 5, 10) if s * power >= raw - 1e-12)
@@ -76,7 +77,7 @@ def title(plot: Any) -> str:
 
 
 def plain(text: Any) -> str:
-    """Return a Plotly text without its HTML tags."""
+    """Return a text of a Plotly figure without its HTML tags."""
     return re.sub(r"</?(?:b|i|br|sup|sub|span)\b[^<>]*>", " ", str(text or "")).strip()
 
 
@@ -110,7 +111,7 @@ def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) ->
         plot: the Plotly figure.
         axes: names of the two axes, such as ("x", "y2").
         traces: traces on these axes.
-        head: title of this part.
+        head: title of this pair of axes.
     """
     x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
@@ -130,7 +131,7 @@ def _name(trace: Any, i: int) -> str:
 
 
 def table(traces: Sequence[Any]) -> str:
-    """Return the first values of each trace as a collapsed table."""
+    """Return the first values of each trace of a Plotly figure as a collapsed HTML table."""
     rows = []
     for i, trace in enumerate(traces):
         if trace.type not in DRAWN or trace.type == "heatmap":
@@ -146,7 +147,10 @@ def _short(value: Any) -> str:
 
 
 def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """Return a trace's values along both axes, thinned to at most `most`; for a histogram, the values of its bars."""
+    """Return the values of a Plotly trace along both axes; for a histogram, those of its bars.
+
+    If there are more than `most` values, some are left out at regular intervals.
+    """
     if trace.type == "histogram":
         values = np.asarray([_number(v) for v in (trace.x if trace.x is not None else trace.y)], dtype=float)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=trace.nbinsx or "auto")
@@ -209,7 +213,7 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
     Args:
         trace: a trace of Plotly.
         name: "error_x" or "error_y".
-        values: the points along that axis, thinned as `_points` does.
+        values: values of the trace along that axis, from `_points`.
     """
     error = getattr(trace, name, None) if trace.type != "histogram" else None
     if error is None or error.visible is False:
@@ -320,7 +324,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
 
 
 def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Return whether a Plotly shape or annotation belongs to a pair of axes: it has a coordinate on one of them."""
+    """Return whether a Plotly shape or annotation has a coordinate on one of a pair of axes."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)
@@ -328,7 +332,10 @@ def _on(drawn: Any, axes: tuple[str, str]) -> bool:
 
 
 def _place(value: Any, ref: str | None, axis: Axis) -> float:
-    """Return the position of a value on an axis, in pixels; `ref` (Plotly's `xref`, `yref`) may make it a share."""
+    """Return the position of a value on an axis in pixels.
+
+    `ref` is Plotly's `xref` or `yref`, by which the value may be a fraction of the axis.
+    """
     share = bool(ref) and ("domain" in str(ref) or ref == "paper")
     return axis.start + _number(value) * (axis.end - axis.start) if share else axis.at(value)
 
@@ -352,7 +359,7 @@ def _note(note: Any, x: Axis, y: Axis) -> str:
 
 
 def _colour(trace: Any, default: str) -> str:
-    """Return a trace's own colour if it is a single name or code, else the default."""
+    """Return the colour of a Plotly trace if it is a single name or code, else the default colour."""
     for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
         colour = getattr(part, "color", None)
         if isinstance(colour, str) and colour.strip("#").replace(",", "").replace("(", "").replace(")", "").isalnum():
@@ -411,7 +418,7 @@ def _heat(trace: Any, up: Any) -> str:
 
 
 def _shade(share: float) -> str:
-    """Return a colour between white (0) and the blue of accepted tokens (1)."""
+    """Return a colour between white (value 0) and the blue of accepted tokens (value 1)."""
     ends = ((255, 255, 255), (10, 84, 150))
     mixed = (round(a + (b - a) * share) for a, b in zip(*ends, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)
