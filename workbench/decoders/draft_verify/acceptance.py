@@ -1,4 +1,7 @@
-"""Apply the acceptance rule on the device, copy its results to the host once, find the accepted path, and record it."""
+"""Apply a verifier's acceptance rule on the device, copy the results to the host, and find the accepted path.
+
+The results also become a round in the trace.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,9 @@ if TYPE_CHECKING:
 class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
-    The fields up to `exact` are tensors, or lists after `to_host`; a field that a rule or a tree does not provide is
-    empty. On the host, `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed only
-    for positions that the verifier's walk reaches.
+    The fields up to `exact` are tensors, or lists after `to_host`; a field that the rule or the tree does not provide
+    is empty. On the host, `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed
+    only for positions that are reached in the search for the accepted path.
 
     Attributes:
         tokens: node tokens, [N].
@@ -57,15 +60,16 @@ class Acceptance:
         top_tokens: the target's most likely tokens, [N+1, 8].
         top_probs: probabilities of `top_tokens`, [N+1, 8].
         top_q: the most likely tokens of each of M draft distributions, and their probabilities, [2, M, 8].
-        ranking: the same for the drafter's ranking, if the tree has no `q`; see `DraftTree.ranking`, [2, M, 8].
-        score: the rule's score of each node, [N].
-        inputs: values of the rules' I inputs at each node, [I, N]; `reason` has their names.
-        rule_index: index of each node's rule in `reason`, [N].
+        ranking: the most likely tokens and probabilities by the drafter's ranking, if the tree has no `q`; see
+            `DraftTree.ranking`, [2, M, 8].
+        score: score that the acceptance rule gives each node, [N].
+        inputs: values of the I inputs of the rules at each node, [I, N]; `reason` has the names of the inputs.
+        rule_index: index in `reason` of the rule that tests each node, [N].
         child_q_rows: index of the draft distribution at each position, [N+1]; −1 if there is none.
         ranking_rows: index of the ranking at each position, [N+1]; −1 if there is none.
         distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
-        probes: tokens, parents and positions of the probes, [3, P].
-        columns: rows of numbers that explain the tree's shape (`TreeExplanation.columns`), at most three, [≤ 3, N].
+        probes: tokens, parents and positions of the probe positions, [3, P].
+        columns: up to three numbers per node that explain the tree's shape (`TreeExplanation.columns`), [≤ 3, N].
         exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
         uniform: uniform random number of each node's test; None if the rule draws none.
         reason: the verifier's rules, and the names of their inputs.
@@ -102,7 +106,7 @@ class Acceptance:
 
     @staticmethod
     def to_host(results: abc.Sequence[Acceptance]) -> list[Acceptance]:
-        """Copy the tensors of several results to lists, with one synchronisation for all."""
+        """Copy the tensors of the results of several sequences to lists on the host, with a single synchronisation."""
         columns = iter(to_host_lazily([getattr(acceptance, name) for acceptance in results for name in _ON_DEVICE]))
         return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in results]
 
@@ -121,20 +125,20 @@ def accept(
     probes: Probes | None = None,
     probe_output: ProbeOutput | None = None,
 ) -> Acceptance:
-    """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
+    """Apply a sequence's acceptance rule to the target's logits over its draft tree. Does not synchronise the device.
 
     Draws the round's uniform random numbers.
 
     Args:
-        sequence: sequence; its sampling, verifier and random stream are used.
+        sequence: sequence whose sampling parameters, verifier and random stream are used.
         tree: draft tree.
         logits: target logits at the root and after each node.
         hidden: the LM head's input at the same positions.
         layer_states: captured hidden states at the same positions, by layer.
-        record: whether to return further data for the trace: the drafter's top tokens, the tree builder's columns and,
-            if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
-        probes: probe positions of all parts.
-        probe_output: results at the verifier's own probe positions.
+        record: whether to return additional data for the trace: the drafter's most likely tokens, the tree builder's
+            columns and, if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
+        probes: probe positions of drafter and verifier.
+        probe_output: results at the probe positions that the verifier requested.
 
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
@@ -227,7 +231,10 @@ def accept(
 
 
 def _draft_probs(tree: DraftTree, reason: Reason | None, empty: Tensor) -> Tensor:
-    """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
+    """Return the draft probability of each node of a draft tree, [N].
+
+    It comes from the acceptance rule, the drafter's score, or the draft distribution.
+    """
     if reason is not None and "q" in reason.inputs:
         return reason.inputs["q"]
     if tree.score is not None:
@@ -242,7 +249,7 @@ def _stacked(rows: Iterable[Tensor], empty: Tensor) -> Tensor:
 
 
 def _histories(sequence: Sequence, tree: DraftTree, device: torch.device) -> list[Tensor]:
-    """Return the tokens up to and including each position of the tree (needs a synchronisation on a GPU)."""
+    """Return the tokens from the prompt's start to each position of a draft tree. Synchronises a GPU."""
     committed = to_device(sequence.committed, device)
     histories = [committed]
     tokens, parents = to_host([tree.tokens, tree.parents])
@@ -263,8 +270,8 @@ class VerifiedTree:
         acceptance: results of the acceptance rule.
         result: accepted path, and the token after it.
         n_accepted: number of accepted nodes; its expected value if the exact rule's probabilities are known and the
-            verifier finds the path by the default walk.
-        probe_sources: source of each probe position.
+            verifier finds the path in the default way (`Verifier.walk`).
+        probe_sources: name of the component that requested each probe position.
     """
 
     tree: DraftTree
@@ -275,7 +282,7 @@ class VerifiedTree:
 
     @classmethod
     def of(cls, tree: DraftTree, acceptance: Acceptance, verifier: Verifier, probe_sources: list[str]) -> VerifiedTree:
-        """Find the accepted path and the token after it, from results of the rule on the host."""
+        """Find the accepted path and the token after it, from the results of the acceptance rule on the host."""
         scores = [acceptance.score] if acceptance.score else []
         parents, accept = acceptance.parents, acceptance.accept
         result = verifier.walk(parents, accept, acceptance.bonus, acceptance.uniform, *scores)
@@ -300,7 +307,10 @@ class VerifiedTree:
         return [source] * len(self.acceptance.tokens) if isinstance(source, str) else list(source)
 
     def emitted_tokens(self, base: int, spans: abc.Sequence[tuple[str, int, int]]) -> list[EmittedToken]:
-        """Return the tokens that the round adds to a text of `base` tokens. `spans`: text, start and end of each."""
+        """Return the tokens that the round adds to a text of `base` tokens.
+
+        `spans` has the text of each token with its start and end in the generated text.
+        """
         result, acceptance, tokens = self.result, self.acceptance, list[EmittedToken]()
         for i, (text, start, end) in enumerate(spans):
             if i < len(result.path):
@@ -322,13 +332,13 @@ def record_round(
     timing: Timing,
     context: EngineContext,
 ) -> Round:
-    """Return the trace record of one round.
+    """Return one draft-and-verify round for the trace.
 
     Args:
         sequence: sequence of the round.
-        verified_tree: the draft with its verification result.
+        verified_tree: the draft tree with its verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
-        results: which of the new tokens, and of earlier tentative tokens, are final now.
+        results: the new tokens and earlier tentative tokens that are final now.
         timing: timing of the round.
         context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
@@ -405,7 +415,10 @@ def record_round(
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return the rule name of each node and the values of each rule input, None at untested nodes; update `known`."""
+    """Return the name of the rule that tested each node, and the values of each rule's inputs.
+
+    Both are None at untested nodes. New rules are added to `known`.
+    """
     n, reason = len(tested), found.reason
     if reason is None:
         return [None] * n, {}
@@ -428,7 +441,7 @@ def _why(
 
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
-    """Return the probe positions of a round. `base`: position of the first token that the round emits."""
+    """Return the probe positions of a round for the trace. `base` is the position of the round's first new token."""
     columns = [*(verified_tree.acceptance.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
@@ -439,7 +452,7 @@ def _tops(most_likely: Any, rows: Any, token_text: TokenText) -> list[TopTokens 
 
     Args:
         most_likely: token ids and their probabilities, [2, M, 8], or an empty list.
-        rows: row of each position, [N+1]; −1: none.
+        rows: index in `most_likely` of each position's distribution, [N+1]; −1: none.
         token_text: function that returns the text of a token.
     """
     if not most_likely:

@@ -1,4 +1,7 @@
-"""One sequence in one round: its state, and each phase for it. `decoder.py` runs the phases for all sequences."""
+"""State of one sequence in one draft-and-verify round, with each phase for this sequence.
+
+`decoder.py` runs the phases for all sequences.
+"""
 
 from __future__ import annotations
 
@@ -46,27 +49,27 @@ from workbench.trace.tokens import EmittedToken
 
 @dataclass(slots=True, repr=False, eq=False)
 class RoundState:
-    """One sequence in one round, with the result of each phase.
+    """State of one sequence in one draft-and-verify round, with the result of each phase.
 
-    `target_input`, `hidden`, `acceptance` and `verified_tree` exist from the end of their phase on.
+    `target_input`, `hidden`, `acceptance` and `verified_tree` exist after the phase that computes them.
 
     Attributes:
         sequence: sequence of the round.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
-        drafting: timing of the group of sequences with which it was drafted.
-        target_input: the sequence's part of the target's forward pass: the draft, and probe positions after it.
+        drafting: timing of the drafting of this sequence and of those drafted with it.
+        target_input: the sequence's input of the target's forward pass: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input at the same positions, [N+1, D].
         layer_states: captured hidden states at the same positions, for the layers that the method requested, each [N+1,
             D].
-        probe_outputs: results at probe positions, by the part that requested them.
-        has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Its embedding lookup would
-            abort the CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to
-            NaN.
+        probe_outputs: results at probe positions, by the component that requested them.
+        has_invalid_token: on a GPU, whether the draft or a probe position has an invalid token id. Its embedding lookup
+            would abort the CUDA context and so end all runs of the process. So the id is replaced by a valid one, and
+            the logits are set to NaN.
         acceptance: results of the acceptance rule, on the device until `copy_to_host`.
-        verified_tree: the draft with its accepted path.
+        verified_tree: the draft tree with its accepted path.
         new_tokens: tokens that the round adds to the text.
-        results: which of the new tokens, and of earlier tentative tokens, are final.
+        results: the new tokens and earlier tentative tokens that are final.
     """
 
     sequence: Sequence
@@ -86,7 +89,7 @@ class RoundState:
     # -- plan and draft ------------------------------------------------------------------------------------------
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
-        """Set the draft budget, limited by the remaining tokens, the plan's nodes and the drafter's context."""
+        """Set the sequence's draft budget, limited by remaining tokens, number of nodes and drafter's context."""
         sequence = self.sequence
         planned = sequence.policy.plan(sequence, sequence.state.policy, batch)
         limits = sequence.remaining - 1, levels_left(sequence), planned.limit_nodes(planned.depth)
@@ -98,7 +101,10 @@ class RoundState:
 
     @property
     def drafting_group(self) -> Hashable:
-        """Return the drafter's class and models. Sequences with equal classes and models are drafted together."""
+        """Return the class and the models of the sequence's drafter.
+
+        Sequences with equal classes and models are drafted together.
+        """
         drafter = self.sequence.drafter
         return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
 
@@ -116,7 +122,7 @@ class RoundState:
                 self._replace_invalid(probes.tokens, models.target.vocab_size)
 
     def _replace_invalid(self, tokens: Tensor, size: int) -> None:
-        """Record whether any token id is invalid, and clamp all ids in place; does not synchronise.
+        """Record whether any token id of the draft is invalid, and clamp all ids in place. Does not synchronise.
 
         The tensor itself is changed, because drafters recognise their tree by object identity.
         """
@@ -129,7 +135,10 @@ class RoundState:
 
     @property
     def first_layers(self) -> tuple[int, int]:
-        """Return (number of layers that drafting has already run, layer after which probes enter); 0: none."""
+        """Return the number of layers that drafting has already run, and the layer after which probes are added.
+
+        0 means none.
+        """
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
@@ -149,7 +158,7 @@ class RoundState:
     # -- accept --------------------------------------------------------------------------------------------------
 
     def accept(self, record: bool) -> None:
-        """Apply the sequence's acceptance rule on the device."""
+        """Apply the sequence's acceptance rule to its draft tree, on the device."""
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
@@ -158,7 +167,7 @@ class RoundState:
         )
 
     def walk(self) -> None:
-        """Find the accepted path and the token after it, from results of the rule on the host."""
+        """Find the accepted path and the token after it, from the results of the acceptance rule on the host."""
         assert self.tree is not None
         sources = [probes.source for probes in self.target_input.probes_by_part.values() for _ in range(len(probes))]
         self.verified_tree = VerifiedTree.of(self.tree, self.acceptance, self.sequence.verifier, sources)
@@ -166,7 +175,10 @@ class RoundState:
     # -- commit --------------------------------------------------------------------------------------------------
 
     def commit(self, context: EngineContext) -> None:
-        """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
+        """Commit the accepted path to the KV cache and its tokens to the text.
+
+        Drafter, tree builder, verifier and policy get feedback on the round.
+        """
         sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
@@ -207,7 +219,10 @@ class RoundState:
         )
 
     def _observe(self, root: int, emitted: list[int]) -> None:
-        """Pass the round's feedback to all parts. `root`: last committed token before the round."""
+        """Pass the round's feedback to drafter, tree builder, verifier and policy.
+
+        `root` is the last committed token before the round.
+        """
         sequence, verified = self.sequence, self.verified_tree
         acceptance, state, builder = verified.acceptance, sequence.state, sequence.configured_method.tree_builder
         feedback = RoundFeedback(
@@ -241,7 +256,7 @@ class RoundState:
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace."""
+        """Return the round of this sequence for its trace."""
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
@@ -250,7 +265,7 @@ class RoundState:
 
 
 def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable]) -> list[list[RoundState]]:
-    """Return the rounds in groups, each with one value of the function `key`."""
+    """Return the rounds in groups with equal values of the function `key`."""
     groups: dict[Hashable, list[RoundState]] = {}
     for r in rounds:
         groups.setdefault(key(r), []).append(r)
@@ -258,7 +273,7 @@ def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable
 
 
 def propose(group: abc.Sequence[RoundState]) -> None:
-    """Draft a tree for each sequence of a drafting group."""
+    """Draft a tree for each of the sequences that are drafted together."""
     sequences = [r.sequence for r in group]
     # `list` checks the number of trees before any is assigned.
     for r, tree in list(zip(group, sequences[0].drafter.propose(sequences), strict=True)):
@@ -266,7 +281,7 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 
 
 def propose_again(group: abc.Sequence[RoundState]) -> None:
-    """Create new drafter states and draft again, because after a failed call the old states may be inconsistent."""
+    """Create new drafter states and draft again, because a failed call may have left the old states inconsistent."""
     for sequence in [r.sequence for r in group]:
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)
@@ -294,7 +309,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
 
 
 def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
-    """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
+    """Copy the results of the acceptance rules from the device, with a single synchronisation for all sequences."""
     on_device = [r.acceptance for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance
@@ -303,22 +318,24 @@ def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
 # -- input of the target's forward ------------------------------------------------------------------------------------
 
 PROBING_PARTS = ("drafter", "verifier")
-"""Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
+"""Components of a method that may request probe positions, in the order of their probes in a forward pass."""
 ROOM = min(SCRATCH, FUSED_TOKENS) - 1
-"""Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
-pass, and rounding would change."""
+"""Maximum number of draft nodes and probe positions of a sequence in a forward pass.
+
+Larger inputs could not use the compiled forward pass, and rounding would change.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """One sequence's part of a target forward pass.
+    """Input of the target's forward pass for one sequence: draft nodes and probe positions.
 
-    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
-    everything that a commit can keep, and are dropped with the rejected nodes.
+    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after all
+    nodes that can be committed, and are dropped with the rejected nodes.
 
     Attributes:
-        tree: draft, N nodes.
-        probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
+        tree: draft tree of N nodes.
+        probes_by_part: probe positions by the component that requested them, in the order of `PROBING_PARTS`.
         exits: the target's hidden states that drafting computed, from which the forward pass continues.
     """
 
@@ -328,11 +345,13 @@ class VerificationInput:
 
     @property
     def probes(self) -> Probes | None:
-        """Return all probe positions, in the order in which the target reads them."""
+        """Return all probe positions of the sequence, in the order in which the target processes them."""
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
-        """Return the segment of the forward pass: tokens, positions and mask. A chain without probes needs no mask.
+        """Return the input of the forward pass for the sequence: tokens, positions and attention mask.
+
+        A chain without probes needs no mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
@@ -363,11 +382,11 @@ class VerificationInput:
 
     @property
     def probe_entry_layer(self) -> int:
-        """Return the number of layers after which some probes enter; 0 if all probes enter at the first layer."""
+        """Return the number of layers after which some probes are added; 0 if all start at the first layer."""
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the segment for layers before `probe_entry_layer`, and a function that builds it for later layers."""
+        """Return the input for layers before `probe_entry_layer`, and a function that builds that for later layers."""
 
         def whole(stream: Float[Tensor, "n D"]) -> Segment:
             return replace(self.segment(sequence, models), states=self.entry_states(stream))
@@ -375,13 +394,16 @@ class VerificationInput:
         return self.below().segment(sequence, models), whole
 
     def below(self) -> VerificationInput:
-        """Return this input without the probes that enter at `probe_entry_layer`, for the target's layers before it."""
+        """Return this input without the probes that start after `probe_entry_layer`, for the layers up to there."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of draft and all probes at `probe_entry_layer`. `stream`: those of `below`."""
+        """Return the residual streams of draft and all probes after `probe_entry_layer`.
+
+        `stream` has the residual streams of the tokens that the layers before have processed.
+        """
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():
@@ -400,7 +422,10 @@ class VerificationInput:
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the results of the probes by requesting part, from logits and LM head inputs at all positions."""
+        """Return the results at probe positions by the component that requested them.
+
+        They are taken from logits and LM head inputs at all positions.
+        """
         results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
         for part, probes in self.probes_by_part.items():
@@ -410,12 +435,15 @@ class VerificationInput:
 
 
 def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
-    """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
+    """Return the draft with the probe positions that drafter and verifier request.
 
-    With probes, the forward pass starts at the first layer: the states from drafting include no probes.
+    Probe positions that do not fit are left out and reported.
+
+    With probe positions, the forward pass starts at the first layer, because the states from drafting do not include
+    them.
 
     Raises:
-        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
+        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the drafter or verifier).
     """
     accepted: dict[str, Probes] = {}
     room, farthest = ROOM - len(tree), models.target.context - sequence.cache_slot.length - 1
@@ -441,7 +469,10 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
 
 
 def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-    """Return the exit states from which verification continues; None if they lack states that a part needs."""
+    """Return the hidden states from drafting with which verification continues.
+
+    None if they lack hidden states that the method needs.
+    """
     states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
     if states is None:
         return None
