@@ -282,7 +282,7 @@ class Client(Protocol):
 
     @local_call
     def run(self, run_id: str) -> RunHandle:
-        """Return the run (a generation in the backend) with an id.
+        """Return the run (a generation in the backend) with the given id.
 
         Raises:
             UnknownNameError: there is no run with this id, or it ended long ago. The message names no other runs.

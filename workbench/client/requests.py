@@ -20,13 +20,13 @@ class RunRequest(Request):
 
 
 class UpdateRequest(RunRequest):
-    """Request for the new rounds of a run."""
+    """API request for the rounds of a run from a given number on."""
 
     number: From0 = Field(0, description="number of the first round to return, from 0")
 
 
 class Control(RunRequest):
-    """Request to pause, resume, step or cancel a run."""
+    """API request to pause, resume or cancel a run, or to run a single round of it."""
 
     action: Action = Field(description="pause, resume, step or cancel")
 

@@ -84,7 +84,7 @@ def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
 
 
 def lanes_of(value: Any, info: ValidationInfo) -> list[dict[str, Any]]:
-    """Check a list of lanes (methods with their settings)."""
+    """Check the list of methods with settings (lanes) in a request for a comparison."""
     if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
         raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
     return [lane_of(lane, info) for lane in value]
@@ -138,7 +138,7 @@ def _prompts_to_json(prompts: Any) -> list[Any]:
 
 
 def names_of(name: str, value: Any) -> tuple[str, ...]:
-    """Check a list of names; empty means all names."""
+    """Check a list of method names in a request; an empty list means all methods."""
     return tuple(wire.check_names(name, value)) if value else ()
 
 

@@ -25,7 +25,7 @@ ITEMS = 64
 """Maximum number of entries in a list or object that is not a prompt."""
 INTEGERS = 2**63
 ENDED = ("finished", "cancelled", "error")
-"""States of a run that has ended."""
+"""Names of the states in which a run has ended."""
 
 _KINDS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -129,7 +129,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the default parts besides the target, the drafter's first."""
+        """Return the requirements of the method with default parameters besides the target; the drafter's first."""
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
@@ -304,7 +304,7 @@ class ConfiguredMethod:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the parts besides the target, the drafter's first."""
+        """Return the requirements of the method besides the target, such as a draft model; the drafter's first."""
         return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property
@@ -370,7 +370,7 @@ class ConfiguredMethod:
 
     @property
     def name(self) -> str:
-        """Return the method's registry name."""
+        """Return the name of the method in the registry."""
         return self.method.name
 
     @property

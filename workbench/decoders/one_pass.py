@@ -83,7 +83,7 @@ class OnePassRound:
 
     @property
     def reason(self) -> str:
-        """Return why the text ends; "" if it continues."""
+        """Return why the sequence's text ends with this round; "" if it continues."""
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:

@@ -124,7 +124,7 @@ class TextOutput:
 
     @property
     def text(self) -> str:
-        """Return the generated text so far."""
+        """Return the text that the sequence has generated so far."""
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 

@@ -27,7 +27,7 @@ class MethodProtocol(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the registry name."""
+        """Return the name of the method in the registry."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class MethodProtocol(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters, besides the target."""
+        """Return the requirements of the method with default parameters besides the target, such as a draft model."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the method's registry name."""
+        """Return the name of the method in the registry."""
         ...
 
     @property
@@ -90,12 +90,12 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method's parts, besides the target."""
+        """Return the requirements of the method besides the target, such as a draft model."""
         ...
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the method's rounds draft and verify."""
+        """Return whether the method drafts and verifies in its rounds."""
         ...
 
     @property

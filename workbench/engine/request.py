@@ -89,7 +89,7 @@ class Request:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def configured_method(self) -> ConfiguredMethodProtocol:
-        """Return the method with all parameters set."""
+        """Return the method of the request with values for all parameters."""
         return self.method.with_params() if isinstance(self.method, MethodProtocol) else self.method
 
 
@@ -171,7 +171,7 @@ class SequenceControls:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether cancellation was requested."""
+        """Return whether the cancellation of the sequence was requested."""
         return self._cancelled
 
     def take_turn(self) -> bool:
@@ -252,7 +252,7 @@ class Sequence(SequenceControls):
 
     @property
     def configured_method(self) -> ConfiguredMethodProtocol:
-        """Return the method in use, with its parameters."""
+        """Return the method with which the sequence runs now, with its parameters."""
         return self.settings.configured_method
 
     @property
@@ -304,7 +304,7 @@ class Sequence(SequenceControls):
 
     @property
     def n_new(self) -> int:
-        """Return the number of tokens generated so far."""
+        """Return the number of tokens that the sequence has generated so far."""
         return len(self.committed) - self.prompt_length
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WINDOW = 50
 """Number of recent rounds of a run that are checked for a low acceptance rate."""
 TOO_LOW = 0.02
-"""Acceptance rate below which a drafter is useless."""
+"""Acceptance rate below which a run gets a warning that its drafter is useless."""
 
 
 def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:

@@ -172,7 +172,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is waiting or running."""
+        """Return whether the engine has no waiting or running request."""
         return not self.waiting and not self.running
 
     idle = is_idle  # former name

@@ -1,4 +1,4 @@
-"""Convert the arguments of transformers' `generate` to the engine's: prompts, sampling parameters, stop conditions."""
+"""Convert arguments of Transformers' `generate` for the engine: prompts, sampling parameters, stop conditions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class History:
 
     @property
     def prompt(self) -> list[int]:
-        """Return the tokens of the prompt, without padding."""
+        """Return the tokens of the sequence's prompt, without padding."""
         return self.prompts[self.row, self.skipped :].tolist()
 
     def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:

@@ -17,7 +17,7 @@ from itertools import combinations, pairwise
 from workbench.scenes.outline import covered
 
 SIDE = 64
-"""Width and height of an image in pixels."""
+"""Width and height of a scene's image in pixels."""
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")

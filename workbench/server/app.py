@@ -35,7 +35,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        """Return an HTML page that lists the routes."""
+        """Return an HTML page that lists the routes of the server."""
         return HTMLResponse(page(app.openapi()))
 
     @app.exception_handler(HTTPException)

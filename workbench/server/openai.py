@@ -31,7 +31,7 @@ from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
-"""Default numbers of new tokens. 16 is OpenAI's default."""
+"""Default numbers of new tokens for completions and for chat completions. 16 is OpenAI's default."""
 FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "target_forwards",
            "draft_forwards", "tokens_per_second", "prefill_seconds", "draft_seconds", "verify_seconds",
            "overhead_share")  # fmt: skip

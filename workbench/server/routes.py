@@ -58,17 +58,17 @@ def router(client: Client) -> APIRouter:
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics of the backend in Prometheus' text format."""
         return PlainTextResponse(client.metrics_text(), media_type="text/plain; version=0.0.4")
 
     @routes.get("/v1/models")
     def models() -> Response:
-        """List the target models."""
+        """List the target models in OpenAI's format."""
         return _respond(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
 
     @routes.get("/v1/models/{name:path}")
     def model(name: str) -> Response:
-        """Return the description of one target model."""
+        """Return the description of one target model in OpenAI's format."""
 
         def find() -> dict[str, Any]:
             for entry in client.targets():
@@ -80,12 +80,12 @@ def router(client: Client) -> APIRouter:
 
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        """Complete a text (OpenAI's completions)."""
+        """Complete a text, in the format of OpenAI's completions."""
         return await _complete(client, request, chat=False)
 
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        """Answer a conversation (OpenAI's chat completions)."""
+        """Answer a conversation, in the format of OpenAI's chat completions."""
         return await _complete(client, request, chat=True)
 
     return routes

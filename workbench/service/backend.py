@@ -316,7 +316,7 @@ class Backend(BaseBackend):
         return self._engine_thread.queue_position(run)
 
     def wake(self) -> None:
-        """Wake the engine thread."""
+        """Wake the engine thread from its sleep."""
         self._engine_thread.wake()
 
     def record_start(self, run: Run) -> None:
@@ -346,7 +346,7 @@ class Backend(BaseBackend):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the backend, as described at `workbench.client.protocol.Client.health`."""
+        """Return whether the backend works, with its load and memory (`workbench.client.protocol.Client.health`)."""
         active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {

@@ -114,7 +114,7 @@ class BaseBackend(ABC):
         return [spec.to_wire() for spec in params_of(SamplingParams()).values()]
 
     def presets(self) -> list[dict[str, Any]]:
-        """Return the example prompts."""
+        """Return the example prompts, each with name and title."""
         return presets([target["name"] for target in self.targets() if target.get("available", True)])
 
     def definitions(self) -> dict[str, dict[str, str]]:
@@ -202,7 +202,7 @@ class BaseBackend(ABC):
         return finish(self.stream_comparison(prompts, lanes, **settings), progress)
 
     def run(self, run_id: str) -> Run:
-        """Return the run (a generation in the backend) with an id.
+        """Return the run (a generation in the backend) with the given id.
 
         Raises:
             UnknownNameError: there is no run with this id, or it ended long ago. The message names no other runs.

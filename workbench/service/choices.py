@@ -106,7 +106,7 @@ def _published(name: str) -> dict[str, Any]:
 def drafters(target: str) -> list[dict[str, Any]]:
     """Return a dict for each bundled draft model: whether it shares the target's vocabulary and accepts images.
 
-    Key `stranger`: whether the draft model has another vocabulary than the target. Only methods that translate tokens
+    Key `stranger`: whether the draft model's vocabulary differs from the target's. Only methods that translate tokens
     can use such a draft model.
     """
     entries = []
@@ -160,9 +160,9 @@ def own_head_names(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Return a function from a method's requirements to the reason why a target and a draft model do not meet them.
+    """Return a function that says why a target and a draft model do not meet a method's requirements.
 
-    The reason is "" if the models meet them.
+    The function gets the requirements and returns the reason; "" if the models meet them.
 
     Only files are read, no weights.
     """

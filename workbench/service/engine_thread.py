@@ -229,7 +229,7 @@ class EngineThread:
                     run.sequence.is_suspended = True
 
     def _let_go(self) -> None:
-        """Resume the suspended sequences after a timed run."""
+        """Resume the sequences that were suspended during a timed run."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
         for loaded in self._pool.targets():

@@ -25,7 +25,7 @@ class FairQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def put(self, user: str, item: T) -> None:
-        """Add an item to the end of the user's queue."""
+        """Add an item to the end of a user's queue."""
         with self._lock:
             self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 

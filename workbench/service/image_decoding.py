@@ -24,7 +24,7 @@ from workbench.trace.files import read_regular
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_BYTES = 8 * 2**20
-"""Maximum file size of an image, in bytes."""
+"""Maximum file size of an image from a user, in bytes."""
 MAX_PIXELS = 40_000_000
 """Maximum number of pixels of an image; the number is read from the file's header before decoding."""
 DECODING = threading.BoundedSemaphore(2)

@@ -38,7 +38,7 @@ def capacity(device: torch.device) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Return the device's free memory in bytes."""
+    """Return the free memory of a device in bytes."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached

@@ -74,12 +74,12 @@ class ModelPool:
     # -- contents ------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
-        """Return all targets in the pool."""
+        """Return all loaded targets in the pool."""
         with self._lock:
             return list(self._targets.values())
 
     def target(self, target: str) -> LoadedTarget | None:
-        """Return the target with a name; None if it is not loaded."""
+        """Return the loaded target with the given name; None if it is not loaded."""
         with self._lock:
             return self._targets.get(target)
 

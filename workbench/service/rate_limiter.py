@@ -16,7 +16,7 @@ MINUTE_S = 60.0
 MANY = 4096
 """Number of stored token buckets above which full ones are deleted: a missing bucket counts as full."""
 REQUESTS, TOKENS, SECONDS = "requests", "tokens", "CPU seconds"
-"""Names of the quantities that are limited per minute."""
+"""Names of the quantities that are limited per minute and client address."""
 SWEEP_S = 1.0
 """Minimum time in seconds between two searches for full buckets, each of which visits all buckets."""
 

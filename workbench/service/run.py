@@ -353,7 +353,7 @@ class Run:
         self._progress = progress
 
     def set_queued(self) -> None:
-        """Set the run's state to queued."""
+        """Set the run's state to queued: it waits to join the batch."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None

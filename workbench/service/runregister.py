@@ -88,7 +88,7 @@ class RunRegister:
             self.rate_limiter.admit_request(user, n=0 if alone else 1, counted=False)
 
     def get(self, run_id: str) -> Run:
-        """Return the run (a generation in the backend) with an id.
+        """Return the run (a generation in the backend) with the given id.
 
         Raises:
             UnknownNameError: there is no run with this id, or it ended long ago. The message names no other runs.
@@ -99,7 +99,7 @@ class RunRegister:
             return self._by_id[run_id]
 
     def active(self) -> list[Run]:
-        """Return the runs that have not ended."""
+        """Return the runs in the register that have not ended."""
         with self._lock:
             return [run for run in self._by_id.values() if not run.ended]
 

@@ -101,12 +101,12 @@ class Telemetry(Collector):
         tally.decode_seconds += idle_s + record.seconds
 
     def started(self, run: Run) -> None:
-        """Count a run that joined the batch."""
+        """Count a run that has joined the batch in the metrics."""
         assert run.started_at is not None
         self._queue_s.observe(run.started_at - run.created)
 
     def ended(self, run: Run) -> None:
-        """Count a run that ended."""
+        """Count a run that has ended in the metrics."""
         self._ended[run.method, run.state] += 1
         if run.ended_at is not None:
             self._run_s.observe(run.ended_at - run.created - run.paused_s)
@@ -123,12 +123,12 @@ class Telemetry(Collector):
             self._load_s.observe(seconds)
 
     def error(self, error: BaseException) -> None:
-        """Count a refused or failed request."""
+        """Count a refused or failed request in the metrics."""
         self._errors[type(error).__name__] += 1
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Context manager that counts an error raised within it."""
+        """Context manager that counts an error raised within it in the metrics."""
         try:
             yield
         except Exception as error:
@@ -138,11 +138,11 @@ class Telemetry(Collector):
     # -- exposing ------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
+        """Return all collected metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield all metrics; called by the Prometheus registry."""
+        """Yield all collected metrics; the Prometheus registry calls this."""
         tallies = {name: dataclasses.replace(tally) for name, tally in list(self._tallies.items())}
         for field, doc in HELP.items():
             values = {(name,): getattr(tally, field) for name, tally in tallies.items()}

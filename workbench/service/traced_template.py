@@ -61,74 +61,74 @@ class TracedText(str):
         return TracedText(super().__mod__(values))
 
     def join(self, parts: Iterable[str], /) -> TracedText:
-        """Join texts, with this text as the separator."""
+        """Join texts with this traced text as the separator; characters keep their origins."""
         texts = list(parts)
         return joined([piece for text in texts for piece in (self, text)][1:])
 
     def strip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at both ends."""
+        """Return the traced text without white space, or without `chars`, at both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at the beginning."""
+        """Return the traced text without white space, or without `chars`, at the beginning."""
         return self[len(self) - len(super().lstrip(chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at the end."""
+        """Return the traced text without white space, or without `chars`, at the end."""
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Return the text without `prefix`, if it begins with it."""
+        """Return the traced text without `prefix` at its beginning, as `str.removeprefix` does."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Return the text without `suffix`, if it ends with it."""
+        """Return the traced text without `suffix` at its end, as `str.removesuffix` does."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the text at a separator, or at white space, as `str.split` does."""
+        """Split the traced text at a separator, or at white space, as `str.split` does."""
         return self._located(super().split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the text from its end, as `str.rsplit` does."""
+        """Split the traced text from its end, as `str.rsplit` does."""
         return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Split the text into lines, as `str.splitlines` does."""
+        """Split the traced text into lines, as `str.splitlines` does."""
         return self._located(super().splitlines(keepends), 0)
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the text at the first separator into three parts, as `str.partition` does."""
+        """Split the traced text at the first separator into three parts, as `str.partition` does."""
         return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the text at the last separator into three parts, as `str.rpartition` does."""
+        """Split the traced text at the last separator into three parts, as `str.rpartition` does."""
         return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
-        """Return the text with occurrences of `old` replaced by `new`, as `str.replace` does."""
+        """Return the traced text with occurrences of `old` replaced by `new`, as `str.replace` does."""
         if old:
             return TracedText(new, origins(new)).join(self.split(old, count))
         return self._changed(super().replace(old, new, count))
 
     def upper(self) -> TracedText:
-        """Return the text in upper case."""
+        """Return the traced text in upper case."""
         return self._changed(super().upper())
 
     def lower(self) -> TracedText:
-        """Return the text in lower case."""
+        """Return the traced text in lower case."""
         return self._changed(super().lower())
 
     def capitalize(self) -> TracedText:
-        """Return the text with its first letter in upper case."""
+        """Return the traced text with its first letter in upper case."""
         return self._changed(super().capitalize())
 
     def title(self) -> TracedText:
-        """Return the text with each word's first letter in upper case."""
+        """Return the traced text with each word's first letter in upper case."""
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """Return the parts of a split as slices of this text, so that they keep their origins.
+        """Return the parts of a split as slices of this traced text, so that they keep their origins.
 
         Args:
             parts: parts in order.

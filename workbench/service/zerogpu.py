@@ -130,7 +130,7 @@ class ZeroGpuBackend(BaseBackend):
         self._pair(target, drafter)
 
     def unload(self, target: str | None = None) -> None:
-        """Raise ModelError: models stay loaded on ZeroGPU."""
+        """Raise ModelError: on ZeroGPU models cannot be unloaded."""
         raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: loaded models cost no GPU time.")
 
     def loaded_models(self) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ class ZeroGpuBackend(BaseBackend):
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: measuring pairs of runs would need minutes of GPU time."""
+        """Raise MethodUnavailableError: on ZeroGPU, measuring pairs of runs would need minutes of GPU time."""
         raise MethodUnavailableError("A speed-up cannot be measured in pairs here: that takes minutes.", REASON)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
@@ -246,7 +246,7 @@ class ZeroGpuBackend(BaseBackend):
         raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
     def stream_recommendation(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: measuring several methods would need minutes of GPU time."""
+        """Raise MethodUnavailableError: on ZeroGPU, measuring several methods would need minutes of GPU time."""
         raise MethodUnavailableError("The fastest method cannot be found here: the measurement takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ class ZeroGpuModels:
         self._engines: dict[tuple[int, Pair], Engine] = {}
 
     def load(self, name: str) -> None:
-        """Load the model with a name; if this fails, store the error in `problems`."""
+        """Load the model with the given name; if this fails, store the error in `problems`."""
         try:
             source = tokenizer_source_for(name)
             if source is not None and source.target not in self.loaded:
@@ -113,7 +113,7 @@ class ZeroGpuModels:
         return sorted(entries, key=lambda entry: entry["name"] != bundled_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Return the models in memory, in the format of `workbench.client.Client.loaded_models`."""
+        """Return the models in memory with their sizes, in the format of `workbench.client.Client.loaded_models`."""
         return [
             {"name": name, "role": "drafter" if is_drafter(name) else "target", "device": "cuda", "runs": 0,
              "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0, "dtype": self.kind}

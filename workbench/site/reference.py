@@ -80,5 +80,5 @@ def _name(path: Path) -> str:
 
 
 def _summary(path: Path) -> str:
-    """Return the first line of a module's docstring."""
+    """Return the first line of the docstring of a module."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]

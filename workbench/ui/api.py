@@ -198,7 +198,7 @@ class Endpoints(EndpointBase, protocol=Client):
     async def stream(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Start a generation and stream its rounds. The run is cancelled when the client disconnects.
 
-        Each message is a JSON text: an answer as of the endpoint `since`, with the new rounds. `{}` is a keep-alive
+        Each message is a JSON text with the new rounds, in the format of the endpoint `since`. `{}` is a keep-alive
         message.
         """
         async with self._running(request, options) as run:
@@ -209,7 +209,7 @@ class Endpoints(EndpointBase, protocol=Client):
     async def follow(self, run: str) -> AsyncGenerator[Answer, None]:
         """Stream all rounds of an existing run, from the first one on. The run continues when the client disconnects.
 
-        Each message is a JSON text: an answer as of the endpoint `since`, with the new rounds. `{}` is a keep-alive
+        Each message is a JSON text with the new rounds, in the format of the endpoint `since`. `{}` is a keep-alive
         message.
         """
         handle = await self._do(lambda: self._client.run(run))

@@ -45,12 +45,12 @@ def files() -> dict[str, Path]:
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the names of JavaScript modules by file name."""
+    """Return the names of the pages' JavaScript modules, by their file names in URLs."""
     return {module(name): name for name in modules.module_names()}
 
 
 def module(name: str) -> str:
-    """Return the public file name of a JavaScript module."""
+    """Return the file name of a JavaScript module in URLs."""
     return f"js/{name}.js"
 
 
@@ -74,7 +74,7 @@ REPLAYS = {replay(view): view for view in ("live", "vision")}
 
 
 version = cache(modules.fingerprint)
-"""Return the version of the files that this process serves."""
+"""Return the version of the pages' files that this process serves."""
 
 
 @cache

@@ -35,7 +35,7 @@ class LazyClient:
 
     @property
     def client(self) -> Client:
-        """Return this proxy, typed as the client that it represents."""
+        """Return this proxy with the type of the client for which it stands."""
         return cast(Client, self)
 
     @property

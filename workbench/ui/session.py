@@ -127,7 +127,7 @@ class Session:
         return {name: speed.to_wire() for name, speed in measured_speeds(str(request.get("target") or "")).items()}
 
     def _targets(self) -> list[dict[str, Any]]:
-        """Return the targets that this view offers."""
+        """Return the target models that this view offers."""
         return self.client.targets()
 
     def control(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def visitors_folder() -> Path:
 
 @dataclass(slots=True)
 class Job:
-    """Sweep that a page started or opened."""
+    """Sweep that a page has started or opened."""
 
     update: Any
     folder: Any

@@ -43,7 +43,7 @@ def module_names() -> list[str]:
 
 
 def module_path(name: str) -> Path:
-    """Return the path of a JavaScript module."""
+    """Return the path of the file of a JavaScript module."""
     return JS / f"{name}.js"
 
 

@@ -56,7 +56,7 @@ def gallery() -> list[dict[str, Any]]:
 
 
 def questions() -> list[str]:
-    """Return questions about images that fit any image."""
+    """Return general questions, which can be asked about any image."""
     return _index().get("questions", [])
 
 

@@ -166,7 +166,10 @@ class TrainableLayers(OnlineTrainer):
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
     def _create_copy(self) -> WeightSharingCopy:
-        """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
+        """Return a weight-sharing copy of the draft model with the current layers.
+
+        If the draft model has a lean decoder (a faster forward pass), the copy has one, too.
+        """
         runner_lean = self.runner.lean
         if runner_lean is None:
             return WeightSharingCopy(self._model)

@@ -313,7 +313,10 @@ class Drafter(Part):
         return None
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Learn from a round's feedback. `sequence.committed` already contains the emitted tokens."""
+        """Update the drafter's state from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
     def explain(
         self,
@@ -369,7 +372,10 @@ class TreeBuilder(Part):
         raise NotImplementedError
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `sequence.state.tree_builder` after a round; `sequence.committed` contains the emitted tokens."""
+        """Update the tree builder's state (`sequence.state.tree_builder`) from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
@@ -386,7 +392,7 @@ class DistributionDrafter(Drafter):
 
     The tree builder in the round's draft budget decides the shape of the tree.
 
-    Siblings in the trees may be drawn in any way, which the tree builder declares (`siblings_of`).
+    The tree builder also decides how siblings are drawn (`siblings_of`).
     """
 
     superposes: ClassVar[bool] = False
@@ -465,7 +471,10 @@ class Verifier(Part):
         return not sampling.greedy
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `sequence.state.verifier` after a round. `sequence.committed` already contains the emitted tokens."""
+        """Update the verifier's state (`sequence.state.verifier`) from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
     def max_tentative(self) -> int:
         """Return the maximum number of tentative tokens, which the verifier may revoke; 0: all tokens are final.
@@ -498,7 +507,7 @@ class Policy(Part):
     """Tree builder that the policy's draft budgets name instead of the method's tree builder; None: they name none."""
 
     def init_state(self) -> Any:
-        """Return the policy's state for one sequence."""
+        """Create the policy's state for one sequence."""
         return None
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
@@ -522,4 +531,4 @@ class Policy(Part):
         raise NotImplementedError
 
     def observe(self, sequence: Sequence, state: Any, feedback: RoundFeedback) -> None:
-        """Learn from a round's feedback."""
+        """Update the policy's state from the feedback of a round."""

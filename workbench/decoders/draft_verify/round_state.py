@@ -252,7 +252,7 @@ class RoundState:
 
     @property
     def reason(self) -> str:
-        """Return why the text ends; "" if it continues."""
+        """Return why the sequence's text ends with this round; "" if it continues."""
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:

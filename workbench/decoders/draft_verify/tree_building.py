@@ -79,7 +79,7 @@ class FullDistributions(NodeDistributions):
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
-        """Return the drafter's distributions after w nodes, float [w, V]."""
+        """Return the drafter's distributions of the next token after w nodes, float [w, V]."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def full_probs(self) -> Float[Tensor, "w V"]:

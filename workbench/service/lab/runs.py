@@ -82,17 +82,17 @@ class LabRun:
 
     @property
     def lock(self) -> Path:
-        """Return the file that the training process locks."""
+        """Return the path of the file that the training process locks."""
         return self.folder / "training.lock"
 
     @property
     def is_training(self) -> bool:
-        """Return whether a training process is running, even if its process id could not be recorded."""
+        """Return whether the process of this training run is running, even if its process id was not recorded."""
         return processes.is_locked(self.lock) or processes.find(self.record) is not None
 
     @property
     def log(self) -> str:
-        """Return the last part of the training's log."""
+        """Return the end of the log of the training run."""
         try:
             with (self.folder / "log.txt").open("rb") as stream:
                 stream.seek(0, 2)
@@ -245,7 +245,7 @@ class LabRun:
         return any(self.folder.glob("heads*.pt"))
 
     def has_losses(self) -> bool:
-        """Return whether at least one training step was done."""
+        """Return whether at least one step of the training run was done."""
         return any(tag.startswith(LOSS) for tag in self.curves())
 
 

@@ -72,7 +72,7 @@ class Lab:
         return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
 
     def run(self, run_id: Any) -> LabRun:
-        """Return the training run with an id.
+        """Return the training run with the given id.
 
         Raises:
             UnknownNameError: there is no run with this id. An invalid id is never used as a path.
