@@ -51,7 +51,7 @@ class RequestOptions:
     truncate_prompt: int | None = None
 
     def check(self, vocab_size: int) -> None:
-        """Refuse token ids that the target does not have.
+        """Refuse options with token ids that the target does not have.
 
         Raises:
             ParameterError: an id is out of range; the message names the field.

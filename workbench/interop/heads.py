@@ -159,7 +159,7 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
 
 
 def _eagle_to_speculators(ours: Ours) -> Written:
-    """Convert EAGLE heads to a speculators model of type `mtp` (all four norms) or `eagle` (no norm on the feature)."""
+    """Convert EAGLE heads to vLLM's speculators format: type `mtp` (all four norms) or `eagle` (no feature norm)."""
     norms = tuple(ours.config["net"].get("norms", NORMS))
     layouts = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
     if norms not in layouts:

@@ -53,7 +53,7 @@ class Backend(BaseBackend):
         drafter_dtype: number format of draft models.
         max_sequences: maximum number of sequences in a target's batch.
         limits: limits of users.
-        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
+        memory_bytes: memory for weights and KV caches of all models; None: a fraction of the device's memory.
         allow_models: models that may be used besides the bundled ones and the defaults; None: any bundled name, folder
             or Hub id.
         folders: whether users may name folders and files on this machine; False for a server with other users.

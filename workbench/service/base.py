@@ -196,7 +196,7 @@ class BaseBackend(ABC):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare lanes (methods with their settings) as `workbench.client.Workbench.compare` does."""
+        """Compare methods with their settings (lanes), as `workbench.client.Workbench.compare` does."""
         from workbench.bench.compare import finish
 
         return finish(self.stream_comparison(prompts, lanes, **settings), progress)
@@ -243,7 +243,7 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes (methods with their settings), one run at a time on the device, and yield the progress.
+        """Compare methods with their settings (lanes), one run at a time on the device, and yield the progress.
 
         See `workbench.bench.compare.measure` for arguments and results.
         """

@@ -1,7 +1,7 @@
 """Write logs of server processes that contain no prompts, generated texts, keys or paths of users.
 
-An unexpected error is logged with its type and the place where it was raised, without its message, because messages of
-libraries may quote a user's text.
+An unexpected error is logged with its type and the lines of code where it was raised, but without its message, because
+messages of libraries may quote a user's text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIBRARIES = ("uvicorn.error", "asyncio")
 
 
 def redact_error(problem: BaseException) -> str:
-    """Return the type of an error and the place where it was raised, as text without the error's message."""
+    """Return the type of an error and the lines of code where it was raised, as text without the error's message."""
     return f"{type(problem).__name__} at {format_frames(problem)}"
 
 

@@ -45,7 +45,7 @@ class ModelPool:
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
         max_sequences: maximum batch size of each engine.
-        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
+        memory_bytes: memory for weights and KV caches of all models; None: a fraction of the device's memory.
         count_model_uses: function that counts the runs that need each pair of target and draft model.
         on_event: function that is called after each load or eviction with "load" or "evict" and the duration in
             seconds.

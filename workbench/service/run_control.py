@@ -1,4 +1,4 @@
-"""Change running generations, attribute their texts to images, and inspect or replace the drafters' memory."""
+"""Change running generations, attribute their texts to images, and inspect or replace the states of drafters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER_S = 20.0
 
 
 class RunController:
-    """Change running generations, attribute their texts to images, and inspect or replace the drafters' memory.
+    """Change running generations, attribute their texts to images, and inspect or replace the states of drafters.
 
     Args:
         names: resolver of model names.

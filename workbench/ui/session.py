@@ -239,7 +239,8 @@ class Session:
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
         """Start a run, or continue to follow a run, and yield its new rounds, as `workbench.client.follow` does.
 
-        A run that was started here ends `GRACE_S` seconds after the last page that follows it has disconnected.
+        A run that was started by this function ends `GRACE_S` seconds after the last page that follows it has
+        disconnected.
 
         Args:
             request: one of three requests of the page. (1) Start a run: the fields of `requests.Generation`, where

@@ -129,7 +129,7 @@ class Search:
         return n
 
     def drop_others(self, token: int) -> None:
-        """Drop the candidate texts of a beam search that do not begin with a given token."""
+        """Drop the candidate texts of the beam search that do not begin with the given token."""
         self.beams = [beam for beam in self.beams if beam.tokens[0] == token]
         self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
 

@@ -75,7 +75,7 @@ class ObservingDrafter:
 
 
 def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) -> ObservingDrafter | None:
-    """Return the state of the current or an inactive drafter that a new drafter can take over; None if there is none.
+    """Return the state of the current or an inactive drafter that a new drafter can use; None if there is none.
 
     Args:
         sequence: sequence whose drafter changes.

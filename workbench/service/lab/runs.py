@@ -193,8 +193,8 @@ class LabRun:
         """Return the progress of the training.
 
         Returns:
-            stage (1 to 4; 0: starting), of (number of stages), name of the stage; done (finished share of the stage, 0
-            to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
+            stage (1 to 4; 0: starting), of (number of stages), name of the stage; done (finished fraction of the stage,
+            0 to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
             evaluation, which do not count as training time).
         """
         log, options = self.log, self.record["options"]
