@@ -25,7 +25,7 @@ LIMITS = (
     ),
     ("--request-timeout", "run_s", float, "time limit of a run in seconds"),
 )
-"""Command-line options that set limits per user, by field of `workbench.service.limits.Limits`."""
+"""Command-line options that set limits of runs: option, field of `workbench.service.limits.Limits`, type, help."""
 
 
 def arguments() -> argparse.Namespace:

@@ -22,7 +22,7 @@ from workbench.trace.type_checks import is_list, is_object
 
 NAME_CHARS, MESSAGE_CHARS = 200, 600
 ITEMS = 64
-"""Maximum number of entries in a list or object that is not a prompt."""
+"""Maximum number of entries in a list or object in a request, except prompts."""
 INTEGERS = 2**63
 ENDED = ("finished", "cancelled", "error")
 """Names of the states in which a run has ended."""

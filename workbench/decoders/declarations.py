@@ -180,7 +180,7 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key of the claim's measured value in one column of the claims board."""
+        """Return the key under which the claims board stores the claim's measured value in one column."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:

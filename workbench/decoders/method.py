@@ -129,7 +129,10 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters besides the target; the drafter's first."""
+        """Return the requirements of the method with default parameters besides the target.
+
+        The requirements of the drafter come first.
+        """
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
@@ -304,7 +307,10 @@ class ConfiguredMethod:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method besides the target, such as a draft model; the drafter's first."""
+        """Return the requirements of the method besides the target, such as a draft model.
+
+        The requirements of the drafter come first.
+        """
         return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property

@@ -120,8 +120,8 @@ class LocalUserMiddleware:
 def is_from_here(scope: Any) -> bool:
     """Return whether a request comes from this machine and has no header that a proxy adds.
 
-    A proxy on this machine that adds no header and sends a loopback name as `Host` cannot be told from the local user.
-    Configure it to send `X-Forwarded-For`, or give the server a key.
+    A proxy on this machine that adds no header and sends a loopback name as `Host` cannot be distinguished from the
+    local user. Configure it to send `X-Forwarded-For`, or give the server a key.
     """
     names = {name.lower() for name, _ in scope.get("headers", ())}
     try:

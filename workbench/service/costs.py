@@ -26,7 +26,7 @@ class Costs:
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
     def record_run(self, target: str, method: str, tokens: int, seconds: float) -> None:
-        """Record the tokens and the GPU seconds of a run.
+        """Record the number of tokens and the GPU time of a run, for estimates of later runs.
 
         Args:
             target: name of the target.

@@ -27,7 +27,7 @@ LONGEST = 4096
 
 
 def capacity(device: torch.device) -> int:
-    """Return the device's total memory in bytes; on a CPU at most the container's limit."""
+    """Return the total memory of a device in bytes; for a CPU at most the memory limit of the container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = psutil.virtual_memory().total

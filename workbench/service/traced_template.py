@@ -242,7 +242,7 @@ class _TracingGenerator(CodeGenerator):
 
 @pass_eval_context
 def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-    """Join values as Jinja's filter `join` does, with a traced separator."""
+    """Join values as Jinja's filter `join` does, so that the characters of the result keep their origins."""
     return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
 
 

@@ -1,4 +1,4 @@
-"""Lab tab: train heads on this machine, follow and compare their training curves, and draft with them in the app."""
+"""Lab tab: train heads on this machine, compare their training curves, and draft with the heads in the app."""
 
 from __future__ import annotations
 

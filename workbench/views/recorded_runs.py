@@ -125,7 +125,7 @@ def write_example(name: str, example_data: Mapping[str, Any], place: Path | None
 
 
 def read(path: Path) -> Trace:
-    """Read a recording from its file.
+    """Read the trace of a recorded run from its file.
 
     Raises:
         WorkbenchError: the file is damaged, or a newer workbench wrote it.

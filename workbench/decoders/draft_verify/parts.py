@@ -276,7 +276,7 @@ class Drafter(Part):
         return CaptureSelection()
 
     def init_state(self, sequence: Sequence, models: Models) -> Any:
-        """Return the state for one sequence; None if it needs none."""
+        """Create the drafter's state for one sequence; return None if the drafter has no state."""
         return None
 
     @classmethod
@@ -379,7 +379,7 @@ class TreeBuilder(Part):
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
-    """Return in which ways siblings in a drafter's trees may be drawn with a tree builder.
+    """Return the ways in which siblings in a drafter's trees may be drawn if a tree builder chooses the shape.
 
     The tree builder decides this if the drafter supports its way of drawing.
     """
@@ -448,7 +448,7 @@ class Verifier(Part):
         return False
 
     def init_state(self, sequence: Sequence, models: Models) -> Any:
-        """Return the state for one sequence; None if it needs none."""
+        """Create the verifier's state for one sequence; return None if the verifier has no state."""
         return None
 
     def rule(self, v: Verification) -> AcceptanceDecision:

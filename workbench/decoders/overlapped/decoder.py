@@ -92,10 +92,10 @@ class OverlappedDecoder(DraftVerify):
         super().close(sequence)
 
     def draft(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Use drafts made ahead if their assumption holds, and draft for the other sequences.
+        """Use the draft made ahead for a sequence if the target accepted what it assumed; otherwise draft again.
 
         Returns:
-            Round states of the sequences that have a draft.
+            Rounds of the sequences that now have a draft.
         """
         now = self.clock.mark()
         for r in rounds:

@@ -28,7 +28,7 @@ change their heads.
 
 
 def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
-    """Make the app draft with the last checkpoint of a run's head.
+    """Make the app draft with the last checkpoint of the head of a training run.
 
     Args:
         run: training run of the head.
@@ -99,7 +99,10 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
 
 
 def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> None:
-    """Stop drafting with a run's promoted head and delete the copy; a folder outside `heads` is never deleted."""
+    """Stop drafting with the promoted head of a training run, and delete the copy.
+
+    A folder outside `heads` is never deleted.
+    """
     (run.folder / PROMOTED_AT).unlink(missing_ok=True)
     if folder:
         prefer_heads(folder, False)
