@@ -249,7 +249,7 @@ def bench(
     )
     if suite == GPU:
         report = _gpu(plan, configured if method else [], chosen, device, depth)
-        return _deliver(report, out or [], True, as_json)
+        return _output_report(report, out or [], True, as_json)
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [
@@ -270,10 +270,10 @@ def bench(
 
         for path in write_answers(report, answers, lambda ids: models.tokenizer.decode(ids, skip_special_tokens=True)):
             typer.echo(f"wrote {path}", err=True)
-    _deliver(report, out or [], by_group or suite == ACCEPTANCE, as_json)
+    _output_report(report, out or [], by_group or suite == ACCEPTANCE, as_json)
 
 
-def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
+def _output_report(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
     """Write a benchmark report to files and print it. Exit with status 130 if the measurement was stopped.
 
     Args:

@@ -198,7 +198,7 @@ def build(
         sizes = [_size(file) for file in files]
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(work / "lock", timeout=0):
-            _begin(work, files, tokenizer)
+            _prepare_build(work, files, tokenizer)
             _write(
                 work, _tokenise(work, files, sizes, tokenizer, on_progress), tokenizer, target, sum(sizes), on_progress
             )
@@ -220,7 +220,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
+def _prepare_build(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
     """Keep the tokenised chunks of an interrupted build of a datastore if its files and tokenizer were the same.
 
     Otherwise delete them.
@@ -245,7 +245,7 @@ def _tokenise(
     dtype, texts = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
     for file in files:
         pieces = list[Path]()
-        for piece in _pieces(file):
+        for piece in _chunks(file):
             told(n_bytes >> 10, total >> 10, f"tokens of {file.name}")
             path = work / f"piece-{number:06}.npy"
             if not path.is_file():
@@ -264,7 +264,7 @@ def _tokenise(
     return texts
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
+def _chunks(file: Path) -> Iterator[bytes]:
     """Yield a text in chunks of about a megabyte.
 
     A chunk ends at the end of a line, or of a character if the line is too long.

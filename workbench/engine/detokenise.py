@@ -55,27 +55,27 @@ class Detokeniser:
         start = len(self.text)
         if token in self._pieces.special:
             return "", start, start
-        new = self._of(token)
+        new = self._completed_text(token)
         self.text += new
         return new, start, start + len(new)
 
     def flush(self) -> str:
         """Return the text of tokens whose character is incomplete at the end, with replacement characters."""
-        new = _shown(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
+        new = _visible(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
         self._pending = []
         self.text += new
         return new
 
-    def _of(self, token: int) -> str:
+    def _completed_text(self, token: int) -> str:
         """Return the text that a token completes when it is added to the generated text."""
         byte = self._pieces.byte(token)
         if byte is not None:
-            completed = _shown(self._utf8.decode(byte))
+            completed = _visible(self._utf8.decode(byte))
             if not self._before and completed == " ":  # some decoders strip a leading space
                 completed = self._decode([token])
             self._before = [token]
             return completed
-        replacement = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
+        replacement = _visible(self._utf8.decode(b"", final=True))  # no further byte can complete the character
         self._pending.append(token)
         n_complete = len(self._pending)
         completed = self._behind(self._pending)
@@ -100,7 +100,7 @@ class ByteDetokeniser(Detokeniser):
 
     ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
-    def _of(self, token: int) -> str:
+    def _completed_text(self, token: int) -> str:
         return self._utf8.decode(self._pieces.token_bytes(token))
 
 
@@ -128,7 +128,7 @@ class TextOutput:
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 
-def _shown(text: str) -> str:
+def _visible(text: str) -> str:
     """Replace each surrogate in a text, which stands for an invalid byte, by the replacement character U+FFFD."""
     return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
 

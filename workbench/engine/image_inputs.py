@@ -168,19 +168,19 @@ def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]
         with convert_panics():
             if isinstance(prompt, str):
                 return dict(processor(text=[prompt], images=[list(images)], return_tensors="pt"))
-            return _spliced(processor, list(prompt), images)
+            return _expand_placeholders(processor, list(prompt), images)
     except Exception as error:  # processors raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
 
 
-def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
+def _expand_placeholders(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
     """Return the model inputs for a prompt of token ids, with each placeholder replaced by its image's tokens."""
     placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = batch["input_ids"].shape[1]
     parallel = [k for k, v in batch.items() if isinstance(v, Tensor) and v.shape == (1, n_tokens)]
-    cores = iter([_core(processor, picture) for picture in pictures])
+    cores = iter([_image_inputs_of(processor, picture) for picture in pictures])
     columns: dict[str, list[int]] = {name: [] for name in parallel}
     for token in ids:
         core = next(cores) if token == placeholder else {"input_ids": [token], "attention_mask": [1]}
@@ -189,7 +189,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
     return {**batch, **{name: torch.tensor([column]) for name, column in columns.items()}}
 
 
-def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
+def _image_inputs_of(processor: Any, picture: Image) -> dict[str, list[int]]:
     """Return the per-token inputs (`input_ids`, …) that a processor makes of one image, with its delimiters."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
@@ -212,7 +212,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
         return ids
     result, at = list[int](), 0
     for picture in images:
-        core = _core(processor, picture)["input_ids"]
+        core = _image_inputs_of(processor, picture)["input_ids"]
         start = next((i for i in range(at, len(ids)) if ids[i : i + len(core)] == core), None)
         if start is None:
             return ids
@@ -248,4 +248,4 @@ def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) 
     if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None
     token = image_token_id(models.target.model.config)
-    return [_core(models.processor, picture)["input_ids"].count(token) for picture in images]  # type: ignore[arg-type]
+    return [_image_inputs_of(models.processor, picture)["input_ids"].count(token) for picture in images]  # type: ignore[arg-type]

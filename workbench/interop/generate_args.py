@@ -145,7 +145,7 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
                 values[name] = getattr(remaining.pop(), name)
     pad = pad_of(config) or 0
     return SamplingParams(
-        **values, processors=tuple(Processor(_of_row(p, history.row), history, pad) for p in remaining)
+        **values, processors=tuple(Processor(_for_sequence(p, history.row), history, pad) for p in remaining)
     )
 
 
@@ -155,7 +155,7 @@ def pad_of(config: GenerationConfig) -> int | None:
     return None if pad is None else int(pad)
 
 
-def _of_row(processor: Any, row: int) -> Any:
+def _for_sequence(processor: Any, row: int) -> Any:
     """Return a logits processor for only the sequence with index `row` in the batch.
 
     If the processor calls a function with the index of a sequence in the batch, the function gets `row`.
@@ -251,7 +251,7 @@ def first_tokens(trace: Trace, n: int) -> None:
     rounds, n_remaining = list[Round](), n
     for record in trace.rounds:
         if n_remaining > 0:
-            rounds.append(_first_of(record, n_remaining))
+            rounds.append(_cut_round(record, n_remaining))
             n_remaining -= len(record.emitted)
     if len(rounds) == len(trace.rounds) and rounds[-1] is trace.rounds[-1]:
         return
@@ -260,7 +260,7 @@ def first_tokens(trace: Trace, n: int) -> None:
     trace.footer.reason = "criterion"
 
 
-def _first_of(record: Round, n: int) -> Round:
+def _cut_round(record: Round, n: int) -> Round:
     """Return a round with only its first n tokens; the remaining nodes of its draft count as discarded."""
     if n >= len(record.emitted):
         return record

@@ -46,7 +46,7 @@ def refuse(
     refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
     refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
     refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
-    refused += ["position_ids that do not count the prompt's tokens"] if _counts_otherwise(model_kwargs) else []
+    refused += ["position_ids that do not count the prompt's tokens"] if _has_custom_positions(model_kwargs) else []
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         refused.append("past_key_values")
     for processor in processors:
@@ -59,7 +59,7 @@ def refuse(
         )
 
 
-def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
+def _has_custom_positions(model_kwargs: dict[str, Any]) -> bool:
     """Return whether the user's position ids differ from those that `generate` would compute.
 
     Positions of padding are ignored.

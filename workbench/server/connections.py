@@ -29,17 +29,17 @@ class HeaderTimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._is_answering():
-            self._wait_no_more()
+            self._cancel_timer()
         elif self._late is None:
-            self._wait()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
@@ -48,15 +48,15 @@ class HeaderTimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         is_other = self.transport.get_protocol() is not self  # a web socket
         return is_other or (cycle is not None and not cycle.response_complete)
 
-    def _wait(self) -> None:
-        self._late = asyncio.get_running_loop().call_later(self.headers_s, self._give_up)
+    def _start_timer(self) -> None:
+        self._late = asyncio.get_running_loop().call_later(self.headers_s, self._close_late)
 
-    def _wait_no_more(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
 
-    def _give_up(self) -> None:
+    def _close_late(self) -> None:
         self._late = None
         if not self._is_answering() and not self.transport.is_closing():
             self.transport.close()

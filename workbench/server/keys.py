@@ -71,9 +71,9 @@ class Keys:
         if request is not None and _kind(request) == FORM:  # the login form is the only one
             return await (await self._login(request))(scope, receive, send)
         keys = _sent_keys(scope)
-        is_authorised, limit_error = self._holds(scope), None
+        is_authorised, limit_error = self._has_cookie(scope), None
         if not is_authorised and any(keys):
-            is_authorised, limit_error = self._try(scope, *keys)
+            is_authorised, limit_error = self._check_keys(scope, *keys)
         if is_authorised:
             return await self.app(scope, receive, send)
         if request is None:
@@ -82,7 +82,7 @@ class Keys:
             return await self.app(scope | {UNAUTHENTICATED: True}, receive, send)
         return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
-    def _holds(self, scope: Any) -> bool:
+    def _has_cookie(self, scope: Any) -> bool:
         """Return whether a request has the cookie derived from the API key. The comparison takes constant time."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
         cookie_parts = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
@@ -90,7 +90,7 @@ class Keys:
         matches = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in values]
         return any(matches)
 
-    def _try(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
+    def _check_keys(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
         """Check API keys in constant time, and count wrong keys of the client's address.
 
         Returns:
@@ -125,7 +125,7 @@ class Keys:
             if len(body) > FORM_BYTES:
                 return self._ask(request)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
-        is_known, limit_error = self._try(request.scope, key.strip().encode())
+        is_known, limit_error = self._check_keys(request.scope, key.strip().encode())
         if not is_known:
             return _form(
                 f"{limit_error.message} {limit_error.remedy}" if limit_error else "This key is wrong.", limit_error

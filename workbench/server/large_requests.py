@@ -80,17 +80,17 @@ class LargeRequests:
         async with contextlib.AsyncExitStack() as place:
             if is_large(scope):
                 self.admit_request(user, call)
-                await place.enter_async_context(self._place(user))
+                await place.enter_async_context(self._hold_slot(user))
                 scope |= {RELEASE_SLOT: place.aclose}
             receive = self._with_deadline(receive)
-            await (self._watched if call else self.app)(scope, receive, send)
+            await (self._answer_watched if call else self.app)(scope, receive, send)
 
     @contextlib.asynccontextmanager
-    async def _place(self, user: str) -> AsyncIterator[None]:
+    async def _hold_slot(self, user: str) -> AsyncIterator[None]:
         """Context manager that waits for the user's turn and a free slot, and then occupies the slot."""
         address = address_of(user)
-        if self._may(address):
-            self._take(address)
+        if self._may_occupy(address):
+            self._occupy_slot(address)
         else:
             if self.waiting[address] >= self.most:
                 raise CapacityError(
@@ -105,30 +105,30 @@ class LargeRequests:
                 await ticket[1]
             except asyncio.CancelledError:
                 if not self.queue.remove(ticket):  # a slot was already assigned to it
-                    self._give(address)
+                    self._free_slot(address)
                 raise
             finally:
-                _less(self.waiting, address)
+                _decrement(self.waiting, address)
         try:
             yield
         finally:
-            self._give(address)
+            self._free_slot(address)
 
-    def _may(self, address: str) -> bool:
+    def _may_occupy(self, address: str) -> bool:
         """Return whether a client address may occupy a slot now."""
         return self.free > 0 and self.n_running[address] < self.each
 
-    def _take(self, address: str) -> None:
+    def _occupy_slot(self, address: str) -> None:
         self.free -= 1
         self.n_running[address] += 1
 
-    def _give(self, address: str) -> None:
+    def _free_slot(self, address: str) -> None:
         """Free a slot of a client address and assign it to the next waiting request."""
         self.free += 1
-        _less(self.n_running, address)
-        while (ticket := self.queue.pop(self._may)) is not None:
+        _decrement(self.n_running, address)
+        while (ticket := self.queue.pop(self._may_occupy)) is not None:
             if not ticket[1].done():
-                self._take(ticket[0])
+                self._occupy_slot(ticket[0])
                 ticket[1].set_result(None)
 
     def _with_deadline(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
@@ -149,7 +149,7 @@ class LargeRequests:
 
         return receive_in_time
 
-    async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _answer_watched(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; after its body has arrived, set the event in `DISCONNECTED` if the client disconnects."""
         disconnected, is_complete = threading.Event(), asyncio.Event()
 
@@ -195,7 +195,7 @@ def make_admit_request(client: Client) -> AdmitRequest:
     return admit
 
 
-def _less(counts: Counter[str], name: str) -> None:
+def _decrement(counts: Counter[str], name: str) -> None:
     """Decrement the count of a key in a dict, and delete the key if the count becomes 0."""
     counts[name] -= 1
     if not counts[name]:

@@ -62,10 +62,10 @@ class CompletionLogprobs:
             first, others = before
             offsets = offsets_in(self._echoed, [first.encode(), *(score.data for score in others)])[1:]
             self._at, new = len(self._echoed), scores
-            offsets += [self._pass(score) for score in new]
+            offsets += [self._next_offset(score) for score in new]
             scores = [*others, *new]
         else:
-            offsets = [self._pass(score) for score in scores]
+            offsets = [self._next_offset(score) for score in scores]
         tops = ((*score.top, score) if score.top else () for score in scores)
         chunk: dict[str, list[Any]] = {
             "tokens": [token(score.data) for score in scores],
@@ -77,7 +77,7 @@ class CompletionLogprobs:
             return chunk
         return {name: [value, *chunk[name]] for name, value in zip(chunk, (before[0], None, None, 0), strict=True)}
 
-    def _pass(self, one: Any) -> int:
+    def _next_offset(self, one: Any) -> int:
         """Return the offset of the next generated token in the text, in characters. A special token adds no text."""
         at = self._at
         if not one.is_special:

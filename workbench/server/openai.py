@@ -269,12 +269,12 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
         "method": method,
         "promise": trace.header.promise,
         "drafter": trace.header.drafter,
-        "params": _in_force(trace.header.method, trace.header.params),
+        "params": _effective_params(trace.header.method, trace.header.params),
         "seed": trace.header.seed,
     } | {name: figures[name] for name in FIGURES}
 
 
-def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _effective_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a method that have an effect with the chosen draft policy, tree builder and verifier."""
     try:
         specs = {**method_info.sampling(), **method_info.get(method).params}

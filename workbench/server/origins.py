@@ -247,7 +247,7 @@ class Origins:
         method = scope.get("method", "GET")
         if origin and not self.allow.allows_origin(_tidy(origin), host):
             return _elsewhere(scope, origin)
-        if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
+        if not origin and _is_cross_origin(headers) and not _is_navigation(headers, method):
             return _elsewhere(scope, "another site")
         if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(headers):
             return refusal_response(
@@ -321,7 +321,7 @@ def _tidy(origin: str) -> str:
     return origin.strip().lower()
 
 
-def _is_from_elsewhere(headers: dict[str, list[str]]) -> bool:
+def _is_cross_origin(headers: dict[str, list[str]]) -> bool:
     """Return whether the browser's header `Sec-Fetch-Site` marks a request as cross-origin.
 
     Requests for images and scripts have no header `Origin`.
@@ -329,6 +329,6 @@ def _is_from_elsewhere(headers: dict[str, list[str]]) -> bool:
     return headers.get("sec-fetch-site", [""])[0] in ("cross-site", "same-site")
 
 
-def _is_visit(headers: dict[str, list[str]], method: str) -> bool:
+def _is_navigation(headers: dict[str, list[str]], method: str) -> bool:
     """Return whether a request is a navigation: a browser opens a page, by a link or in a frame."""
     return method in READS and headers.get("sec-fetch-mode", [""])[0] == "navigate"

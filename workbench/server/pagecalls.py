@@ -37,7 +37,7 @@ With 0 seconds it raises an error if the address has exceeded its budget; see
 
 
 @dataclass(slots=True)
-class _Line:
+class _AddressCalls:
     """Number `n` of running and waiting calls of one client address, and the semaphore that limits running calls."""
 
     turns: asyncio.Semaphore
@@ -57,7 +57,7 @@ class CallLimiter:
 
     at_once: int = AT_ONCE
     waiting: int = WAITING
-    _lines: dict[str, _Line] = field(default_factory=dict)
+    _lines: dict[str, _AddressCalls] = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:
@@ -67,7 +67,7 @@ class CallLimiter:
             CapacityError: too many calls of the user's address are waiting.
         """
         address = address_of(user)
-        line = self._lines.setdefault(address, _Line(asyncio.Semaphore(self.at_once)))
+        line = self._lines.setdefault(address, _AddressCalls(asyncio.Semaphore(self.at_once)))
         if line.n >= self.at_once + self.waiting:
             raise CapacityError(
                 f"{self.waiting} calls from your address are already waiting.",

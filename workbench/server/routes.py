@@ -197,7 +197,7 @@ def _wait_for_trace(run: Any) -> Trace:
     return trace
 
 
-class _Line:
+class _AnswerStream:
     """One of the answers in a stream, with the number of characters that were already sent."""
 
     def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
@@ -240,7 +240,7 @@ class _Line:
 async def _events(request: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:
     """Yield the server-sent events of a streamed response; chunks of several answers follow as they arrive."""
     try:
-        lines = [_Line(request, i, run) for i, run in enumerate(runs)]
+        lines = [_AnswerStream(request, i, run) for i, run in enumerate(runs)]
         for line in lines:
             if start := line.first():
                 yield start

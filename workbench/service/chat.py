@@ -31,14 +31,14 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     if not isinstance(messages, list) or not messages:
         raise PromptError("There are no messages.", 'Give a list of {"role": …, "content": …}.')
     for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or _texts(message) is None:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or _content_texts(message) is None:
             raise PromptError("A message has no text for role or content.", 'Give {"role": "user", "content": "…"}.')
-    limits.check_prompt("\n".join(text for message in messages for text in _texts(message) or ()) or " ")
+    limits.check_prompt("\n".join(text for message in messages for text in _content_texts(message) or ()) or " ")
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("This target has no chat template.", "Give a plain prompt instead.")
     try:
         with convert_panics():
-            ids = _formatted(tokenizer, messages)
+            ids = _apply_template(tokenizer, messages)
     except PromptError:
         raise
     except Exception as error:  # templates can raise any exception
@@ -52,7 +52,7 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     return ids
 
 
-def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
+def _apply_template(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
     """Apply the chat template and return token ids.
 
     The text of a special token inside a message is encoded as plain text.
@@ -83,7 +83,7 @@ def _all_texts(value: Any) -> Iterator[str]:
             yield from _all_texts(item)
 
 
-def _texts(message: dict[str, Any]) -> list[str] | None:
+def _content_texts(message: dict[str, Any]) -> list[str] | None:
     """Return a message's content as a list of texts: the content itself, or its parts of type "text".
 
     Return None if the content is neither text nor a list of valid parts.

@@ -153,7 +153,7 @@ class EngineThread:
         worked = self._timed_waits = False
         for loaded in self._pool.targets():
             self._admit(loaded)
-            self._waive(loaded)
+            self._waive_delays(loaded)
             worked |= self._step(loaded)
             self._close_ended(loaded)
         if self._alone is None and not self._timed_waits:
@@ -187,10 +187,10 @@ class EngineThread:
         """Admit queued runs to the batch, while there are free slots and memory for their KV caches."""
         while len(loaded.runs) < loaded.engine.max_sequences and self._alone is None:
             waiting = loaded.queue.head()
-            if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
+            if waiting is None or not (waiting.run.ended or self._has_memory_for(loaded, waiting.models)):
                 return
             if waiting.run.is_timed and not waiting.run.ended:
-                if self._is_others_turn():
+                if self._must_timed_run_wait():
                     return
                 self._timed_waits = True
                 if not self._timing.request_device():
@@ -209,9 +209,9 @@ class EngineThread:
             loaded.runs.append(waiting.run)
             waiting.run.attach_sequence(sequence)
             if waiting.run.is_timed:
-                self._hold_others(waiting.run)
+                self._suspend_others(waiting.run)
 
-    def _is_others_turn(self) -> bool:
+    def _must_timed_run_wait(self) -> bool:
         """Return whether a queued timed run must wait, because suspended sequences still have time left to run.
 
         After a timed run, they may run for as long as it took. Sequences that a user has paused do not count.
@@ -221,14 +221,14 @@ class EngineThread:
             sequence and sequence.status != PAUSED for sequence in sequences
         )
 
-    def _hold_others(self, alone: Run) -> None:
+    def _suspend_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
         for loaded in self._pool.targets():
             for run in loaded.runs:
                 if run is not alone and run.sequence is not None:
                     run.sequence.is_suspended = True
 
-    def _let_go(self) -> None:
+    def _resume_suspended(self) -> None:
         """Resume the sequences that were suspended during a timed run."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
@@ -240,13 +240,13 @@ class EngineThread:
                         run.held_s += seconds
                         self._others_until = now + seconds
 
-    def _waive(self, loaded: LoadedTarget) -> None:
+    def _waive_delays(self, loaded: LoadedTarget) -> None:
         """Stop delaying the rounds of a target's runs for display while other runs of this target are queued."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
-    def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
+    def _has_memory_for(self, loaded: LoadedTarget, models: Models) -> bool:
         """Return whether the KV caches of one more sequence fit into memory; if not, start to evict unused models."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
@@ -284,7 +284,7 @@ class EngineThread:
                 continue
             loaded.runs.remove(run)
             if run is self._alone:
-                self._let_go()
+                self._resume_suspended()
             if sequence is not None:
                 footer = sequence.trace.footer
                 footer.reason = run.stop_reason if sequence.status == CANCELLED else footer.reason

@@ -89,7 +89,7 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
     return 2 * config.num_hidden_layers * heads * size * compute_dtype(dtype).itemsize
 
 
-_UNEVEN = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
+_UNEVEN_KEYS = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
            "swa_head_dim", "swa_num_key_value_heads")  # fmt: skip
 """Configuration keys that occur only in models whose KV cache entries differ in shape, such as latent attention."""
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
@@ -106,7 +106,7 @@ def kv_cache_layout(config: Any) -> dict[str, Any] | None:
         config: configuration of the decoder (`text_config`).
     """
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-    if not isinstance(heads, int) or any(getattr(config, name, None) for name in _UNEVEN):
+    if not isinstance(heads, int) or any(getattr(config, name, None) for name in _UNEVEN_KEYS):
         return None
     try:
         sizes = {str(dtype).removeprefix("torch."): position_bytes(config, dtype) for dtype in _DTYPES}

@@ -105,7 +105,7 @@ class ModelPool:
                 "bytes": memory.weight_bytes(runner) + memory.cache_bytes(runner),
                 "dtype": str(runner.weight_dtype).removeprefix("torch."),
                 "device": str(runner.device),
-                "runs": _users(holds, loaded.name, drafter),
+                "runs": _count_users(holds, loaded.name, drafter),
                 "idle_s": round(now_s - loaded.used_at.get(drafter, now_s), 1),
             }
             for loaded in self.targets()
@@ -157,7 +157,7 @@ class ModelPool:
                 (loaded.used_at.get(drafter, 0.0), drafter is None, loaded, drafter)
                 for loaded in self._targets.values()
                 for drafter in loaded.models
-                if not _users(holds, loaded.name, drafter) and not _is_part(keep, loaded.name, drafter)
+                if not _count_users(holds, loaded.name, drafter) and not _is_part(keep, loaded.name, drafter)
                 if drafter is not None or len(loaded.runs) == 0
             ]
             if not idle:
@@ -180,7 +180,7 @@ class ModelPool:
         with self._lock:
             if target not in self._targets:
                 raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
-            users = _users(self._count_model_uses(), target, None)
+            users = _count_users(self._count_model_uses(), target, None)
             if users:
                 raise CapacityError(
                     f"{target} is in use by {users} runs.", "Stop these runs first, or wait until they end."
@@ -258,7 +258,7 @@ class ModelPool:
         if drafter_folder is not None:
             needs.append(self._need(pair[1] or "", drafter_folder, self._drafter_dtype(drafter_folder, pair[0])))
         context = self._context(pair, needs)
-        self._read(folder, progress)
+        self._read_weights(folder, progress)
         progress.stage(BUILDING)
         with self._called(pair[0], folder):
             kind = str(self._dtype(pair[0])).removeprefix(
@@ -268,7 +268,7 @@ class ModelPool:
             models.target_name = pair[0]  # a Hub model has its id as name, not its folder
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
-            _touch(models.target)
+            _allocate_cache(models.target)
         loaded = LoadedTarget(pair[0], Engine(models, self._max_sequences), {None: models}, need.context)
         loaded.used_at[None] = time.monotonic()
         with self._lock:
@@ -285,9 +285,9 @@ class ModelPool:
                 f"{drafter} needs {megabytes(need.weights + need.sequence_bytes(context))} of memory; "
                 f"{megabytes(self.room())} "
                 "are left.",
-                self._smaller(),
+                self._memory_remedy(),
             )
-        self._read(folder, progress)
+        self._read_weights(folder, progress)
         progress.stage(BUILDING)
         with self._called(drafter, folder):
             models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
@@ -298,7 +298,7 @@ class ModelPool:
                 models.drafter_name = drafter
             assert models.draft_model is not None
             progress.stage(CALIBRATING)
-            _touch(models.draft_model)
+            _allocate_cache(models.draft_model)
         with self._lock:
             loaded.models[drafter] = models
             loaded.used_at[drafter] = time.monotonic()
@@ -317,7 +317,7 @@ class ModelPool:
             raise CapacityError(
                 f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
                 "left.",
-                self._smaller(),
+                self._memory_remedy(),
             )
         return longest
 
@@ -328,12 +328,12 @@ class ModelPool:
             yield
         except Exception as error:
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
-                raise CapacityError(f"There is no memory left for {name}.", self._smaller()) from error
+                raise CapacityError(f"There is no memory left for {name}.", self._memory_remedy()) from error
             if isinstance(error, WorkbenchError):
                 raise type(error)(error.message.replace(folder, name), error.remedy.replace(folder, name)) from error
             raise
 
-    def _smaller(self) -> str:
+    def _memory_remedy(self) -> str:
         """Return the remedy for the error that a model does not fit into memory, such as a smaller model."""
         busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
@@ -360,7 +360,7 @@ class ModelPool:
         """Return the dtype of a draft model, as `workbench.models.loading.attach_drafter` chooses it."""
         return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
-    def _read(self, folder: str, progress: Progress) -> None:
+    def _read_weights(self, folder: str, progress: Progress) -> None:
         """Read the weight files in a folder once, to fill the page cache and to show the progress to the user."""
         files = weight_files(folder)
         total = sum(file.stat().st_size for file in files)
@@ -374,7 +374,7 @@ class ModelPool:
                     progress.add(len(chunk))
 
 
-def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
+def _count_users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
     """Return the number of runs that use a target; with `drafter`, only runs that also use this draft model."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
@@ -383,7 +383,7 @@ def _is_part(keep: Pair | None, target: str, drafter: str | None) -> bool:
     return keep is not None and keep[0] == target and drafter in (None, keep[1])
 
 
-def _touch(runner: Runner) -> None:
+def _allocate_cache(runner: Runner) -> None:
     """Run one forward pass of a model, so that its KV cache is allocated and the cache's size is known."""
     slot = runner.open()
     runner.prefill(slot, [0])

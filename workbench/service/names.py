@@ -81,17 +81,17 @@ class Names:
 
     def may_use(self, name: str) -> bool:
         """Return whether users may use a model. A restricted server does not convert models from installed packages."""
-        return self._allow is None or name in self._allow or name in bundled() or name in _at_hand()
+        return self._allow is None or name in self._allow or name in bundled() or name in _ready_published_models()
 
     def _check(self, name: str) -> None:
         """Refuse the name of a model that users may not use, before the file system is searched for it."""
         if not self.may_use(name):
-            allowed = [*bundled(), *_at_hand()]
+            allowed = [*bundled(), *_ready_published_models()]
             raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(allowed)}.")
         check_name(name)
 
 
-def _at_hand() -> list[str]:
+def _ready_published_models() -> list[str]:
     """Return the names of the published models whose files are ready on this machine."""
     return [name for name, model in MODEL_INDEX.items() if local_folder(model)]
 

@@ -24,7 +24,7 @@ from pygments.util import ClassNotFound
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 """MIME types of static notebook outputs, in order of preference."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_STILL = 'class="wb-still'
+_SNAPSHOT_MARK = 'class="wb-still'
 """Text by which the HTML of a widget's snapshot is recognised (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
 """Pattern of a progress bar in a notebook's output, which libraries print while models load."""
@@ -94,7 +94,7 @@ def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     """Return the outputs of a cell without the widgets that are followed by a snapshot."""
-    stills = [_STILL in output.get("data", {}).get("text/html", "") for output in outputs]
+    stills = [_SNAPSHOT_MARK in output.get("data", {}).get("text/html", "") for output in outputs]
     return [
         output
         for output, still_follows in zip(outputs, [*stills, False][1:], strict=True)

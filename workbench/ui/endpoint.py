@@ -114,7 +114,7 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
         signature = _signature(kind, (), Answer)
 
         async def wrapped(*args: Any, **named: Any) -> Answer:
-            return await endpoint(*_bound(signature, args, named))
+            return await endpoint(*_split_arguments(signature, args, named))
 
         return _with_signature(wrapped, function, signature, kind)
 
@@ -153,7 +153,7 @@ def streaming_endpoint(
         signature = _signature(kind, without, AsyncIterator[str if text else Answer])
 
         async def wrapped(*args: Any, **named: Any) -> AsyncIterator[Any]:
-            async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as messages:
+            async with contextlib.aclosing(endpoint(*_split_arguments(signature, args, named))) as messages:
                 async for message in messages:
                     yield message
 
@@ -184,7 +184,7 @@ def _signature(kind: type[Request], without: Collection[str], returns: Any) -> i
     return inspect.Signature([*required, caller, *optional], return_annotation=returns)
 
 
-def _bound(
+def _split_arguments(
     signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], gr.Request | None]:
     """Split the arguments of an endpoint call into `self`, the request's fields by name, and Gradio's request."""

@@ -304,9 +304,9 @@ class Session:
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.start` for a request of the page."""
         generation = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return self._formatted(Generation.options(self.client, generation))
+        return self._apply_chat_template(Generation.options(self.client, generation))
 
-    def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _apply_chat_template(self, options: dict[str, Any]) -> dict[str, Any]:
         """Apply the target's chat template to a message; if the target has no template, use the message's text.
 
         A page writes messages with the special tokens of the bundled models as text. Only their tokenizer recognises

@@ -94,7 +94,7 @@ def picture(plot: Any) -> str:
     heads = [str(note.text) for note in plot.layout.annotations if len(parts) > 1 and note.xref == "paper"]
     heads = heads if len(heads) == len(parts) else [title(plot), *[""] * len(parts)]
     figures = "".join(
-        _part(plot, name, traces_of_part, head)
+        _axes_svg(plot, name, traces_of_part, head)
         for (name, traces_of_part), head in zip(parts.items(), heads, strict=False)
     )
     if not figures:
@@ -104,7 +104,7 @@ def picture(plot: Any) -> str:
     return f'<div class="wb-snapshot">{figures}{note_html}{table(traces)}</div>'
 
 
-def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
+def _axes_svg(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
     """Return the SVG of the traces on one pair of axes.
 
     Args:
@@ -167,7 +167,7 @@ def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
 def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, up: Any) -> str:
     points = [_points(trace, POINTS) for trace in traces]
     bars = [trace.type in ("bar", "histogram") for trace in traces]
-    lines = [shape for shape in plot.layout.shapes if shape.type == "line" and _on(shape, axes)]
+    lines = [shape for shape in plot.layout.shapes if shape.type == "line" and _is_on_axes(shape, axes)]
     levels = [_number(v) for s in lines for v in (s.y0, s.y1) if (s.yref or "y") == axes[1]]
     ends_x, ends_y = (
         [_intervals(trace, name, values[k]) for trace, values in zip(traces, points, strict=True)]
@@ -200,7 +200,7 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
             )
         )
     parts += [_shape(shape, x, y) for shape in lines]
-    parts += [_note(note, x, y) for note in plot.layout.annotations if _on(note, axes) and note.text]
+    parts += [_note(note, x, y) for note in plot.layout.annotations if _is_on_axes(note, axes) and note.text]
     if len(traces) > 1:
         names = [(_name(t, i), _colour(t, colours[i % len(colours)])) for i, t in enumerate(traces)]
         parts.append(_legend(names))
@@ -323,7 +323,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
     return f'<g fill="{colour}">{"".join(out)}</g>'
 
 
-def _on(drawn: Any, axes: tuple[str, str]) -> bool:
+def _is_on_axes(drawn: Any, axes: tuple[str, str]) -> bool:
     """Return whether a Plotly shape or annotation has a coordinate on one of a pair of axes."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
@@ -331,7 +331,7 @@ def _on(drawn: Any, axes: tuple[str, str]) -> bool:
     )
 
 
-def _place(value: Any, ref: str | None, axis: Axis) -> float:
+def _position(value: Any, ref: str | None, axis: Axis) -> float:
     """Return the position of a value on an axis in pixels.
 
     `ref` is Plotly's `xref` or `yref`, by which the value may be a fraction of the axis.
@@ -341,8 +341,8 @@ def _place(value: Any, ref: str | None, axis: Axis) -> float:
 
 
 def _shape(shape: Any, x: Axis, y: Axis) -> str:
-    x0, x1 = (_place(v, shape.xref, x) for v in (shape.x0, shape.x1))
-    y0, y1 = (_place(v, shape.yref, y) for v in (shape.y0, shape.y1))
+    x0, x1 = (_position(v, shape.xref, x) for v in (shape.x0, shape.x1))
+    y0, y1 = (_position(v, shape.yref, y) for v in (shape.y0, shape.y1))
     if not all(math.isfinite(v) for v in (x0, x1, y0, y1)):
         return ""
     ends = f'x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}"'
@@ -350,7 +350,7 @@ def _shape(shape: Any, x: Axis, y: Axis) -> str:
 
 
 def _note(note: Any, x: Axis, y: Axis) -> str:
-    at = _place(note.x, note.xref, x), _place(note.y, note.yref, y)
+    at = _position(note.x, note.xref, x), _position(note.y, note.yref, y)
     if not all(math.isfinite(v) for v in at):
         return ""
     anchor = "end" if at[0] > WIDTH * 0.7 else "start"

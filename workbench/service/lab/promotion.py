@@ -89,7 +89,7 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
     for run in runs:
         if folder := promoted_folder(run):
             try:
-                if not _is_whole(Path(folder)):
+                if not _matches_checksum(Path(folder)):
                     raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
                 prefer_heads(folder, True)
                 folders.append(folder)
@@ -128,10 +128,10 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
         ):
             copy = Path(temporary) / head.name
             shutil.copytree(head, copy)
-            if _is_whole(copy):
+            if _matches_checksum(copy):
                 # Heads are identified by their folder's name, so other weights need another name.
                 folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / SUMS_FILE).read_text()[:6]}"
-                if not _is_whole(folder):
+                if not _matches_checksum(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
                 return folder
@@ -144,7 +144,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
     )
 
 
-def _is_whole(head: Path) -> bool:
+def _matches_checksum(head: Path) -> bool:
     """Return whether the weight file of a head matches its stored checksum."""
     try:
         checksum, _, name = (head / SUMS_FILE).read_text(encoding="utf-8").strip().partition("  ")

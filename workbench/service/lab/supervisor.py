@@ -68,7 +68,7 @@ class Lab:
 
     def runs(self) -> list[LabRun]:
         """Return all training runs of the lab, newest first, including those that other processes started."""
-        self._reap()
+        self._poll_processes()
         return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
 
     def run(self, run_id: Any) -> LabRun:
@@ -80,7 +80,7 @@ class Lab:
         folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if folder is None or not (folder / "run.json").is_file():
             raise UnknownNameError("The lab no longer has this run.", "Choose another run, or train a new head.")
-        self._reap()
+        self._poll_processes()
         return LabRun(folder)
 
     def training(self) -> LabRun | None:
@@ -92,7 +92,7 @@ class Lab:
 
         The speed is in tokens per second; None if it is unknown.
         """
-        paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
+        paths = self.folder.glob(f"answers/*/{Path(_target_option(target)).name}/answers/rate.json")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
                 rate = json.loads(path.read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ class Lab:
         Raises:
             CapacityError: another training run is in progress, or the disk is too full.
         """
-        with self._alone():
+        with self._locked_without_training():
             self._check_disk(training_request)
             run = LabRun(self.folder / "runs" / new_id())
             run.folder.mkdir(parents=True)
@@ -136,7 +136,7 @@ class Lab:
         run = self.run(run_id)
         if run.state == DAMAGED:
             raise WorkbenchError("The settings of this run cannot be read.", "Delete this run, and start a new one.")
-        with self._alone():
+        with self._locked_without_training():
             if run.state not in RESUMABLE:
                 raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
             run.note(stopped=False)
@@ -242,7 +242,7 @@ class Lab:
             yield
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked_without_training(self) -> Iterator[None]:
         """Context manager that holds the lab's lock, and raises an error if a training run is in progress.
 
         Raises:
@@ -260,7 +260,7 @@ class Lab:
     def _begin(self, run: LabRun) -> None:
         request = run.record
         work = self.folder / "answers" / request["data"]
-        settings = {**request["options"], "target": _place_of(request["target"]), "work": work, "run": run.folder}
+        settings = {**request["options"], "target": _target_option(request["target"]), "work": work, "run": run.folder}
         options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         for name in ("result.json", "log.txt"):
             (run.folder / name).unlink(missing_ok=True)
@@ -307,7 +307,7 @@ class Lab:
                 f"Set fewer answer_tokens, delete runs, or choose another folder: {ENV}=FOLDER.",
             )
 
-    def _reap(self) -> None:
+    def _poll_processes(self) -> None:
         """Poll the training processes, so that those that have ended do not stay as zombies."""
         for process in self._processes.values():
             process.poll()
@@ -321,7 +321,7 @@ def _identity(pid: int) -> dict[str, Any]:
         return {"pid": pid, "born": time.time()}
 
 
-def _place_of(target: str) -> str:
+def _target_option(target: str) -> str:
     """Return the value of the option `--set target=` for a target: its name, or the path of a local folder."""
     path = path_of(target)
     return target if path == Path(target).expanduser() else str(path)
