@@ -106,7 +106,7 @@ class Connection:
         return check_answer(answer)
 
     def events(self, name: str, arguments: Sequence[Any]) -> Generator[dict[str, Any], None, None]:
-        """Yield the messages of a streaming endpoint in the order in which Gradio's queue sends them (protocol sse_v3).
+        """Yield the messages of a streaming endpoint, in the format of Gradio's queue (protocol sse_v3).
 
         Closing the iterator closes the connection.
         """

@@ -2,7 +2,8 @@
 
 A client can write anything into a header, so `X-Forwarded-For` is read only if the connection comes from a trusted
 proxy, and from the right: each proxy appends the address of its peer. So the first entry from the right that is not a
-trusted proxy is the address of the client. Entries to the left of it may be forged.
+trusted proxy is the last address that a trusted proxy has seen; it counts as the address of the client. Entries to the
+left of it may be forged.
 
 On a Hugging Face Space the connection comes from the Space's proxy, at an address of its private network (such as
 10.16.3.80 in embeddings-benchmark/mteb#4754), and nothing else reaches the container. So proxies at private addresses

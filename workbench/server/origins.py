@@ -194,7 +194,7 @@ def _origin(text: str) -> str:
 class Origins:
     """ASGI middleware that refuses requests from origins or for host names that are not allowed.
 
-    It comes before all other middleware except `ClientAddressMiddleware`. It removes the header `Origin` from the
+    It comes before the check of the API key and before Gradio's middleware. It removes the header `Origin` from the
     requests that it passes on, so that later code does not check origins again.
 
     Args:

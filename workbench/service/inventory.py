@@ -16,7 +16,7 @@ from workbench.models.bundle import bundled
 from workbench.models.model_index import MODEL_INDEX, IndexedModel
 
 OWN_LICENCE = "Apache-2.0"
-"""Licence of this program, and of the bundled models, which were trained by its authors."""
+"""Licence of this program, and of the bundled models, which were trained for this program."""
 READY, AT_FIRST_USE, TO_FETCH = "ready", "at first use", "to fetch"
 
 

@@ -68,7 +68,7 @@ class Names:
         return target, self.resolve(drafter)
 
     def resolve(self, name: str) -> str:
-        """Return the name or path of a model to load, from the name that a user entered.
+        """Check the model name that a user entered, and return the model's name, shortened for a local folder.
 
         Raises:
             ModelError: the name is invalid, or the model is not allowed.

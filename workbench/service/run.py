@@ -26,7 +26,7 @@ from workbench.trace.images import images_of
 LOADING = "loading"
 HELD_MESSAGE = "The run is suspended while a comparison uses the device."
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
-"""Approximate memory in bytes of a recorded round, and of each draft node, token and alternative token in it.
+"""Approximate memory in bytes of a recorded round, and of each draft node, token and list of top tokens in it.
 
 A test compares these numbers with measured sizes.
 """

@@ -139,7 +139,7 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory in bytes of the trained layers, the optimiser's moments, and the copy that drafts."""
+        """Return the memory in bytes of the trained layers, the optimiser's moments, and a lean decoder's copies."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
