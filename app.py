@@ -1,4 +1,7 @@
-"""Start the workbench: run `python app.py`, then open the printed address. This file is also the entry of a Space."""
+"""Start the workbench: run `python app.py`, then open the printed URL.
+
+This file is also the entry point of a Hugging Face Space.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,14 @@ LIMITS = (
     ),
     ("--request-timeout", "run_s", float, "time limit of a run in seconds"),
 )
-"""Options for the fields of `workbench.service.limits.Limits`."""
+"""Command-line options that set limits of runs: option, field of `workbench.service.limits.Limits`, type, help."""
 
 
 def arguments() -> argparse.Namespace:
-    """Parse the command line; the defaults of host and port are Gradio's variables, which a Space sets."""
+    """Parse the command line of the app.
+
+    The defaults of host and port come from Gradio's environment variables, which a Space sets.
+    """
     parser = argparse.ArgumentParser(description="Start the Speculative Decoding Workbench in the browser.")
     host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser.add_argument("--host", default=host, help="address to listen on")
@@ -62,7 +68,7 @@ def arguments() -> argparse.Namespace:
 
 
 def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Exit with an error message if an option is invalid or the port is in use, before heavy imports."""
+    """Exit with an error message if an option is invalid or the port is in use, before PyTorch is imported."""
     from workbench.core.errors import WorkbenchError
     from workbench.server.access_control import make_access_control
     from workbench.server.tls import certificate
@@ -93,7 +99,7 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Serve the page, by default on this machine only; PyTorch is imported after the page is available."""
+    """Serve the app's pages, by default only on this machine. PyTorch is imported after the pages are available."""
     args = arguments()
 
     from workbench.core.startup import pause_and_freeze_gc

@@ -1,4 +1,4 @@
-"""Speculative Decoding Workbench: every drafter on one engine, and a way to see what each one does."""
+"""Speculative Decoding Workbench: many drafting methods on one engine, with views of every round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def __getattr__(name: str) -> Any:
-    """`from workbench import Workbench` brings PyTorch; `import workbench` alone does not."""
+    """Import `Workbench`, and with it PyTorch, at its first use, so that `import workbench` alone stays fast."""
     if name == "Workbench":
         from workbench.client import Workbench
 

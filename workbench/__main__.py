@@ -1,4 +1,4 @@
-"""`python -m workbench …` is the command line."""
+"""Run the command line of the workbench by `python -m workbench …`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Define the commands of the program `workbench`, which `python -m workbench` runs, too."""
+"""Commands of the program `workbench`, which can also be started by `python -m workbench`."""
 
 from workbench.cli.main import main
 

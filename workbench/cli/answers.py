@@ -1,4 +1,4 @@
-"""`workbench bench --suite answers`: count correct answers with each approximate verifier."""
+"""`workbench bench --suite answers`: count the correct answers to problems with each approximate verifier."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ KINDS = (".json", ".md")
 def measure(
     load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool, resume: Path | None
 ) -> None:
-    """Generate answers to all problems with every verifier, and report how many are correct.
+    """Generate answers to all problems of the suite `answers` with every verifier, and report how many are correct.
 
     An existing JSON file in `out` keeps its results of other targets.
 
     Args:
         load: function that loads the models.
         scale: fields of `workbench.bench.answers_suite.Scale`.
-        out: files to write, .json or .md.
+        out: files for the results, .json or .md.
         as_json: whether to print JSON.
-        resume: file with the answers so far, from which an interrupted measurement continues.
+        resume: file with the answers that an interrupted measurement has saved, from which it continues.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.

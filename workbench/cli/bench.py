@@ -37,7 +37,7 @@ from workbench.service.checks import check_models, set_error_option
 
 
 class Against(str, Enum):
-    """Other engine to compare the workbench with."""
+    """Other inference engine with which the workbench is compared."""
 
     hf = "hf"
     hf_stock = "hf-stock"
@@ -45,19 +45,22 @@ class Against(str, Enum):
 
 
 ACCEPTANCE = "acceptance"
-"""Name of the suite of drafters with a forced acceptance rate, compared with Hugging Face."""
+"""Name of the benchmark suite of drafters with a forced acceptance rate, compared with Hugging Face."""
 VISION = "vision"
-"""Name of the suite of images: acceptance of the vision drafters, saved on a board of its own."""
+"""Name of the benchmark suite with images: acceptance of the vision drafters, saved on a separate board."""
 GPU = "gpu"
-"""Name of the suite of targets with the sizes of 1B and 8B models, created on the GPU, compared with transformers."""
+"""Name of the benchmark suite for GPUs: targets with the sizes of 1B and 8B models, compared with Transformers."""
 ANSWERS = "answers"
-"""Name of the suite of problems with known answers, for the named methods or, without any, approximate verifiers."""
+"""Name of the benchmark suite that counts correct answers to problems.
+
+It measures the named methods, or all approximate verifiers if no method is named.
+"""
 VERIFIERS = "verifiers"
-"""Name of the suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
+"""Name of the benchmark suite of verifiers: time to verify a draft of 64 nodes, by vocabulary size."""
 HOST = "host"
-"""Name of the suite of host overheads: time of drafters outside of model forward passes, by context length."""
+"""Name of the benchmark suite of host overheads: time of drafters outside of forward passes, by context length."""
 WHATIF = "whatif"
-"""Name of the suite of predictions: every prediction of `workbench whatif`, compared with the run that it predicts."""
+"""Name of the benchmark suite that compares predictions of `workbench whatif` with the runs that they predict."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -157,7 +160,7 @@ def bench(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure speed, acceptance and overhead, interleaved with plain decoding, prompt by prompt.
+    """Measure speed, acceptance and overhead of methods, interleaved with plain decoding, prompt by prompt.
 
     Speed-ups are ratios within one repeat, given as the geometric mean over prompts with its 95 % confidence interval.
     Ctrl-C keeps the finished measurements. `--set NAME=VALUE` applies to every method that has the parameter, `--set
@@ -246,7 +249,7 @@ def bench(
     )
     if suite == GPU:
         report = _gpu(plan, configured if method else [], chosen, device, depth)
-        return _deliver(report, out or [], True, as_json)
+        return _output_report(report, out or [], True, as_json)
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [
@@ -267,16 +270,16 @@ def bench(
 
         for path in write_answers(report, answers, lambda ids: models.tokenizer.decode(ids, skip_special_tokens=True)):
             typer.echo(f"wrote {path}", err=True)
-    _deliver(report, out or [], by_group or suite == ACCEPTANCE, as_json)
+    _output_report(report, out or [], by_group or suite == ACCEPTANCE, as_json)
 
 
-def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
-    """Write a report to files and print it. Exit with status 130 if the measurement was stopped.
+def _output_report(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
+    """Write a benchmark report to files and print it. Exit with status 130 if the measurement was stopped.
 
     Args:
         report: report of a suite.
-        out: files to write; their suffixes decide the formats.
-        by_group: whether to also print a table for each group of prompts.
+        out: files for the report; their suffixes decide the formats.
+        by_group: whether to print a table for each group of prompts, too.
         as_json: whether to print JSON.
     """
     for path in out:
@@ -287,7 +290,7 @@ def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> Non
 
 
 def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] = ()) -> None:
-    """Refuse the suite `gpu` on a machine without a GPU, or with options that it would ignore, before loading anything.
+    """Refuse the suite `gpu` on a machine without a GPU, or with options that it would ignore.
 
     Args:
         device: value of `--device`.
@@ -295,7 +298,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
         methods: names of the methods to measure.
 
     Raises:
-        BadParameter: an option or a method does not suit the suite.
+        BadParameter: an option or a method cannot be used with this suite.
     """
     for option in refused:
         reason = (
@@ -314,7 +317,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
 
 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
-    """Run the suite `gpu`: measure targets created on the GPU, and SmolLM2 if it is on this machine or in a package."""
+    """Run the suite `gpu`: measure targets that are created on the GPU, and SmolLM2 if its files are available."""
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.models.loading import load_models
     from workbench.models.model_index import SMOLLM2, local_folder, packaged_file
@@ -335,11 +338,11 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 
 
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:
-    """Run the suite `vision`, and save each row to `assets/boards/vision.json` as soon as it is measured.
+    """Run the suite `vision`, and save each result to `assets/boards/vision.json` as soon as it is measured.
 
     Args:
-        limit: number of scenes; 0: the suite's own number.
-        out: files to write.
+        limit: number of images; 0: the suite's default.
+        out: files for the results.
         as_json: whether to print JSON.
     """
     from workbench.bench import vision_suite
@@ -380,7 +383,7 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print the differences between two saved reports, as far as the differences exceed noise.
+    """Print the differences between two saved benchmark reports that exceed the measurement noise.
 
     Args:
         old: file of the earlier report.
@@ -389,7 +392,7 @@ def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
         as_json: whether to print JSON.
 
     Returns:
-        1 if a figure has become worse, else 0.
+        1 if a measured value has become worse, else 0.
     """
     from workbench.bench.regression import compare_reports
     from workbench.bench.report_files import read_report
@@ -408,7 +411,7 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
 
 
 def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the checked parameters of each method by the method's name, from the values of `--set`."""
+    """Check the values of the option `--set`, and return the parameters of each method by the method's name."""
     with set_error_option("method"):
         methods = [method_info.get(name) for name in names] if names else method_info.methods()
     used: set[str] = set()

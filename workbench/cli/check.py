@@ -73,7 +73,7 @@ def check(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Test the promise of every method in float64; exit code 1 if a promise is broken or could not be tested.
+    """Test the exactness promise of each method in float64; exit code 1 if one is broken or could not be tested.
 
     Greedy text must equal that of Hugging Face's `generate` token for token, with the defaults and with each parameter
     at both ends of its range. Sampled tokens must follow the target's exact joint distribution: a chi-square test on
@@ -83,14 +83,14 @@ def check(
     masked-diffusion models. A method does not pass if it refuses every setting, never drafts, or is named on the
     command line but cannot run.
 
-    If a large target would take longer than --minutes, a sample of the settings is tested and the methods that remain
-    after that time are left out. The output says so, and with --report the board too.
+    If a large target would take longer than --minutes, only a sample of the settings is tested, and methods not tested
+    within that time are left out. The output says so, and with --report so does the board.
 
     With --report, tiny models of many families are decoded too. Methods for images run on the bundled vision target,
     and heads that were trained for SmolLM2 run on it where it is on this machine. The results go into assets/boards,
     method by method. With --choices every verifier, tree builder and policy is checked separately: on the bundled
-    target in float64, then on SmolLM2 in its stored number format, with shorter texts and fewer samples. After
-    --minutes no further check is started.
+    target in float64, then on SmolLM2 in its stored number format, with shorter texts and fewer samples. No check is
+    started after --minutes.
     """
     use_heads(head, target)
     limit = minutes if minutes is not None else 0.0 if report and not choices else MINUTES
@@ -119,7 +119,7 @@ def check(
         return loaded[pair]
 
     def measure(method: Method) -> Generator[Finding, None, tuple[str, list[Finding]] | None]:
-        """Test a method; yield the findings, and return the target and all findings; None if no time is left."""
+        """Test a method's exactness and yield findings; return the target and all findings, or None if time is up."""
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         usable_pairs = (pair for pair in pairs if not models_of(pair).unsupported_reason(method.needs))
         place = next(usable_pairs, pairs[0])
@@ -186,10 +186,10 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line of text for each kind of test that was left out because the time limit was reached.
+    """Yield a line of text for each kind of exactness test that was left out because of the time limit.
 
     Args:
-        findings: results of all tests.
+        findings: results of all exactness tests.
         late: names of the methods that were left out.
         minutes: time limit in minutes.
     """
@@ -209,9 +209,9 @@ def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float
 
 
 def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
-    """Return the targets to try for a method, in this order, each with the draft model that suits the method.
+    """Return the targets on which to check a method, in order of preference, each with the method's draft model.
 
-    The bundled targets come first, then the published ones on this machine: some heads exist only for these.
+    Bundled targets come first. Published targets on this machine follow: some heads exist only for them.
     """
     from workbench.models.names import bundled_drafter
 
@@ -222,7 +222,10 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
 
 def _text_pairs() -> list[tuple[str, str]]:
-    """Return the text targets, each with its draft model: the bundled one, then the published ones on this machine."""
+    """Return the text-only targets on which choices are checked, each with its draft model.
+
+    The bundled target comes first, then the published targets on this machine.
+    """
     from workbench.models.names import bundled_drafter
 
     return [(name, bundled_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
@@ -240,7 +243,7 @@ def _targets(*own: str) -> list[str]:
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
-    """Check each verifier, tree builder and policy on each target, and add a row to the board for each.
+    """Check the exactness of each verifier, tree builder and policy on each target, and add the results to the board.
 
     Returns:
         1 if a promise is broken, else 0.
@@ -255,7 +258,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     from workbench.models.bundle import bundled
 
     class UnsupportedError(WorkbenchError):
-        """Raised if the models lack a part that a verifier, tree builder or policy needs."""
+        """Raised if the models lack something that a verifier, tree builder or policy needs, such as heads."""
 
     chosen = all_choices(registry.get(name) for name in names or registry.names())
     pairs, loaded = _text_pairs(), dict[str, Any]()
@@ -308,10 +311,10 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
 
 
 def _families(fresh: bool, as_json: bool) -> int:
-    """Test every model family, print a line for each family and save the board.
+    """Test decoding with a tiny model of every model family, print the results and save the board.
 
     Returns:
-        1 if the text of a family differs from the text of its own `generate`, else 0.
+        1 if the text of any model differs from that of Transformers' `generate`, else 0.
     """
     from workbench.bench import board, census
     from workbench.bench.study import END, Rows, Study, in_turn

@@ -1,4 +1,4 @@
-"""Check a command's options before slow imports, so that an invalid command fails within a second."""
+"""Check the options of a command before slow imports, so that an invalid command fails within a second."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def check_sampling(values: Mapping[str, Any]) -> None:
 
 
 def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_images: int | None = None) -> str:
-    """Check that a method can run with its parameters on these models; choose a method if none is named.
+    """Check that a method can run with its parameters and models; if no method is named, choose one.
 
     Args:
         name: value of `--method`, or None.
-        values: name → value of `--set`.
+        values: values of the option `--set`, by parameter name.
         pair: names of the target and the draft model.
         n_images: number of images in the prompt; None: do not check it.
 
@@ -47,7 +47,7 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
         Name of the method.
 
     Raises:
-        WorkbenchError: the method cannot run; `option` names the option at fault.
+        WorkbenchError: the method cannot run; the error's `option` names the wrong command-line option.
     """
     if name is None:
         name, reason = _with_own_heads(pair, n_images) or choose_method(pair)
@@ -70,12 +70,13 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
 
 
 def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
-    """Choose the method that drafts with the first of the user's own heads that fits the target.
+    """Choose the method for the user's own heads: the first heads that fit the target decide.
 
-    The user's own heads come from `--head` and `WORKBENCH_HEADS`; the variable may also list heads for other targets.
+    The user's own heads are given by `--head` and by the variable `WORKBENCH_HEADS`, which may also list heads for
+    other targets.
 
     Returns:
-        Name of the method and the reason for the choice; None if no own heads fit.
+        Name of the method and the reason for the choice; None if none of these heads fit.
     """
     from workbench.models.checkpoints import user_heads
     from workbench.models.names import folder_of
@@ -95,11 +96,11 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
 
 
 def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: Pair) -> list[str]:
-    """Return the checked lanes of `--lane`; without `--lane`, the lanes in `defaults` that can run on these models.
+    """Check the compared methods that `--lane` names; without `--lane`, return the defaults that can run.
 
     Args:
         requested: values of `--lane`; None: none were given.
-        defaults: lanes to use if none were given.
+        defaults: lanes (methods with settings) to use if none were given.
         pair: names of the target and the draft model.
 
     Raises:
@@ -122,10 +123,10 @@ def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: 
 
 
 def check_groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
-    """Refuse a group to which no prompt belongs.
+    """Refuse the name of a prompt group to which no prompt belongs.
 
     Raises:
-        UnknownNameError: a group is unknown; the message has the nearest known names.
+        UnknownNameError: a group is unknown; the message suggests the most similar known names.
     """
     from workbench.bench.prompts import groups_of
 
@@ -136,10 +137,10 @@ def check_groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
 
 
 def check_request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Check a prompt, a length and stop strings against the limits of every backend.
+    """Check a prompt, the number of new tokens and the stop strings against the limits that all backends have.
 
     Raises:
-        WorkbenchError: a limit is exceeded; the message gives it.
+        WorkbenchError: a limit is exceeded; the message states it.
     """
     limits = Limits()
     limits.check_prompt(prompt)
@@ -153,7 +154,7 @@ def check_images(paths: Sequence[Path], target: str) -> None:
     """Check that the target accepts images, and that each image can be decoded.
 
     Raises:
-        PromptError: an image cannot be read, there are too many, or the target reads text only.
+        PromptError: an image cannot be read, there are too many images, or the target reads text only.
     """
     if not paths:
         return
@@ -178,7 +179,7 @@ def _named(path: Path, decode: Callable[[Path], Any]) -> None:
 
 
 def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
-    """Refuse output files with a suffix that a suite does not write.
+    """Refuse output files with a suffix that a benchmark suite cannot write.
 
     Raises:
         BadParameter: the suffix of a file is not in `kinds`.
@@ -189,7 +190,7 @@ def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> Non
 
 
 def check_output_file(path: Path | None, option: str) -> None:
-    """Check, before long work, that an output file can be written. The file's content does not change.
+    """Check, before a long measurement, that an output file can be written. The file is not changed.
 
     Args:
         path: the file; None: nothing is checked.
@@ -208,7 +209,7 @@ def check_output_file(path: Path | None, option: str) -> None:
 
 
 def check_output_folder(path: Path | None, option: str) -> None:
-    """Check, before long work, that an output folder exists or can be created, and is writable.
+    """Check, before a long measurement, that an output folder exists or can be created, and is writable.
 
     Args:
         path: the folder; None: nothing is checked.

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
-"""File with the keys of each method's claims, so that an unknown key is refused without importing PyTorch.
-`workbench docs` writes it."""
+"""File with the keys of all paper claims by method, so that an unknown key is refused without importing PyTorch.
+
+`workbench docs` writes this file.
+"""
 
 
 def claims(
@@ -64,10 +66,10 @@ def claims(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the claims board, or with --method or --all measure claims and print a line for each.
+    """Show the board of the papers' claims; with --method or --all, measure claims and print a line for each.
 
-    The verdict compares the measured figure with the paper's. It is "reproduced in direction" if the whole 95 %
-    confidence interval lies on the paper's side of "no change", "reproduced in size" if the figure also lies within a
+    The verdict compares the measured value with the paper's. It is "reproduced in direction" if the whole 95 %
+    confidence interval lies on the paper's side of "no change", "reproduced in size" if the value also lies within a
     quarter of the paper's range, "contradicted" if the interval lies on the other side, else "inconclusive".
 
     Example: workbench claims --method token-recycling
@@ -134,7 +136,7 @@ def claims(
 
 
 def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:
-    """Return a line with a claim, its measured figure and the verdict."""
+    """Return a line of text with a paper's claim, the measured value and the verdict."""
     from workbench.bench import claimsboard
 
     figure = claimsboard.format_figure(row["measured"]) if row["measured"] else claim.lacks or row["lacking"]
@@ -144,7 +146,7 @@ def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:
 
 
 def text() -> str:
-    """Return the up-to-date text of the file with the keys of all claims, as JSON by method."""
+    """Return the current text of the file with the keys of all paper claims, as JSON by method."""
     from workbench.bench import claims as known
 
     keys_by_method: dict[str, list[str]] = {}
@@ -154,7 +156,10 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has; a method without an entry in the file of keys is checked later."""
+    """Refuse a key that no claim of a method has.
+
+    Keys of a method that is missing in the file of keys are checked later.
+    """
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return

@@ -1,4 +1,4 @@
-"""Define the options of every command, `-q` and `-v`, which may precede or follow the command's name."""
+"""Options `-q` and `-v` of every command, which may precede or follow the command's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InterruptError(WorkbenchError):
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command's function: add the options `--quiet` and `--verbose`, and convert Ctrl-C to an error."""
+    """Decorate a command's function: add the options `--quiet` and `--verbose`, and turn Ctrl-C into an error."""
     signature = inspect.signature(function, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     extra = [

@@ -145,7 +145,10 @@ def write(comparison: Any, path: Path) -> None:
 
 
 def to_markdown(comparison: Any) -> str:
-    """Return a comparison as a Markdown table: a row per lane, with the exactness of its text in the last column."""
+    """Return a comparison as a Markdown table with one row per method.
+
+    The last column says whether the method's text is exact.
+    """
     from workbench.bench.markdown import format_value, markdown_table
     from workbench.models.machine import describe
 
@@ -175,10 +178,10 @@ def to_markdown(comparison: Any) -> str:
 
 
 def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return a note on how the text of a lane compares with the reference text.
+    """Return a note that says whether the text of a compared method equals the reference text.
 
     Args:
-        lane: result of one lane, as JSON data.
+        lane: result of one method, as JSON data.
         data: the whole comparison, as JSON data.
     """
     exact = lane["exact"]

@@ -1,4 +1,4 @@
-"""Complete values of options in a shell, from files alone: a key press must not import PyTorch."""
+"""Shell completion of option values. It reads only files: a key press must not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from workbench.models.names import known_targets
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete names of methods, and yield them with their titles."""
+    """Yield the methods whose names complete the typed text, with their titles."""
     return ((m.name, m.title) for m in method_info.methods() if m.name.startswith(incomplete))
 
 
 def targets(incomplete: str) -> Iterator[str]:
-    """Complete names of bundled and published targets. The shell itself completes folders and files."""
+    """Yield bundled and published targets whose names complete the typed text. The shell completes folders."""
     return _beginning(
         incomplete, (*(name for name, _, config in known_targets() if not trained_for(config)), *MODEL_INDEX)
     )
 
 
 def drafters(incomplete: str) -> Iterator[str]:
-    """Complete names of bundled draft models."""
+    """Yield the bundled draft models whose names complete the typed text."""
     return _beginning(
         incomplete, ("auto", "none", *(name for name, _, config in known_targets() if trained_for(config)))
     )
 
 
 def dtypes(incomplete: str) -> Iterator[str]:
-    """Complete names of number formats."""
+    """Yield the number formats whose names complete the typed text."""
     return _beginning(incomplete, ("auto", *devices.DTYPES))
 
 
 def device_names(incomplete: str) -> Iterator[str]:
-    """Complete names of devices."""
+    """Yield the devices whose names complete the typed text."""
     return _beginning(incomplete, ("auto", *devices.available_device_types()))
 
 
 def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete a value of `--set` for the method on the command line: `NAME=`, then the values of a choice."""
+    """Yield completions of a value of `--set`: first `NAME=` of a parameter of the method, then its choices."""
     for spec in _specs(context.params.get("method")):
         name, equals, prefix = incomplete.partition("=")
         if equals and name == spec.name:
@@ -62,14 +62,14 @@ def _specs(method: Any) -> list[ParamSpec]:
 
 
 def groups(incomplete: str) -> Iterator[str]:
-    """Complete names of groups of bundled prompts."""
+    """Yield the groups of bundled prompts whose names complete the typed text."""
     from workbench.bench.prompts import groups_of, load_prompts
 
     return _beginning(incomplete, groups_of(load_prompts()))
 
 
 def recordings(incomplete: str) -> Iterator[str]:
-    """Complete names of bundled recordings."""
+    """Yield the bundled recordings of runs whose names complete the typed text."""
     from workbench.views import recorded_runs
 
     return _beginning(incomplete, recorded_runs.names())

@@ -1,4 +1,4 @@
-"""`workbench config`: show the user's own defaults, from a TOML file, and the values in effect.
+"""`workbench config`: show the user's own defaults of options, from a TOML file, and the values in effect.
 
 [defaults]            # of every command that has the option
 target = "text-target"
@@ -28,15 +28,15 @@ SHARED = "defaults"
 ENVIRONMENT = ("WORKBENCH_CONFIG", "WORKBENCH_MODELS", "WORKBENCH_METHODS", "WORKBENCH_RUNS", "WORKBENCH_BOARDS",
                "WORKBENCH_DATASTORE", "WORKBENCH_LAB", "WORKBENCH_CACHE", "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
 LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
-"""Options that the file of defaults cannot set."""
+"""Names of options that the user's file of defaults cannot set."""
 
 
 class ConfigError(WorkbenchError):
-    """Raised if the file of defaults cannot be read, or has a table, key or value that no command understands."""
+    """Raised if the user's file of defaults cannot be read, or has an unknown table, key or value."""
 
 
 def path() -> Path:
-    """Return the path of the file of defaults: WORKBENCH_CONFIG, else in the XDG configuration folder.
+    """Return the path of the user's file of defaults: WORKBENCH_CONFIG, else in the XDG configuration folder.
 
     The file need not exist.
     """
@@ -46,7 +46,7 @@ def path() -> Path:
 
 
 def read() -> tuple[dict[str, Any], str]:
-    """Return the parsed file of defaults, and its text; both are empty if there is no file.
+    """Return the user's file of defaults, parsed and as text; both are empty if there is no file.
 
     Raises:
         ConfigError: the file cannot be read, or is not TOML.
@@ -75,7 +75,7 @@ def read() -> tuple[dict[str, Any], str]:
 
 
 def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the checked defaults of every command, by parameter name.
+    """Check the user's defaults, and return them by command and parameter name.
 
     Args:
         group: the program's command group.
@@ -107,7 +107,10 @@ def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, A
 
 
 def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (command name, table) for each table of the file ([runs.list] as "runs list"), the shared table first."""
+    """Yield (command name, table) for each table in the file of defaults, the shared table `[defaults]` first.
+
+    The table [runs.list] has the command name "runs list".
+    """
     flat: dict[str, dict[str, Any]] = {}
     for table, entries in parsed.items():
         if not isinstance(entries, dict):
@@ -166,7 +169,7 @@ def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None
 
 
 def _line_of(text: str, table: str, key: str | None) -> int:
-    """Return the line number, from 1, of a key of a table; without a key, the line number of the table's header."""
+    """Return the line number (from 1) of a key in a TOML table; without a key, that of the table's header."""
     header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
     is_in_table, header_line = False, 1
     for number, line in enumerate(text.splitlines(), 1):
@@ -186,10 +189,10 @@ def config(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the file with your own defaults, and the values in effect.
+    """Show the file with your own defaults of options, and the values in effect.
 
-    The file is TOML: [defaults] applies to every command that has the option, [generate] to one command. The command
-    line takes precedence over the command's table, that over [defaults], and that over the built-in values.
+    The file is TOML: [defaults] applies to every command that has the option, [generate] to one command. Order of
+    precedence: command line, the command's table, [defaults], built-in values.
     """
     parsed, text = read()
     group = context.find_root().command

@@ -1,4 +1,4 @@
-"""`workbench datastore`: build and show the text stores from which `rest` and `rasd` draft."""
+"""`workbench datastore`: build and show the text stores from which the methods `rest` and `rasd` draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.cli.stream import harmless
 from workbench.core.errors import ModelError
 
 SAMPLE = 48
-"""Number of tokens in the sample that `show` prints."""
+"""Number of tokens in the sample of a text store that `workbench datastore show` prints."""
 
 app = typer.Typer(
     name="datastore",
@@ -33,9 +33,9 @@ def build(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Build a store from text files: tokens of the target's tokenizer, and their suffix array.
+    """Build a text store for drafting: tokens of text files, by the target's tokenizer, and their suffix array.
 
-    If it is stopped or killed, the same command resumes where it stopped; the store appears only when it is complete.
+    If the command is stopped or killed, running it again resumes the work. The store appears only when it is complete.
     100 MB of text take minutes and 1 GB of memory.
 
     Example: workbench datastore build notes/*.txt --out notes-store --target smollm2
@@ -72,7 +72,7 @@ def show(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a store: size, tokens, tokenizer, texts and a sample. The files are checked against their checksums."""
+    """Show a text store for drafting: size, tokens, tokenizer, texts and a sample. Checksums are verified."""
     from workbench.engine.datastore import open_store
     from workbench.models.checksums import checksum_problem
     from workbench.models.pretrained import load_tokenizer

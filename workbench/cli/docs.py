@@ -1,4 +1,4 @@
-"""`workbench docs`: regenerate the parts of the README and the boards that come from declarations and measurements."""
+"""`workbench docs`: regenerate the parts of README and boards that are computed from code and measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.methods.method_info import MethodInfo
 
 SPEED = "speed.md"
-"""File name of the board with reports of `workbench bench`."""
+"""File name of the board with speed reports of `workbench bench`."""
 KINDS = {
     "": "with nothing but the target",
     "drafter": "with a draft model",
@@ -30,7 +30,7 @@ KINDS = {
     MASKED_LM: "for masked-diffusion models",
     "simulation": "to study acceptance, not speed",
 }
-"""Phrase for each requirement that a method may have besides a target."""
+"""Phrases for the requirements that a method may have besides a target model, by requirement."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -46,7 +46,7 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Regenerate parts of the README, boards, claim keys and prompts (for developers)."""
+    """Regenerate parts of the README, the boards, the claim keys and the prompts (for developers)."""
     from workbench.bench import (
         answers_suite,
         board,
@@ -99,7 +99,7 @@ def docs(
 
 
 def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
-    """Return the text of each page that is generated as a whole, by its file name in the folder of boards."""
+    """Return the texts of the Markdown files in the folder of boards that are fully generated, by file name."""
     from workbench.methods.method_info import PROMISES
 
     return {
@@ -109,7 +109,7 @@ def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
 
 
 def differences(methods: Sequence[MethodInfo]) -> str:
-    """Return, for each method that differs from its paper, a Markdown list of the differences."""
+    """Return a Markdown list of the differences between each method and its paper."""
     lines = ["## What differs from the papers"]
     for method in methods:
         if method.differs:
@@ -118,7 +118,7 @@ def differences(methods: Sequence[MethodInfo]) -> str:
 
 
 def methods_by_need(methods: Sequence[MethodInfo]) -> str:
-    """Return the methods' names grouped by their needs in addition to the target, as Markdown."""
+    """Return the names of the methods as Markdown, grouped by the models that they need besides the target."""
     names_by_kind: dict[str, list[str]] = {}
     for method in methods:
         names_by_kind.setdefault(_kind(method), []).append(f"`{method.name}`")
@@ -138,7 +138,7 @@ def _kind(method: MethodInfo) -> str:
 
 
 def definitions_table() -> str:
-    """Return a Markdown table with the definition of every figure."""
+    """Return a Markdown table with the definitions of all measured quantities, such as the acceptance rate."""
     rows = [f"| `{name}` | {title} | {meaning} |" for name, (title, meaning) in DEFINITIONS.items()]
     return "\n".join(["| name | title | definition |", "|---|---|---|", *rows])
 

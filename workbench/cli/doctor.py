@@ -1,4 +1,4 @@
-"""`workbench doctor`: determine whether a difference from plain greedy decoding is rounding or a bug."""
+"""`workbench doctor`: find out whether a difference from plain greedy decoding comes from rounding or from a bug."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def doctor(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare greedy runs with plain decoding, token by token, and tell rounding differences from bugs.
+    """Compare greedy runs with plain decoding, token by token, and distinguish rounding differences from bugs.
 
-    Where plain decoding would have chosen another token, the prefix is decoded again in other ways. If one of them also
-    chooses the run's token, the cause is rounding, and the difference of the logits is shown. If none does, the cause
-    is a bug, and the exit code is 1.
+    If plain decoding chooses another token than the run, the prefix is decoded again in other ways (such as in longer
+    forward passes). If one of them also chooses the run's token, the cause is rounding, and the difference of the
+    logits is shown. If none does, the cause is a bug, and the exit code is 1.
 
     Example: workbench doctor draft-tree --dtype bfloat16
     """

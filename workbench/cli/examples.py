@@ -1,7 +1,7 @@
 """Record the examples that the Compare and Sweep tabs show before the first measurement.
 
-The examples are results of real runs. They use the initial settings of the tabs, so that the button Measure repeats
-them on the user's machine.
+The examples are results of real runs with the initial settings of the tabs, so that the button Measure repeats them on
+the user's machine.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 Progress = Callable[[int, int, str], None]
 LANES, PRESETS, REPEATS, TOKENS = ("draft-model", "draft-tree", "prompt-lookup"), 2, 5, 64
-"""Settings of the example comparison: the initial ones of `views/js/compare/choice.js`, with more repeats."""
+"""Settings of the example comparison: initial settings of the Compare tab (`compare/choice.js`), with more repeats."""
 AXES = {"depth": (1, 2, 4, 6), "temperature": (0.0, 0.7)}
 SWEEP: dict[str, Any] = {"group": "stories", "limit": 4, "repeats": 3, "max_new_tokens": 48}
-"""Settings of the example sweep: the initial ones of `views/js/sweep/choice.js`, with more prompts and repeats."""
+"""Settings of the example sweep: initial settings of the Sweep tab (`sweep/choice.js`), with more repeats."""
 
 
 def compare(target: str, report: Progress) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def compare(target: str, report: Progress) -> dict[str, Any]:
 
 
 def sweep(target: str, report: Progress) -> dict[str, Any]:
-    """Measure the example sweep, and return it as JSON data, together with the labels of its figures."""
+    """Measure the example sweep, and return it as JSON data, with labels of the measured quantities."""
     from workbench.bench.comparison_figures import METRICS, THEORY
     from workbench.bench.sweep import Sweep, backend_workers, run
     from workbench.client import Workbench

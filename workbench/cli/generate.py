@@ -90,7 +90,7 @@ def generate(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a prompt. A terminal shows which tokens were drafted; figures go to standard error.
+    """Continue a prompt. A terminal shows which tokens were drafted; measurements go to standard error.
 
     Examples: workbench generate --chat "What is in the image?" --image scene.png --target vision-target;
     workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
@@ -119,7 +119,7 @@ def generate(
     not_saved: list[WorkbenchError] = []
 
     def save(work: Callable[[], object]) -> None:
-        """Call `work`, which saves a file. With --json, put its error into the field `not_saved`, after the text."""
+        """Call `work`, which saves a file. With --json, store its error in the field `not_saved` of the output."""
         try:
             work()
         except WorkbenchError as error:
@@ -175,7 +175,7 @@ def generate(
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """Read the prompt from the argument, a file or pipe, or standard input.
+    """Read the prompt from the command-line argument, a file or standard input.
 
     Raises:
         PromptError: the file cannot be read, or the prompt is empty.
@@ -196,7 +196,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def read_state(path: Path | None) -> bytes | None:
-    """Read the saved state of a drafter; None if the file does not exist yet.
+    """Read the saved state of a drafter from a file; return None if the file does not exist yet.
 
     Raises:
         WorkbenchError: the file cannot be read, or has no drafter state.
@@ -214,7 +214,7 @@ def read_state(path: Path | None) -> bytes | None:
 
 
 def write_state(run: Any, path: Path) -> None:
-    """Save the drafter's state after a run, atomically, and print its size.
+    """Save the drafter's state after a run to a file, atomically, and print its size.
 
     Raises:
         WorkbenchError: the drafter has no state to save, or the file cannot be written.
@@ -230,10 +230,10 @@ def write_state(run: Any, path: Path) -> None:
 
 
 def approximation_note(trace: Trace) -> str:
-    """Return a note on text whose distribution may differ from the target's, with its measured distance.
+    """Return a note that a text's distribution may differ from the target's, with the measured distance.
 
     Returns:
-        "" for a lossless run, and for greedy text if the verifier changed no distribution in any round.
+        The note; "" for a lossless run, and for a greedy run in which the verifier changed no distribution.
     """
     if trace.header.promise != "approximate":
         return ""

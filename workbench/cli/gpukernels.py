@@ -20,20 +20,21 @@ KINDS = (".json", ".md")
 def measure(
     device: str, toy: bool, time_limit_s: float | None, refused: Sequence[str], out: Sequence[Path], as_json: bool
 ) -> None:
-    """Run the suite `gpu-kernels`. A JSON file among `out` is written again after each block.
+    """Run the suite `gpu-kernels`, and save the results to a JSON file among `out` after each block of measurements.
 
-    If it exists, only the blocks that did not reach their end are run.
+    If this file already exists, only the blocks that it does not have in full are measured.
 
     Args:
         device: value of `--device`.
         toy: whether to measure a tiny model, also on a CPU.
-        time_limit_s: time limit of the run in seconds; None: the suite's own.
+        time_limit_s: time limit of the suite in seconds; None: the default limit.
         refused: options given by the user that have no effect in this suite.
-        out: files to write.
+        out: files for the results.
         as_json: whether to print JSON.
 
     Raises:
-        BadParameter: an option has no effect here, or a file of `out` has a suffix that the suite does not write.
+        BadParameter: an option has no effect in this suite, or a file of `out` has a suffix that the suite does not
+            write.
         ModelError: the device is not a GPU, and `toy` is not set.
     """
     for option in refused:

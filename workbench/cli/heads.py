@@ -38,7 +38,7 @@ def inspect(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the layout and content of trained heads, and whether they fit a target; exit code 1 if they do not.
+    """Show the format and content of trained heads, and whether they fit a target; exit code 1 if they do not.
 
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
@@ -79,7 +79,7 @@ _LONG = ("draft_vocabulary", "head_accuracy", "ranked")
 
 
 def description(report: dict[str, Any]) -> list[str]:
-    """Return a line of text for each fact in the report about heads."""
+    """Return the report about trained heads as lines of text, one per fact."""
     lines = [f"layout: {report['layout']}", f"heads: {report['architecture']}"]
     if report.get("verifier"):
         lines.append(f"trained for: {report['verifier']}")
@@ -137,7 +137,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Export heads trained by the workbench to another engine's layout, with the target's LM head if needed.
+    """Export heads trained by the workbench to another engine's format, with the target's LM head if needed.
 
     Example: workbench heads export smollm2-eagle smollm2-eagle-speculators --to speculators
     """
@@ -199,7 +199,7 @@ def compare(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure all heads of a target on the same prompts: size, cost, acceptance by position, τ and speed-up.
+    """Measure all heads for a target on the same prompts: size, cost, acceptance by position, τ and speed-up.
 
     Example: workbench heads table --target text-target --report
     """

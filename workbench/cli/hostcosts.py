@@ -15,9 +15,9 @@ KINDS = (".json", ".md", ".svg")
 
 
 def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure the host overhead of all drafters, print a table and write it to files.
+    """Measure the host overhead of all drafters (time outside of forward passes), print a table and save it.
 
-    A JSON file among `out` is saved after each measurement; if it exists, its measurements are not repeated.
+    A JSON file in `out` is saved after each measurement. If the file already exists, its measurements are not repeated.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.

@@ -17,7 +17,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
 QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly"]
-"""Options that turn off JupyterLab's checks for updates and extensions, which would use the network unasked."""
+"""Options that turn off JupyterLab's checks for updates and extensions, which would use the network."""
 
 
 def lab(
@@ -29,7 +29,7 @@ def lab(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     debug: Debug = False,
 ) -> None:
-    """Open the notebooks in JupyterLab, which listens on this machine only, with a token, and stays offline."""
+    """Open the notebooks in JupyterLab. It listens only on this machine, requires a token, and stays offline."""
     if find_spec("jupyterlab") is None:
         raise WorkbenchError("JupyterLab is not installed.", f"Install JupyterLab: {INSTALL}")
     status = subprocess.call(command(folder, notebook, port, browser))
@@ -41,7 +41,7 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
     """Return the command line that starts JupyterLab's server.
 
     Raises:
-        WorkbenchError: the folder has no notebooks, or no notebook with this name.
+        WorkbenchError: the folder has no notebooks, or no notebook with the given name.
     """
     root = folder.expanduser().resolve()
     names = sorted(path.stem for path in root.glob("*.ipynb"))

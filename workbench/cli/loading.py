@@ -28,8 +28,9 @@ class LoadingProgress:
     and a last line gives the duration. Without a terminal, and with -q, nothing is printed.
 
     Args:
-        what: models that are loaded, as text: "text-target + text-drafter, 55.9 MB".
-        now: function that returns the current stage as text; it is called every 0.2 s. None or "": no stage is known.
+        what: text that describes the loaded models, such as "text-target + text-drafter, 55.9 MB".
+        now: function that returns the current stage of loading as text; it is called every 0.2 s. None or "": no stage
+            is known.
     """
 
     def __init__(self, what: str, now: Callable[[], str | None] = lambda: None) -> None:
@@ -71,7 +72,7 @@ class LoadingProgress:
 
 
 def describe_models(target: str, drafter: str | None) -> str:
-    """Return the models' names and the size of their files on this machine: "text-target + text-drafter, 55.9 MB"."""
+    """Return names and file size of models as text, such as "text-target + text-drafter, 55.9 MB"."""
     drafter_name = bundled_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
     names = [target, *([drafter_name] if drafter_name else [])]
     n_bytes = sum(map(weight_bytes, names))
@@ -97,7 +98,7 @@ def open_workbench(
         drafter: name of the draft model.
         device: name of the device.
         dtype: number format of the target.
-        api_key: key of the app.
+        api_key: API key of the app.
     """
     if connect is not None:
         return connect_to_app(connect, api_key)
@@ -113,7 +114,7 @@ def connect_to_app(url: str, api_key: str | None = None) -> Any:
 
     Args:
         url: URL of the app, or the name of a Space.
-        api_key: key of the app; None: the key that `workbench.client.keys.key_for` finds.
+        api_key: API key of the app; None: the key that `workbench.client.keys.key_for` chooses.
     """
     from workbench.client import Workbench
 
@@ -127,12 +128,12 @@ def connect_to_app(url: str, api_key: str | None = None) -> Any:
 
 
 def loading_progress(bench: Any, target: str, drafter: str) -> LoadingProgress:
-    """Return a progress line for a blocking call that makes a backend in this process load its models."""
+    """Return a progress line for a blocking call during which a backend in this process loads its models."""
     return LoadingProgress(describe_models(target, drafter), lambda: bench.health()["loading"])
 
 
 def wait_for_models(run: Any, what: str) -> None:
-    """Wait until the models of a run are loaded, and show a progress line. The run itself reports errors.
+    """Wait until the models of a run are loaded, and show a progress line. Errors are reported by the run.
 
     Args:
         run: run whose models are being loaded.
@@ -148,7 +149,7 @@ def wait_for_models(run: Any, what: str) -> None:
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Models:
-    """Load models by `load_models` with a progress line; this includes the download or conversion of the target."""
+    """Load a target and a draft model with a progress line, after downloading or converting them if necessary."""
     progress, fetches = Progress(target), target in MODEL_INDEX or is_gguf(target)
     with LoadingProgress(
         describe_models(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None

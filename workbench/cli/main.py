@@ -1,4 +1,4 @@
-"""Define the program `workbench`: its commands, error messages and exit statuses."""
+"""The program `workbench`: its commands, error messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def root(
     """See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.
 
     Exit status: 0 success, 1 failure, 2 wrong usage (nothing was run), 130 interrupted. `workbench config` shows your
-    own defaults.
+    own defaults of options.
     """
     output.set_level(quiet, verbose)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command of the program `workbench`.
 
     Args:
         argv: arguments without the program's name; None: the arguments of the process.
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
-    """Return the user's own defaults by command; None for `workbench config`, which reads the file itself."""
+    """Return the user's own defaults of options by command; None for `workbench config`, which reads them itself."""
     if not args or args[0] == "config" or "_WORKBENCH_COMPLETE" in os.environ:
         return None
     tables, text = config.read()
@@ -134,7 +134,7 @@ def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _classify(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
-    """Convert an exception to a `WorkbenchError`, and return it with the exit status."""
+    """Convert an exception to a `WorkbenchError`, and return this error with the exit status of the program."""
     if isinstance(error, WorkbenchError):
         is_wrong_use = error.option or isinstance(error, (UnknownNameError, ParameterError, PromptError))
         return error, WRONG_USE if is_wrong_use else FAILED

@@ -71,7 +71,7 @@ def methods(
 def describe_methods(
     target: str, drafter: str, connect: str | None, api_key: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the API's descriptions of all methods, from local files or from the server at `connect`."""
+    """Return the descriptions of all methods in the API's format, from local files or from the server at `connect`."""
     if connect is not None:
         from workbench.cli.loading import connect_to_app
 
@@ -87,12 +87,12 @@ def describe_methods(
 
 
 def to_row(method: dict[str, Any]) -> dict[str, Any]:
-    """Return the API's description of a method, with `params` renamed to `parameters`."""
+    """Return a method's description in the API's format with the key `params` renamed to `parameters`."""
     return {name: value for name, value in method.items() if name != "params"} | {"parameters": method["params"]}
 
 
 def markdown_table(known_methods: Sequence[Any]) -> str:
-    """Return a Markdown table of methods with their parameters and papers."""
+    """Return a Markdown table of decoding methods with their parameters and papers."""
     lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
     for method in known_methods:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
@@ -115,7 +115,7 @@ def _paper(source: dict[str, Any]) -> str:
 
 
 def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
-    """Print a line per method: a sign, the name, the promise, and the title or the reason why it cannot run."""
+    """Print a line per method: a sign, name, promise, and its title or the reason why it cannot run."""
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
@@ -125,7 +125,7 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:
-    """Print all facts about a method: idea, verifier, promise, paper, requirements, differences, parameters."""
+    """Print the full description of a method: idea, verifier, promise, paper, requirements, parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {

@@ -27,7 +27,7 @@ def models(as_json: Json = False, debug: Debug = False) -> None:
 
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line per model: sign of its state, name, role, size, licence, and its folder or how to get it."""
+    """Return a line of text per model: sign for its state, name, role, size, licence, folder or how to get it."""
     table = [
         (row["name"], row["role"], f"{row['bytes'] / 1e6:.1f} MB", row["licence"], row["how"] or row["place"] or "")
         for row in rows

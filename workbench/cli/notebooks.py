@@ -21,7 +21,7 @@ def notebooks(
     folder: Annotated[Path | None, typer.Option(help="Folder of the notebooks; by default the repository's.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Synchronise the notebooks with their .py files, strip outputs and renew the first cell (for developers)."""
+    """Synchronise notebooks with their .py files, strip outputs and rewrite the first cell (for developers)."""
     try:
         from workbench.site import notebook_pairs
     except ModuleNotFoundError as error:

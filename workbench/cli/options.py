@@ -1,4 +1,4 @@
-"""Define the options that several commands share, and parse and check their values."""
+"""Options that several commands have, and functions that parse and check their values."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "auto"
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
-    """Split the values of `--set`, NAME=VALUE, into names and values.
+    """Split the values of the option `--set`, in the form NAME=VALUE, into names and values.
 
     The method registry checks names and values later, with the same errors for every interface.
 
@@ -109,7 +109,7 @@ def check_key(connect: str | None, api_key: str | None) -> None:
 
 
 def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
-    """Use the heads of `--head` in this process, and refuse heads that do not fit the target.
+    """Draft with the heads that the option `--head` names; refuse heads that do not fit the target.
 
     Args:
         heads: folders of heads.
@@ -129,7 +129,7 @@ def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = No
 
 
 def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
-    """Refuse heads of `--head` that none of the run's methods uses, because they would be ignored silently.
+    """Refuse heads of the option `--head` that no method of the run uses: they would be ignored silently.
 
     Heads of a verifier or policy (kinds `judge` and `acceptance`) belong to no single method and are accepted.
     """
@@ -149,10 +149,10 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
 
 
 def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> None:
-    """Refuse options that a connected server sets for itself, if their values are not the defaults.
+    """Refuse options that have no effect with `--connect`, because the server sets them, unless they have defaults.
 
     Args:
-        connect: value of `--connect`; None: no server, and nothing is refused.
+        connect: value of `--connect`; None: there is no server, and no option is refused.
         options: (value, default) by name of the option.
     """
     for name, (value, default) in options.items():
@@ -161,5 +161,5 @@ def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> No
 
 
 def drafter_or_none(name: str) -> str | None:
-    """Return the value of `--drafter`, with None in place of "none"."""
+    """Return the value of the option `--drafter`; None for "none"."""
     return None if name.lower() == "none" else name

@@ -12,28 +12,28 @@ _level: ContextVar[int] = ContextVar("workbench_cli_level", default=USUAL)
 
 
 def set_level(quiet: bool, verbose: bool) -> None:
-    """Set the level of output from -q and -v, which may precede or follow the command; without both, keep the level."""
+    """Set the level of output from the options -q and -v; without them, keep the level."""
     if quiet or verbose:
         _level.set(QUIET if quiet else VERBOSE)
 
 
 def reset() -> None:
-    """Restore the usual level of output, in a process that runs more than one command."""
+    """Restore the default level of output, in a process that runs more than one command."""
     _level.set(USUAL)
 
 
 def is_quiet() -> bool:
-    """Return whether -q was given."""
+    """Return whether the option -q (quiet) was given."""
     return _level.get() == QUIET
 
 
 def is_verbose() -> bool:
-    """Return whether -v was given."""
+    """Return whether the option -v (verbose) was given."""
     return _level.get() == VERBOSE
 
 
 def note(text: str) -> None:
-    """Print a note on standard error, unless -q was given."""
+    """Print a note on standard error, unless the option -q was given."""
     if not is_quiet():
         from workbench.models.local_models import with_paths
 
@@ -41,11 +41,11 @@ def note(text: str) -> None:
 
 
 def detail(text: str) -> None:
-    """Print a line on standard error if -v was given."""
+    """Print a line on standard error if the option -v was given."""
     if is_verbose():
         print(text, file=sys.stderr, flush=True)
 
 
 def can_overwrite(stream: Any) -> bool:
-    """Return whether a line on the stream can be overwritten: only on a terminal that is not dumb."""
+    """Return whether a line on a stream can be overwritten: only on a terminal, and not if TERM is "dumb"."""
     return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

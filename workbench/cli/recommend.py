@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.bench.recommend import Recommendation
 
 TOKENS = 64
-"""Maximum length of a run in tokens by default."""
+"""Default of the maximum number of new tokens per run."""
 
 
 def recommend(

@@ -1,4 +1,4 @@
-"""`workbench record`: record the runs that the pages show without a model, one for each method.
+"""`workbench record`: record one run of each method, which the pages show when no model is loaded.
 
 Prompt, seed and models determine the text of a recording; its times depend on the machine that recorded it.
 """
@@ -28,20 +28,26 @@ if TYPE_CHECKING:
 
 TOKENS = 56
 SEEDS = 12
-"""Number of seeds to try for a sampled recording."""
+"""Number of seeds that are tried for a recording with sampling."""
 
 
 PAIRS = 9
-"""Number of measured pairs (`draft-tree` and plain decoding, greedy) for "race", which the page shows first."""
+"""Number of measured pairs for the recording "race", which the Live page shows first.
+
+A pair is a greedy run of `draft-tree` and one of plain decoding.
+"""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""Recording "switch", which starts with `draft-model`; number of rounds before it changes, and the second method."""
+"""Settings of the recording "switch", which changes its method during the run.
+
+It starts with `draft-model`. The second constant has the number of rounds before the change, and the second method.
+"""
 OTHERS = ("race", "switch")
-"""Names of the recordings that are not named after a method."""
+"""Names of the recorded runs that are not named after a method."""
 QUESTION = "Describe every object, left to right."
 
 
 def record_run(name: str, recording: Recording, models: Models, preset: str, seed: int) -> Trace:
-    """Record one run, without other runs in the batch, and return its trace.
+    """Record one run without other sequences in the batch, and return its trace.
 
     Args:
         name: name of the method, or "switch".
@@ -69,11 +75,11 @@ def record_run(name: str, recording: Recording, models: Models, preset: str, see
 
 
 def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
-    """Record pairs of runs of one prompt, by plain decoding and by `draft-tree`, in alternating order.
+    """Record pairs of runs of one prompt, with plain decoding and with `draft-tree`, in alternating order.
 
     Returns:
-        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The two
-        traces come from the pair whose ratio is closest to the estimate over all pairs.
+        Trace of `draft-tree`, trace of plain decoding, and the baseline with the speed-ups of all pairs. The two traces
+        come from the pair whose speed-up is closest to the estimate over all pairs.
 
     Raises:
         WorkbenchError: the two texts differ.
@@ -114,7 +120,7 @@ def record_image(name: str, recording: Recording) -> Trace:
 
 
 def on_this_machine(trace: Trace) -> Trace:
-    """Return the trace, with the name of this machine in its header."""
+    """Return a copy of a trace whose header names this machine."""
     from workbench.models.machine import machine_facts
 
     facts = machine_facts()
@@ -123,7 +129,7 @@ def on_this_machine(trace: Trace) -> Trace:
 
 
 def record_best(name: str, recording: Recording, models: Models, others: Mapping[str, Trace]) -> Trace:
-    """Record a method with several prompts and seeds, and return one of the runs.
+    """Record runs of a method with several prompts and seeds, and return the trace of one of them.
 
     The returned run is the first that supports the exercises of the guided tour, or the first run if none does.
 
@@ -142,7 +148,7 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
 
 
 def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
-    """Return whether a reader can do the tasks of all tour steps that show a recording.
+    """Return whether a reader can do the tasks of all steps of the guided tour that show a recording.
 
     Args:
         name: name of the recording.
@@ -169,9 +175,9 @@ def record(
     ] = None,
     target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:
-    """Record the examples that the pages show without a model: a generation of each method, a comparison and a sweep.
+    """Record the examples that the pages show without a model: a run of each method, a comparison and a sweep.
 
-    `--only race`, `--only compare` and `--only sweep` take measurements: leave the machine otherwise idle.
+    `--only race`, `--only compare` and `--only sweep` measure times: run nothing else on the machine meanwhile.
     """
     from workbench.methods import method_info
     from workbench.views import recorded_runs

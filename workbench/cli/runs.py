@@ -81,7 +81,7 @@ def list_runs(
 
 @app.command()
 def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = False) -> None:
-    """Show saved runs in full: settings, figures, tags, note, prompt, text, and the address in the running app."""
+    """Show saved runs in full: settings, measurements, tags, note, prompt, text, and the address in the app."""
     runs = _open(store)
     entries = [runs.entry(run) | {"address": _address(run)} for run in _resolve(runs, ids)]
     if as_json:
@@ -105,7 +105,7 @@ def tag(
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Add tags to runs, or remove them."""
+    """Add tags to saved runs, or remove them."""
     runs = _open(store)
     for run in _resolve(runs, ids):
         print(run, ", ".join(runs.tag(run, add or (), remove or ())) or "no tags")
@@ -118,7 +118,7 @@ def note(
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Replace the note of a run."""
+    """Replace the note of a saved run."""
     runs = _open(store)
     (run_id,) = _resolve(runs, [run])
     runs.note(run_id, text)
@@ -137,7 +137,7 @@ def export(
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Export runs to files, which can be imported elsewhere or read with Polars, pandas or the app."""
+    """Export saved runs to files, which can be imported elsewhere or read with Polars, pandas or the app."""
     runs = _open(store)
     chosen = _resolve(runs, ids) if ids else runs.find(tags=tag or ()).select("id").collect()["id"].to_list()
     if not chosen:
@@ -178,7 +178,7 @@ def delete(
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Delete runs permanently."""
+    """Delete saved runs permanently."""
     runs = _open(store)
     chosen = _resolve(runs, ids)
     if not yes:
@@ -192,9 +192,9 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every query.")] = 10,
     debug: Debug = False,
 ) -> None:
-    """Measure the search time of a store of many runs, in a temporary folder.
+    """Measure the time to search a store of many saved runs, which is created in a temporary folder.
 
-    Every run is a real trace file. A query is timed from the call until the rows of a page are collected.
+    Every run is a real trace file. The time of a query ends when the results for one page are in memory.
     """
     from workbench.bench.store_benchmark import bench_store, report
     from workbench.cli.bench import progress_bar
@@ -205,7 +205,10 @@ def bench(
 
 
 def _address(*runs: str) -> str:
-    """Return the address at which the app shows one run, or two side by side, with the host and port of `app.py`."""
+    """Return the URL at which the app shows one saved run, or two side by side.
+
+    Host and port are the defaults of `app.py`.
+    """
     host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
     root = os.environ.get("GRADIO_ROOT_PATH", "").rstrip("/")
     base = root if root.startswith("http") else f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}{root}"
@@ -219,7 +222,7 @@ def _open(folder: Path | None) -> RunStore:
 
 
 def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
-    """Return the full ids of runs, each of which the user gave in full or by its end.
+    """Return the full ids of saved runs, each of which the user gave in full or by its last characters.
 
     Raises:
         WorkbenchError: no run id, or more than one, ends with a given text.
@@ -248,7 +251,7 @@ def _date(text: str | None, option: str) -> datetime.date | None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the store's index of runs with values that JSON can represent."""
+    """Return a row of the index of saved runs with values that JSON can represent."""
     return {name: value.isoformat() if isinstance(value, datetime.datetime) else value for name, value in row.items()}
 
 

@@ -21,16 +21,19 @@ STYLES = {
     CORRECTED: Style(color="#1F2328", bgcolor="#F0ECDB", bold=True),
     BONUS: Style(color="#1F2328", bgcolor="#E6DEE8", italic=True),
 }
-"""Terminal style of tokens by kind: a background colour, and a text style for readers who cannot see colours."""
+"""Terminal style of accepted, corrected and bonus tokens: background colour and a text style.
+
+The text style is for readers who cannot see colours.
+"""
 SIGNS = {ACCEPTED: "_", CORRECTED: "*", BONUS: "/"}
-"""Character around a token by kind, where there are no colours and styles: _underlined_, *bold*, /italic/."""
+"""Character around an accepted, corrected or bonus token, in a terminal without colours and text styles."""
 WORDS = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Pattern of characters that a terminal interprets instead of showing: escape sequences, C1, changes of direction."""
+"""Pattern of control characters, which a terminal interprets instead of showing, such as escape sequences."""
 
 
 class Marks(str, Enum):
-    """Way of marking tokens in a terminal."""
+    """How accepted, corrected and bonus tokens are marked in a terminal."""
 
     auto = "auto"
     colour = "colour"
@@ -39,7 +42,10 @@ class Marks(str, Enum):
     none = "none"
 
     def on(self, stream: Any) -> Marks:
-        """Resolve `auto` for a stream. NO_COLOR (https://no-color.org) turns off the colours, not the marks."""
+        """Return the marks for a stream; `auto` depends on the terminal.
+
+        The environment variable NO_COLOR (https://no-color.org) turns off the colours, not the marks.
+        """
         if self is not Marks.auto:
             return self
         if not stream.isatty():
@@ -55,11 +61,11 @@ def harmless(text: str) -> str:
 
 
 class TokenPrinter:
-    """Print the tokens of rounds as they arrive.
+    """Print the generated tokens of each round in a terminal as they arrive.
 
     Attributes:
         console: console to print to.
-        marks: way of marking tokens on this stream, never `auto`.
+        marks: how tokens are marked on this console; never `auto`.
     """
 
     def __init__(self, marks: Marks = Marks.auto, stream: Any = None) -> None:
@@ -76,13 +82,13 @@ class TokenPrinter:
         )
 
     def echo(self, prompt: str) -> None:
-        """Print the prompt before the generated text, on a terminal only: a pipe gets the generated text alone."""
+        """Print the prompt before the generated text if the output is a terminal; a pipe gets only the new text."""
         if self.console.file.isatty() and self.marks is not Marks.none:
             self.console.print(Text(harmless(prompt), Style(dim=True)), end="", soft_wrap=True)
             self.console.file.flush()
 
     def show(self, round_: Round) -> None:
-        """Print the tokens of a round. Tokens of plain decoding are not marked."""
+        """Print the tokens of a decoding round. Tokens of plain decoding are not marked."""
         self.has_printed = True
         for token in round_.emitted:
             for piece in harmless(token.text).splitlines(keepends=True):
@@ -100,7 +106,7 @@ class TokenPrinter:
             self.console.print(Text(text, STYLES[kind]), end="", soft_wrap=True)
 
     def end(self, legend: bool = True) -> None:
-        """End the last line and, if tokens are marked, print a legend of the marks."""
+        """End the last line of the text and, if tokens are marked, print a legend of the marks."""
         if not self.has_printed:
             return
         self.console.file.write("\n")
@@ -113,7 +119,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """Return a token's text between two marks of its kind; blanks at both ends of the text stay outside the marks."""
+    """Return a token's text between two characters that mark its kind; blanks at its ends stay outside."""
     core = text.strip() or text
     head, _, tail = text.partition(core)
     return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

@@ -1,4 +1,4 @@
-"""`workbench sweep`: measure a grid over one or two settings; each cell is compared with plain decoding."""
+"""`workbench sweep`: measure a grid of values of one or two settings, and compare each with plain decoding."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def sweep(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure a grid of settings. With --out, a sweep that was stopped or killed resumes where it stopped.
+    """Measure a grid of settings. With --out, a sweep that was stopped or killed can be resumed.
 
     Example: workbench sweep --axis depth=1..6 --axis temperature=0,0.7 --group stories --out sweep
     """
@@ -124,7 +124,7 @@ def sweep(
 def create_workers(
     connect: str | None, api_key: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]
 ) -> Any:
-    """Return the workers that measure: processes on this machine, a Ray cluster, or a running app."""
+    """Return the workers that measure a sweep: processes on this machine, a Ray cluster, or a running app."""
     if connect is not None:
         from workbench.bench.sweep import backend_workers
         from workbench.cli.loading import connect_to_app
@@ -140,7 +140,7 @@ def create_workers(
 
 
 def write(update: Any, path: Path) -> None:
-    """Write a table of a sweep with a row per cell, in the format of the file's suffix."""
+    """Write the results of a sweep as a table with a row per cell, in the format of the file's suffix."""
     if path.suffix == ".json":
         from workbench.cli.generate import write_file
 
@@ -154,7 +154,7 @@ def write(update: Any, path: Path) -> None:
 def to_markdown(update: Any, out: Path | None = None) -> str:
     """Return the results of a sweep as Markdown: grids of speed-up and τ (first axis downward), and errors.
 
-    There are no grids if no cell has figures. The last line is the command that measures the remaining cells, into the
+    Grids are left out if no cell was measured. The last line is the command that measures the remaining cells, with the
     folder `out` if there is one.
     """
     from workbench.bench.markdown import markdown_table

@@ -1,4 +1,4 @@
-"""`workbench train`: run the training recipes of the bundled models and heads."""
+"""`workbench train`: train a bundled model, or heads for a model, by a training recipe."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a bundled model again, a variant of it, a head for your own model, or a head for your own method.
+    """Train a bundled model, a variant of it, a head for your own model, or a head for your own method.
 
     `workbench train eagle-3 --target MODEL` does all steps for a head: it generates the model's own answers, trains and
     measures. `workbench train eagle-3 --options` lists the options.
 
     Progress goes to standard error. Interrupted training resumes from its last checkpoint; --set resume=false starts
-    over and moves the old checkpoint aside.
+    again and renames the old checkpoint.
     """
     recipes = known_recipes.recipes()
     if method_info.has_user_methods() and name not in recipes:
@@ -76,7 +76,7 @@ def train(
 
 
 def _explain(recipe: dict[str, Any]) -> str:
-    """Return the text of `--options`: each option of a recipe with its default, type and explanation."""
+    """Return a text with the options of a training recipe: default, type and explanation of each."""
     lines = [f"{recipe['name']}: {recipe['help']}"]
     for name, value in recipe["options"].items():
         doc = textwrap.wrap(recipe["docs"].get(name, ""), 100)

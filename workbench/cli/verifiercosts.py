@@ -1,4 +1,4 @@
-"""`workbench bench --suite verifiers`: measure the time of each verifier, as a share of SmolLM2's forward pass."""
+"""`workbench bench --suite verifiers`: measure each verifier's time, as a fraction of SmolLM2's forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = (".json", ".md")
 
 
 def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure the time of all verifiers, and of SmolLM2's forward passes if its weights are on this machine.
+    """Measure the time of all verifiers, and of forward passes of SmolLM2 if its weights are on this machine.
 
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.

@@ -1,4 +1,4 @@
-"""`workbench whatif`: explain the speed of a recorded run, and estimate it for other drafts."""
+"""`workbench whatif`: explain the speed of a recorded run, and estimate its speed with other drafts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def whatif(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Explain the speed of a recorded run, and estimate it for other drafts. No model is loaded.
+    """Explain the speed of a recorded run, and estimate its speed with other drafts. No model is loaded.
 
     Example: workbench whatif draft-tree autoregressive medusa
     """
@@ -139,7 +139,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _error(console: Console, report: dict[str, Any], name: str, key: str) -> None:
-    """Print the measured error of a prediction, if it was measured.
+    """Print the measured error of a prediction by `whatif`; nothing if it was not measured.
 
     Args:
         console: console to print to.

@@ -22,7 +22,7 @@ def measure(
     as_json: bool,
     resume: Path | None,
 ) -> None:
-    """Measure the errors of predictions, save them on the board, and print the board.
+    """Measure the errors of the predictions by `workbench whatif`, save them on the board, and print the board.
 
     Args:
         load: function that loads the models.
@@ -30,7 +30,7 @@ def measure(
         tokens: length limit of every run, in tokens.
         timed: True: measure only predictions of speed; False: only predictions of token counts; None: all.
         as_json: whether to print JSON.
-        resume: file with the predictions so far, from which an interrupted measurement continues.
+        resume: file with the predictions that an interrupted measurement has saved, from which it continues.
     """
     from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar

@@ -24,7 +24,9 @@ def measure(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    """Measure workload by workload and print the table; exit with status 130 if the run was stopped.
+    """Measure the methods on one workload after another, and print a table.
+
+    The exit status is 130 if the measurement was stopped.
 
     Args:
         target: name of the target.
@@ -33,8 +35,8 @@ def measure(
         methods: names of methods; empty: all methods that need no model besides the target.
         per_kind: number of prompts per workload.
         max_new_tokens: length limit of every run, in tokens; None: the board's usual limit.
-        report: whether to save each workload on the board as soon as it is measured, and reuse those that the board
-            has from this commit.
+        report: whether to save each workload's results on the board as soon as they are measured, and to reuse results
+            of the current commit on the board.
         fresh: whether to measure all workloads again.
         as_json: whether to print JSON.
     """

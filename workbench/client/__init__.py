@@ -1,4 +1,7 @@
-"""Python API, used by the app, the notebooks and the command line: `from workbench.client import Workbench`."""
+"""Python API of the workbench: `from workbench.client import Workbench`.
+
+The app, the notebooks and the command line use it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _MODULES = {"Client": "protocol", "RunHandle": "handle", "Workbench": "client"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class at first use: the command line needs only the keys, and starts before pydantic is imported."""
+    """Import a class of this package at its first use, so that the command line starts without importing pydantic."""
     if name in _MODULES:
         return getattr(import_module(f"workbench.client.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'workbench.client' has no attribute {name!r}")

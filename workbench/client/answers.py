@@ -14,7 +14,7 @@ from workbench.trace.type_checks import is_object
 
 
 def check_answer(answer: Any) -> dict[str, Any]:
-    """Return the answer of an endpoint; raise the error that the answer describes, if any.
+    """Return the answer of a server's endpoint; if the answer describes an error, raise it.
 
     Raises:
         WorkbenchError: the answer is an error, or not a JSON object.
@@ -27,7 +27,7 @@ def check_answer(answer: Any) -> dict[str, Any]:
 
 
 def unreachable(url: str, problem: BaseException, has_key: bool = False) -> WorkbenchError:
-    """Return the error for a server that did not answer. `has_key`: whether a key was sent."""
+    """Return the error for a server that did not answer. `has_key` says whether an API key was sent."""
     if isinstance(problem, WorkbenchError):
         return problem
     if isinstance(problem, httpx.TimeoutException):

@@ -1,7 +1,7 @@
-"""Declarations of the API's calls: a call's request, endpoint and client are all built from its one declaration.
+"""Declarations of the API's calls. From each declaration the request class, the endpoint and the client are built.
 
-The declaration is the signature and the docstring of a protocol's method. The method's parameters with a type of
-`workbench.client.values` are the fields of the request, in this order; other parameters, such as a function that is
+The declaration of a call is the signature and the docstring of a method of a protocol class. Parameters with a type of
+`workbench.client.values` are the fields of the request, in the same order. Other parameters, such as a function that is
 polled, exist only in the process of the backend. Editors and type checkers read the same signature.
 """
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from workbench.client.protocol import Client
 
 ANSWER: Any = None
-"""Body of a declared call. The decorator answers the call instead; type checkers see a method that is implemented."""
+"""Placeholder as the body of a declared call, so that type checkers see an implemented method.
+
+The decorator replaces the body.
+"""
 Function = TypeVar("Function", bound=Callable[..., Any])
 Complete = Callable[["Client", set[str], dict[str, Any]], dict[str, Any]]
-"""Function that completes checked options, from the client and the names of the fields that were sent."""
+"""Function (client, names of sent fields, options) that returns the checked options with missing values filled in."""
 
 
 class Request(BaseModel):
-    """Base class of requests. Defaults are validated too, so that every value has the validated form.
+    """Base class of the API's requests. Default values are validated, too, so that all values have the same form.
 
     Attributes:
         signature: signature of the Python method whose arguments the request holds.
-        complete: function that completes the checked options; None: they are complete.
+        complete: function that fills in missing values after the check; None: no values are missing.
     """
 
     model_config = ConfigDict(validate_default=True, extra="ignore")
@@ -43,7 +46,7 @@ class Request(BaseModel):
 
     @classmethod
     def options(cls, client: Client, values: dict[str, Any]) -> dict[str, Any]:
-        """Check a request and return the keyword arguments for the call that answers it.
+        """Check the fields of a request, and return the keyword arguments for the client's method that answers it.
 
         Args:
             client: client that lists the allowed models.
@@ -62,7 +65,7 @@ class Request(BaseModel):
 
     @classmethod
     def arguments(cls, *args: Any, **named: Any) -> list[Any]:
-        """Return the arguments of the endpoint as JSON data, from the arguments of the Python method.
+        """Convert the arguments of a Python method to JSON arguments of its endpoint.
 
         Missing arguments take their defaults.
         """
@@ -74,13 +77,13 @@ class Request(BaseModel):
 
     @classmethod
     def json_form(cls, name: str) -> Json:
-        """Return the JSON form of a field."""
+        """Return the JSON type and encoder of a request field."""
         field = cls.model_fields[name]
         return next((form for form in field.metadata if isinstance(form, Json)), Json(field.annotation))
 
     @classmethod
     def numbers(cls) -> dict[str, dict[str, Any]]:
-        """Return the number fields of a form by name: limits, initial value, first sentence of the description."""
+        """Return limits, default and first sentence of the description of each number field, by field name."""
         specs: dict[str, dict[str, Any]] = {}
         for name, field in cls.model_fields.items():
             help_text = (field.description or "").partition(". ")[0]
@@ -94,15 +97,16 @@ class Request(BaseModel):
 def make_request(
     function: Callable[..., Any], *, base: type[Request] = Request, complete: Complete | None = None
 ) -> type[Request]:
-    """Return the request class that a method declares.
+    """Return the request class whose fields are the parameters of a method.
 
     Args:
-        function: method whose docstring describes the fields in its section "Args", unless their types do.
-        base: class with fields that precede those of the method.
-        complete: function that completes the checked options.
+        function: method whose docstring describes the fields in its section "Args"; a field's type may describe it
+            instead.
+        base: request class whose fields come before those of the method.
+        complete: function that fills in missing values after the check.
 
     Raises:
-        TypeError: a field is not described.
+        TypeError: a field has no description.
     """
     _, descriptions = read_docstring(function)
     parameters = [*inspect.signature(function).parameters.values()][1:]  # without `self`
@@ -124,7 +128,7 @@ def make_request(
 
 
 def read_docstring(function: Any) -> tuple[str, dict[str, str]]:
-    """Return the text of a docstring before its sections, and the descriptions of the arguments by name."""
+    """Return the text of a docstring before its first section, and the descriptions of the arguments by name."""
     summary, *sections = re.split(r"\n\n(?=\w+:\n)", inspect.getdoc(function) or "")
     lines = next((section for section in sections if section.startswith("Args:")), "").splitlines()[1:]
     descriptions: dict[str, str] = {}
@@ -139,11 +143,11 @@ def read_docstring(function: Any) -> tuple[str, dict[str, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Declaration of one call.
+    """Declaration of one call of the API.
 
     Attributes:
-        function: the protocol's method.
-        endpoint: name of its endpoint; empty: it has none.
+        function: method of the protocol class that declares the call.
+        endpoint: name of the call's HTTP endpoint; empty: the call has no endpoint.
         key: name of the result in the endpoint's answer.
     """
 
@@ -153,12 +157,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Return the name of the method."""
+        """Return the name of the method that declares the call."""
         return self.function.__name__
 
     @functools.cached_property
     def request(self) -> type[Request]:
-        """Return the request class of the endpoint."""
+        """Return the class of the requests to the call's endpoint."""
         return make_request(self.function)
 
     def call_endpoint(self, send: Callable[..., dict[str, Any]], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -177,7 +181,7 @@ class Call:
         return None if returns is None else result
 
     def answer(self, client: Client, options: dict[str, Any]) -> Any:
-        """Call a client with checked options and return the result as JSON data."""
+        """Call the declared method of a client with checked options, and return the result as JSON data."""
         result = call_member(client, self.name, (), options)
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             return dataclasses.asdict(result)
@@ -185,7 +189,7 @@ class Call:
 
 
 def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
-    """Return a decorator that declares a call which has an endpoint.
+    """Return a decorator that declares a method as a call of the API with an HTTP endpoint.
 
     Args:
         endpoint: name of the endpoint; empty: the method's name.
@@ -200,7 +204,7 @@ def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
 
 
 def local_call(function: Function) -> Function:
-    """Declare a call that has no endpoint of the same form; remote clients implement it themselves."""
+    """Declare a call of the API without an HTTP endpoint of the same form. Remote clients implement it themselves."""
     return _declared(function, "", "")
 
 
@@ -216,12 +220,12 @@ def _declared(function: Any, endpoint: str, key: str) -> Any:
 
 
 def declaration_of(function: Callable[..., Any]) -> Call:
-    """Return the declaration of a protocol's method."""
+    """Return the API declaration of a method of a protocol class."""
     return getattr(function, "declaration")  # noqa: B009  the decorators set it
 
 
 def calls_of(protocol: type) -> Iterator[Call]:
-    """Yield the declared calls of a protocol, beginning with the calls of its base classes."""
+    """Yield the API calls that a protocol class declares, beginning with the calls of its base classes."""
     for kind in reversed(protocol.__mro__):
         for member in vars(kind).values():
             function: Any = member.fget if isinstance(member, property) else member

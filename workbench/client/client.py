@@ -1,4 +1,4 @@
-"""Client of a backend: `Workbench()` runs one in this process, `Workbench(url)` uses the backend of an app."""
+"""Client of a backend: `Workbench()` runs a backend in this process, `Workbench(url)` uses that of a running app."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Workbench(Client):
     Args:
         url: address of a running app ("http://localhost:7860") or name of a Space ("owner/space"); None: a backend in
             this process. For a private Space, set `HF_TOKEN` in the environment.
-        key: API key of the app at `url`; None: `WORKBENCH_API_KEY` for a server on this machine (it is sent to no
-            other), `WORKBENCH_CONNECT_KEY` for a server elsewhere, none for a Space. The remaining arguments apply only
-            to a backend in this process.
+        key: API key of the app at `url`. None: `WORKBENCH_API_KEY` for a server on this machine (this key is sent to no
+            other machine), `WORKBENCH_CONNECT_KEY` for a server elsewhere, no key for a Space. The remaining arguments
+            apply only to a backend in this process.
         target: default target: bundled name, local folder or Hub id.
         drafter: default draft model; "auto": the draft model bundled for the target.
         device: "auto", "cpu", "cuda", ….
         dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights only, on CPU).
         drafter_dtype: dtype of draft models, with the same choices.
-        options: further options of `workbench.service.Backend`: `max_sequences`, `limits`, `memory_bytes`,
+        options: other options of `workbench.service.Backend`: `max_sequences`, `limits`, `memory_bytes`,
             `allow_models`, `folders`.
 
     Raises:
@@ -72,7 +72,7 @@ class Workbench(Client):
     # -- blocking calls ------------------------------------------------------------------------------------------
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
-        """Run a generation to its end and return its trace. For `options` see `Client.start`."""
+        """Run a generation to its end and return its trace. The `options` are those of `Client.start`."""
         return self.start(prompt, method, **options).wait()
 
     def compare(
@@ -87,17 +87,17 @@ class Workbench(Client):
 
         Args:
             prompts: a text, or several; or `workbench.bench.prompts.BenchPrompt`s.
-            lanes: one to four, each a method's name, a string like "draft-model:depth=3", or a `Lane`. Plain decoding
-                is always measured too.
-            progress: function called with every `workbench.bench.compare.Step`.
-            settings: settings of all lanes, see `Client.stream_comparison`; for example
-                `sampling={"temperature": 0.7}`.
+            lanes: one to four compared methods: each a method's name, a string like "draft-model:depth=3", or a `Lane`.
+                Plain decoding is always measured, too.
+            progress: function that is called with every `workbench.bench.compare.Step`, to show the progress.
+            settings: settings that apply to all compared methods, such as `sampling={"temperature": 0.7}`; see
+                `Client.stream_comparison`.
 
         Returns:
-            Figures, texts and traces of the comparison; after Ctrl-C, of the runs that are finished.
+            Measurements, texts and traces of the comparison; after Ctrl-C, those of the finished runs.
 
         Raises:
-            WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
+            WorkbenchError: the request is wrong. If one method fails during the comparison, its result has the `error`.
 
         Example:
             >>> found = wb.compare("Once upon a time", ["draft-model", "prompt-lookup"])     # doctest: +SKIP
@@ -116,7 +116,7 @@ class Workbench(Client):
     # -- calls of the backend ------------------------------------------------------------------------------------
 
     def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Answer a call of `Client` that this class does not define, through the backend."""
+        """Answer a call of the interface `Client` that this class does not implement, by calling the backend."""
         return call_member(self._backend, call.name, args, named)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """Connection to a running app: calls of its endpoints, and their event streams.
 
-Calls go through `gradio_client`. Each stream has a connection of its own, so that the server notices at once when it
-is closed.
+Calls go through `gradio_client`. Each event stream has its own connection, so that the server notices at once when the
+stream is closed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.type_checks import is_object
 
 SILENCE_S = 30.0
-"""Read time-out of a stream, in seconds; a working server sends a message twice per second."""
+"""Read time-out of an event stream in seconds; a working server sends a message twice per second."""
 
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the certificates to trust. Reading them takes a tenth of a second, so they are read once per process."""
+    """Return the TLS certificates to trust, which are read once per process, because this takes a tenth of a second."""
     return httpx.create_ssl_context()
 
 
@@ -37,7 +37,7 @@ class _Endpoint(Protocol):
 
 
 class _App(Protocol):
-    """Part of `gradio_client.Client` that is used here; the package has no type hints."""
+    """Types of the attributes of `gradio_client.Client` that are used here; that package has no type hints."""
 
     src: str
     src_prefixed: str
@@ -58,7 +58,7 @@ class Connection:
 
     Args:
         url: address of the app, or name of a Space.
-        key: API key of the app; None: see `workbench.client.keys.key_for`.
+        key: API key of the app; None: the key that `workbench.client.keys.key_for` chooses.
 
     Raises:
         WorkbenchError: the server cannot be reached, or is not a workbench.
@@ -90,11 +90,11 @@ class Connection:
         self._sessions: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Return whether the app has an endpoint."""
+        """Return whether the app has an endpoint with a given name."""
         return any(endpoint.api_name == f"/{name}" for endpoint in self.app.endpoints.values())
 
     def call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Call an endpoint and return its answer.
+        """Call an endpoint of the app and return its answer.
 
         Raises:
             WorkbenchError: the server answers with an error, or cannot be reached.
@@ -106,7 +106,7 @@ class Connection:
         return check_answer(answer)
 
     def events(self, name: str, arguments: Sequence[Any]) -> Generator[dict[str, Any], None, None]:
-        """Yield the messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
+        """Yield the messages of a streaming endpoint, in the format of Gradio's queue (protocol sse_v3).
 
         Closing the iterator closes the connection.
         """
@@ -146,7 +146,7 @@ class Connection:
         self._sessions.append(session)  # its stream was read to the end, so the session can be reused
 
     def fetch_attribution(self, run_id: str) -> dict[str, Any]:
-        """Return the attribution of a run's text to its images. The server stops computing if this process ends.
+        """Return the attribution of a run's text to its images. The server stops its work if this process ends.
 
         Raises:
             WorkbenchError: the server answers with an error, or cannot be reached.
@@ -165,7 +165,7 @@ class Connection:
         return answer["attribution"]
 
     def close_connection(self) -> None:
-        """Close the connection and its threads."""
+        """Close the connection to the app, and stop its threads."""
         client = self.app
         client.close()
         for pool in (client.executor, client.helper_executor, client.stream_executor):  # `close` does not stop them

@@ -11,28 +11,30 @@ from workbench.client import wire
 from workbench.client.handle import RunHandle
 
 UPDATES_PER_SECOND = 15.0
-"""Updates per second for a run with a display rate, or a paused one, so that each round arrives separately."""
+"""Updates per second sent to a viewer of a run that is paused or slowed down, so that rounds arrive one by one."""
 AT_FULL_SPEED = 10.0
-"""Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second. An
-update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
-measure only runs that no page follows."""
+"""Updates per second sent to a viewer of a run at full speed.
+
+Motion looks continuous from about ten updates per second. An update takes some milliseconds of the cores that decode,
+and ten or more in a browser on the same machine. Therefore measure only runs that no page follows.
+"""
 KEEP_ALIVE_S = 0.5
 """Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 
 
 async def follow(run: RunHandle, *, n_rounds_seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield updates of a run while it runs, for the token strip of a page and other viewers.
+    """Yield updates of a run until it ends, for a page or another viewer.
 
-    This polls `Run.since` for the recorded rounds, 10 to 15 times per second. The engine never waits for a viewer; a
-    display rate of the run delays its rounds in the engine, with or without viewers.
+    The function polls `Run.since` for new rounds, 10 to 15 times per second. The engine never waits for a viewer. If
+    the run has a display rate, the engine delays its rounds, with or without viewers.
 
     Args:
         run: run to follow.
-        n_rounds_seen: number of rounds that the viewer has.
+        n_rounds_seen: number of rounds that the viewer already has.
 
     Yields:
-        Answers of `Run.since`, scrubbed for clients: the new rounds, and the header only if it changed. `{}` is a
-        keep-alive message.
+        Answers of `Run.since` without paths and access tokens in messages: the new rounds, and the header only if it
+        changed. `{}` is a keep-alive message.
     """
     last_status, header, sent_at = None, None, time.monotonic()
     while True:

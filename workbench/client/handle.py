@@ -20,7 +20,7 @@ class RunHandle(Protocol):
 
     @property
     def state(self) -> str:
-        """Return one of: loading, queued, prefill, running, paused, finished, cancelled, error."""
+        """Return the state of the run: loading, queued, prefill, running, paused, finished, cancelled or error."""
         ...
 
     @property
@@ -30,32 +30,35 @@ class RunHandle(Protocol):
 
     @property
     def trace(self) -> Trace | None:
-        """Return the trace recorded so far; None before the models are loaded. It grows while the run continues."""
+        """Return the run's trace recorded so far, which grows with each round; None before the models are loaded."""
         ...
 
     @property
     def message(self) -> str:
-        """Return the status message for the user, such as the progress of loading or an error; usually empty."""
+        """Return a message about the run for the user, such as the progress of loading or an error; usually ""."""
         ...
 
     @property
     def explain_progress(self) -> float | None:
-        """Return the finished share of `explain`, 0 to 1; None if it is not running or its progress is unknown."""
+        """Return the progress of attributing the text to the images, from 0 to 1.
+
+        None if no attribution is being computed, or its progress is unknown.
+        """
         ...
 
     def since(self, n: int) -> dict[str, Any]:
-        """Return the state and all rounds from number `n` on, as plain JSON."""
+        """Return the run's state and all its rounds from number `n` on, as JSON data."""
         ...
 
     def __iter__(self) -> Iterator[Round]:
-        """Yield rounds as they are recorded, until the run ends."""
+        """Yield the rounds of the run as they are recorded, until the run ends."""
         ...
 
     def wait(self, timeout: float | None = None) -> Trace:
-        """Wait for the end and return the trace.
+        """Wait for the end of the run and return its trace.
 
         Raises:
-            WorkbenchError: the run failed; the message has the remedy.
+            WorkbenchError: the run failed; the error says how to avoid this.
             TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         ...
@@ -72,12 +75,13 @@ class RunHandle(Protocol):
         """Change the method, parameters (of method and sampling), draft model or images, from the next round on.
 
         Args:
-            method: a name that `methods` lists; empty: no change
+            method: name of a method, as `methods` lists it; empty: no change
             params: parameters of the method and of sampling by name; missing ones stay as they are
             drafter: name of a draft model; empty: no change
             images: new images, as many as the prompt has; empty: no change
-            sees: models that get the new images: "both" or "drafter"
-            pace: display rate in tokens per second from now on, which no figure includes; 0: no delay; empty: no change
+            sees: models that get the new images: "both" (target and drafter) or "drafter"
+            pace: display rate in tokens per second from now on; measured times do not include the delay; 0: no delay;
+                empty: no change
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: the change is refused at once, and the run
@@ -86,31 +90,35 @@ class RunHandle(Protocol):
         ...
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text so far to regions of the images, and store the result in `Trace.attribution`.
+        """Attribute the text generated so far to regions of the images, and store the result in `Trace.attribution`.
 
         Raises:
-            WorkbenchError: the run has no images, or cannot be explained.
+            WorkbenchError: the run has no images, or its text cannot be attributed.
         """
         ...
 
     def memory(self, action: StateAction = "look", data: File = None) -> dict[str, Any]:
-        """Inspect, save, load or reset the drafter's state. After the run's end, only a run with `keeps=True` has it.
+        """Inspect, save, load or reset the state of a run's drafter, such as its n-gram tables.
+
+        After the run's end, the state exists only if the run was started with `keeps=True`.
 
         Args:
-            action: look, save, load (adds the file to the present state) or reset (to the state after this text alone)
-            data: for load: a file that "save" returned; over HTTP in base64
+            action: look, save, load (adds a saved state to the present one) or reset (to the state from this run's text
+                alone)
+            data: for load: the content of a file that "save" returned; over HTTP in base64
 
         Returns:
-            Description of the state (`decoders/draft_verify/state_actions.py`); with "save" also the file, as `data`.
+            Description of the drafter's state (`decoders/draft_verify/state_actions.py`); with "save" also the content
+            of the file, as `data`.
 
         Raises:
-            WorkbenchError: the drafter has no state to save; or the file is damaged, too large, or of another
-                tokenizer, target or drafter. Nothing is changed.
+            WorkbenchError: the drafter has no state to save; or the file is damaged, too large, or was saved for
+                another tokenizer, target or drafter. Then the state is not changed.
         """
         ...
 
     def pause(self) -> None:
-        """Stop before the next round."""
+        """Pause the run before its next decoding round."""
         ...
 
     def resume(self) -> None:
@@ -118,9 +126,9 @@ class RunHandle(Protocol):
         ...
 
     def step(self) -> None:
-        """Run one round, then pause."""
+        """Run one decoding round, then pause the run."""
         ...
 
     def cancel(self) -> None:
-        """End the run and keep its trace. Does nothing if the run has ended."""
+        """End the run and keep its trace. A run that has already ended stays as it is."""
         ...

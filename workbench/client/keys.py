@@ -1,4 +1,4 @@
-"""API keys of clients: choose the key for a server."""
+"""Choose the API key that a client sends to a server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 KEY = "WORKBENCH_API_KEY"
-"""Environment variable with the API key of servers on this machine; other users of the machine cannot read it, unlike a
-command line."""
+"""Environment variable with the API key of servers on this machine.
+
+Unlike a command line, other users of the machine cannot read it.
+"""
 CONNECT_KEY = "WORKBENCH_CONNECT_KEY"
-"""Environment variable with the API key of a server on another machine; it is never sent to a Space of the Hub."""
+"""Environment variable with the API key of a server on another machine. The key is never sent to a Space of the Hub."""
 HUB = (".hf.space", ".huggingface.co", ".hf.co")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is a loopback one, which only this machine can reach.
+    """Return whether a host name or address is a loopback address, which only this machine can reach.
 
     Example:
         >>> is_loopback("LocalHost"), is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("10.0.0.1")
@@ -31,13 +33,13 @@ def is_loopback(host: str) -> bool:
 
 
 def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
-    """Return the key for a server: `explicit_key`, or the one in the environment, see `variables`.
+    """Return the API key for a server: `explicit_key`, or the key in an environment variable (see `variables`).
 
-    Warns if the key would be sent to another machine without encryption.
+    A warning is given if the key would be sent to another machine without encryption.
 
     Args:
         url: address of the server, or name of a Space.
-        explicit_key: key that the user gave for this server.
+        explicit_key: API key that the user gave for this server.
         env: environment variables; by default this process's.
 
     Example:
@@ -60,8 +62,8 @@ def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | 
 def variables(url: str) -> tuple[str, ...]:
     """Return the environment variables whose keys may be sent to a server, in order of precedence.
 
-    The key of this machine's servers is sent only to this machine. A Space of the Hub gets none: a mistyped name would
-    send the key to somebody else.
+    The key of servers on this machine is sent only to this machine. A Space of the Hub gets no key: a mistyped name
+    would send the key to somebody else.
 
     Example:
         >>> variables("http://localhost:7860"), variables("https://lab.example.org"), variables("owner/space")

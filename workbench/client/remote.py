@@ -1,7 +1,7 @@
 """Client of a running app, through the endpoints that `workbench.ui.api` adds to it.
 
-Calls go through `gradio_client`. Each run has an event stream of its own: the server notices at once when the stream
-is closed, and frees the run's slot in the batch.
+Calls go through `gradio_client`. Each run has its own event stream. The server notices at once when a stream is closed,
+and frees the run's slot in the batch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ USE_V1 = "Use the app's /v1/completions instead."
 
 
 class RemoteBackend(Connection, Client):
-    """Backend of a running app.
+    """Client for the backend of a running app, in another process or on another machine.
 
     Args:
         url: address of the app, or name of a Space.
-        key: API key of the app; None: see `workbench.client.keys.key_for`.
+        key: API key of the app; None: the key that `workbench.client.keys.key_for` chooses.
 
     Raises:
         WorkbenchError: the server cannot be reached, or is not a workbench.
@@ -47,13 +47,13 @@ class RemoteBackend(Connection, Client):
         self._runs: list[RemoteRun] = []
 
     def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Answer a call of `Client` that this class does not define, through the app's endpoint."""
+        """Answer a call of the interface `Client` that this class does not implement, through the app's endpoint."""
         return call.call_endpoint(self.call, args, named)
 
     # -- calls that differ in a remote client --------------------------------------------------------------------
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return an empty dict: an app on ZeroGPU refuses missing actions when they are called."""
+        """Return an empty dict: an app that does not support an action on a run refuses it when it is called."""
         return {}
 
     @property
@@ -66,14 +66,14 @@ class RemoteBackend(Connection, Client):
 
     @property
     def hub_only(self) -> bool:
-        """Return True: an unlisted model name can only be a Hub id, never a folder of the server."""
+        """Return True: an unlisted model name is read only as a Hub id, never as a folder on the server."""
         return True
 
     def admit_request(self, user: str, counted: bool = True) -> None:
-        """Do nothing: the app counts requests itself."""
+        """Do nothing: the app counts the requests of its users itself."""
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Do nothing: the app counts calls itself."""
+        """Do nothing: the app counts the CPU time of page calls itself."""
 
     def metrics_text(self) -> str:
         answer = httpx.get(f"{self.app.src}metrics", headers=self.app.headers, timeout=30)
@@ -81,7 +81,7 @@ class RemoteBackend(Connection, Client):
         return answer.text
 
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        """Do nothing: a running app has loaded its models."""
+        """Do nothing: a running app has already loaded its models."""
 
     def conditions(self, *args: Any, **named: Any) -> dict[str, Any] | None:
         """Return the conditions of a measurement in the app; None if the app is too old for this call."""
@@ -114,10 +114,10 @@ class RemoteBackend(Connection, Client):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Yield the steps of a comparison in the app, which sets `user` itself.
+        """Compare methods in the app, and yield the steps of the comparison. The app sets `user` itself.
 
-        Closing the iterator, Ctrl-C and `stopped` end the comparison in the app, too. After Ctrl-C or `stopped`, the
-        last step has the results so far.
+        Closing the iterator, Ctrl-C and a true result of `stopped()` end the comparison in the app, too. After Ctrl-C
+        or `stopped()`, the last step has the results so far.
         """
         from workbench.bench.compare import Plan, prepare
         from workbench.bench.steps import Step, StepDecoder
@@ -139,7 +139,7 @@ class RemoteBackend(Connection, Client):
     def stream_recommendation(
         self, *args: Any, stopped: Callable[[], bool] = lambda: False, **options: Any
     ) -> Iterator[Advice]:
-        """Yield the steps of a recommendation in the app; closing the iterator ends the measurement there."""
+        """Measure in the app which method is fastest, and yield the steps; closing the iterator ends this."""
         return self._recommending(RecommendationRequest.arguments(*args, **options), stopped)
 
     def _recommending(self, arguments: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:
@@ -156,7 +156,7 @@ class RemoteBackend(Connection, Client):
             yield dataclasses.replace(last, text=last.text if last.last else "stopped", found=result, last=True)
 
     def _messages(self, endpoint: str, arguments: list[Any], stopped: Callable[[], bool]) -> Generator[dict[str, Any]]:
-        """Yield the messages of a measurement up to the last one, or until it is stopped."""
+        """Yield the messages of a measurement in the app, up to the last one or until it is stopped."""
         try:
             with contextlib.closing(self.events(endpoint, arguments)) as messages:
                 for message in messages:
@@ -169,7 +169,7 @@ class RemoteBackend(Connection, Client):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Pairs]:
-        """Raise MethodUnavailableError: pairs are measured only in the process that has the models."""
+        """Raise MethodUnavailableError: pairs of runs are measured only in the process that has the models."""
         raise MethodUnavailableError(
             "A speed-up can be measured in pairs only in the process that has the models.", "Use `compare`."
         )

@@ -1,4 +1,4 @@
-"""Handle of a run in another backend, whose rounds are copied into this process as they arrive."""
+"""Handle of a run in another process, whose rounds are copied into this process as they arrive."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from workbench.trace.events import Footer, Header, Round, Trace
 
 
 class RemoteRun:
-    """Handle (`workbench.client.RunHandle`) of a run in another backend; a thread copies the run's rounds here.
+    """Handle (`workbench.client.RunHandle`) of a run in another process; a thread copies the run's rounds.
 
     Args:
         connection: connection to the backend.
-        events: messages of the run; the first one has its id, or the error if there is no run.
+        events: messages of the run; the first message has the run's id, or an error if there is no run.
 
     Raises:
         WorkbenchError: the run could not be started, or the backend has no such run.
@@ -57,7 +57,7 @@ class RemoteRun:
 
     @property
     def message(self) -> str:
-        """Return the status message of the backend, such as the progress of loading or an error."""
+        """Return the backend's message about the run, such as the progress of loading or an error."""
         return self._last["message"]
 
     @property
@@ -169,5 +169,5 @@ class RemoteRun:
             self._news.notify_all()
 
     def leave(self) -> None:
-        """Stop following the run; the server ends it if this client started it."""
+        """Stop following the run. If this client started the run, the server ends it."""
         self._is_detached = True

@@ -1,4 +1,4 @@
-"""Request classes, with which pages and servers check values, too. An endpoint's arguments are a request's fields."""
+"""Request classes of the API, with which pages and servers check values. Their fields are the endpoints' arguments."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from workbench.methods.choice import choose
 
 
 class RunRequest(Request):
-    """Request that names a run."""
+    """Base class of requests about one run, which name the run by its id."""
 
     run: Name = Field(description="id of the run")
 
 
 class UpdateRequest(RunRequest):
-    """Request for the new rounds of a run."""
+    """API request for the rounds of a run from a given number on."""
 
     number: From0 = Field(0, description="number of the first round to return, from 0")
 
 
 class Control(RunRequest):
-    """Request to pause, resume, step or cancel a run."""
+    """API request to pause, resume or cancel a run, or to run a single round of it."""
 
     action: Action = Field(description="pause, resume, step or cancel")
 
 
 class SweepRequest(Request):
-    """Number fields of a sweep's form, which apply to every cell unless an axis of the sweep varies them."""
+    """Number fields in the form of a sweep. They apply to every cell, unless an axis of the sweep varies them."""
 
     limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each group")
     max_new_tokens: Tokens = Field(48, description="maximum number of new tokens per run")
@@ -41,7 +41,7 @@ class SweepRequest(Request):
 
 
 def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Choose a method that can run if the request names none: see `workbench.methods.choice`."""
+    """Choose a method that can run if the request names no method (by `workbench.methods.choice`)."""
     if "method" in sent:
         return options
     reasons = {method["name"]: method["reason"] for method in client.methods(options["target"], options["drafter"])}

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from workbench.client.protocol import Client
 
 ACTIONS = ("pause", "resume", "step", "cancel")
-"""Actions on a run: methods of `RunHandle` without arguments."""
+"""Actions on a run: the names of methods of `RunHandle` without arguments."""
 
 
 MEMORY_ACTIONS = ("look", "save", "load", "reset")
-"""Actions on the state of a run's drafter: see `RunHandle.memory`."""
+"""Actions on the state of a run's drafter, which `RunHandle.memory` describes."""
 
 
 def validator(check: Callable[[Any], Any]) -> PlainValidator:
-    """Return a validator that calls a check with the value alone."""
+    """Return a pydantic validator that calls a check function with the value."""
     return PlainValidator(lambda value: check(value))
 
 
 def named_validator(check: Callable[..., Any], *more: Any) -> PlainValidator:
-    """Return a validator that calls a check with the field's name, the value and further arguments."""
+    """Return a pydantic validator that calls a check function with the field's name, the value and other arguments."""
 
     def checked(value: Any, info: ValidationInfo) -> Any:
         return check(info.field_name, value, *more)
@@ -42,11 +42,11 @@ def named_validator(check: Callable[..., Any], *more: Any) -> PlainValidator:
 
 
 ListedModels = Callable[[], tuple[list[str], bool]]
-"""Function that returns the names of the models that requests may use, and whether other names are Hub ids only."""
+"""Function that returns the names of the models that requests may use, and whether others are only Hub ids."""
 
 
 def listed_models(client: Client) -> ListedModels:
-    """Return a function that lists a client's models at its first call, and then returns the same list again."""
+    """Return a function that lists a client's models at its first call, and returns the same list later."""
 
     @functools.cache
     def models() -> tuple[list[str], bool]:
@@ -84,7 +84,7 @@ def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
 
 
 def lanes_of(value: Any, info: ValidationInfo) -> list[dict[str, Any]]:
-    """Check a list of lanes (methods with their settings)."""
+    """Check the list of methods with settings (lanes) in a request for a comparison."""
     if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
         raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
     return [lane_of(lane, info) for lane in value]
@@ -97,7 +97,7 @@ def _lane_to_json(lane: Any) -> dict[str, Any]:
 
 
 def prompts_of(value: Any) -> list[Any]:
-    """Check one prompt or a list of prompts; return `workbench.bench.prompts.BenchPrompt`s."""
+    """Check one prompt or a list of prompts, and convert them to `workbench.bench.prompts.BenchPrompt`s."""
     prompts: list[Any] = value if is_list(value) else ["" if value is None else value]
     if not 0 < len(prompts) <= wire.ITEMS:
         raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS} prompts.")
@@ -105,7 +105,7 @@ def prompts_of(value: Any) -> list[Any]:
 
 
 def messages_of(value: Any) -> list[Any]:
-    """Check prompts as in `prompts_of`; a text is a user's message."""
+    """Check a list of user messages, and convert them to `workbench.bench.prompts.BenchPrompt`s."""
     prompts = value if is_list(value) else ["" if value is None else value]
     return prompts_of([prompt if is_object(prompt) else {"text": prompt, "chat": True} for prompt in prompts])
 
@@ -138,12 +138,12 @@ def _prompts_to_json(prompts: Any) -> list[Any]:
 
 
 def names_of(name: str, value: Any) -> tuple[str, ...]:
-    """Check a list of names; empty means all names."""
+    """Check a list of method names in a request; an empty list means all methods."""
     return tuple(wire.check_names(name, value)) if value else ()
 
 
 def pace_of(value: Any) -> float:
-    """Check that a pace is a number; the backend checks its range."""
+    """Check that a display rate is a number; the backend checks its range."""
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -152,7 +152,7 @@ def pace_of(value: Any) -> float:
 
 
 def one_of(actions: Sequence[str]) -> PlainValidator:
-    """Return a validator that accepts only the given actions."""
+    """Return a pydantic validator that accepts only the given actions."""
 
     def check(value: Any) -> str:
         if value not in actions:
@@ -172,7 +172,7 @@ def _to_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Json:
-    """JSON form of a field.
+    """Representation of a request field as JSON.
 
     Attributes:
         type: JSON type of the field, which Gradio and MCP show.
@@ -184,12 +184,12 @@ class Json:
 
 
 MAX_SAFE_INTEGER = 2**53 - 1
-"""Largest integer that JavaScript, and so a page, represents exactly. Other clients may send larger seeds."""
+"""Largest integer that JavaScript, and so a page, represents exactly. Clients in Python may send larger seeds."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a number field in a form: see `Request.numbers`."""
+    """Smallest and largest value of a number field in a form."""
 
     ge: int
     le: int = wire.INTEGERS - 1
@@ -197,10 +197,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Whole(Limits):
-    """Validated integer from `ge` to `le`."""
+    """Annotation of an integer field that accepts values from `ge` to `le`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Validate with `wire.check_integer`, for the workbench's own error messages."""
+        """Return a pydantic schema that validates with `wire.check_integer`, for the workbench's error messages."""
 
         def checked(value: Any, info: ValidationInfo) -> int:
             return wire.check_integer(str(info.field_name), value, self.ge, self.le)
@@ -250,7 +250,7 @@ Action = Annotated[str, one_of(ACTIONS)]
 StateAction = Annotated[str, one_of(MEMORY_ACTIONS)]
 Pace = Annotated[float, validator(pace_of), Limits(0, FASTEST)]
 PaceOrNone = Annotated[float | None, validator(lambda value: value)]
-"""Display rate that is passed on unchecked: the run checks it."""
+"""Field type of a run's display rate, which is not checked here: the run checks it."""
 Seconds = Annotated[float, Whole(bounds.SHORTEST_S, bounds.LONGEST_S), Json(int)]
 NewTokens = Annotated[int, Whole(1, 10**6)]
 Seed = Annotated[int, Whole(0)]

@@ -1,6 +1,6 @@
-"""Checks of request values, and conversion of errors to JSON and back.
+"""Checks of values in requests, and conversion of errors to JSON and back.
 
-Every value from a client is checked here, for all interfaces.
+Every value from a client is checked here, whether it comes from a page, the API or the command line.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from workbench.trace.type_checks import is_list, is_object
 
 NAME_CHARS, MESSAGE_CHARS = 200, 600
 ITEMS = 64
-"""Maximum number of entries in a list or object that is not a prompt."""
+"""Maximum number of entries in a list or object in a request, except prompts."""
 INTEGERS = 2**63
 ENDED = ("finished", "cancelled", "error")
-"""States of a run that has ended."""
+"""Names of the states in which a run has ended."""
 
 _KINDS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -37,7 +37,7 @@ _SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
 
 
 def check_text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
-    """Check a string.
+    """Check that a value in a request is a valid string.
 
     Raises:
         ParameterError: the value is not a string, too long, or contains a lone surrogate.
@@ -54,7 +54,7 @@ def check_text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
 
 
 def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> int:
-    """Check an integer that fits 64 bits.
+    """Check that a value in a request is an integer of at most 64 bits, in a given range.
 
     Raises:
         ParameterError: the value is not an integer, below `least` or above `most`.
@@ -67,7 +67,7 @@ def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 
 
 
 def check_prompt(value: Any) -> str | list[int]:
-    """Check a prompt: text, or token ids. The backend checks its length.
+    """Check that a prompt is a text or a list of token ids. The backend checks its length.
 
     Raises:
         PromptError: the value is neither text nor token ids.
@@ -83,7 +83,7 @@ def check_prompt(value: Any) -> str | list[int]:
 
 
 def check_params(value: Any) -> dict[str, Any]:
-    """Check an object of parameters; the method checks names and ranges.
+    """Check a dict of parameters from a request; the method checks names and ranges.
 
     Raises:
         ParameterError: the value is not an object of numbers, strings and booleans.
@@ -102,7 +102,7 @@ def check_params(value: Any) -> dict[str, Any]:
 
 
 def check_names(name: str, value: Any, most: int = ITEMS) -> list[str]:
-    """Check a list of one or more strings.
+    """Check that a value in a request is a list of one or more strings.
 
     Raises:
         ParameterError: the value is not a list, empty, or too long.
@@ -114,7 +114,7 @@ def check_names(name: str, value: Any, most: int = ITEMS) -> list[str]:
 
 
 def check_stops(value: Any) -> tuple[str, ...]:
-    """Check the stop strings: one, a list, or none.
+    """Check the stop strings of a request: a string, a list of strings, or None.
 
     Raises:
         ParameterError: the value is neither a string, a list of strings nor None.
@@ -124,7 +124,7 @@ def check_stops(value: Any) -> tuple[str, ...]:
 
 
 def check_images(value: Any) -> list[str]:
-    """Check images as data-URLs; `workbench.service.image_decoding` checks their content.
+    """Check that all images of a request are data-URLs; `workbench.service.image_decoding` checks their content.
 
     Raises:
         PromptError: an image is not a data-URL. Paths and web addresses are refused: the server must not open them.
@@ -144,20 +144,20 @@ def base64_of(data: bytes) -> str:
 
 
 def state_to_wire(answer: dict[str, Any]) -> dict[str, Any]:
-    """Convert the answer of `RunHandle.memory` to JSON data: the file becomes base64."""
+    """Convert the answer of `RunHandle.memory` to JSON data: the file with the drafter's state becomes base64."""
     return answer | ({"data": base64_of(answer["data"])} if "data" in answer else {})
 
 
 def state_from_wire(answer: dict[str, Any]) -> dict[str, Any]:
-    """Convert JSON data back to the answer of `RunHandle.memory`; the inverse of `state_to_wire`."""
+    """Convert JSON data back to the answer of `RunHandle.memory`, as the inverse of `state_to_wire`."""
     return answer | ({"data": decode_base64("data", answer["data"])} if "data" in answer else {})
 
 
 def decode_base64(name: str, value: Any) -> bytes | None:
-    """Decode the base64 file of a drafter's state; None for None.
+    """Decode a file with a drafter's state from base64; return None for None.
 
     Raises:
-        ParameterError: the value is not base64, or too large.
+        ParameterError: the value is not base64, or it is too large.
     """
     if value is None:
         return None
@@ -205,7 +205,7 @@ def check_messages(value: Any) -> list[dict[str, Any]]:
     A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; `images_of` returns its image.
 
     Raises:
-        PromptError: the value is not such a conversation.
+        PromptError: the value is not a valid conversation.
     """
     if not is_list(value) or not 0 < len(value) <= 8 * ITEMS:
         raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')
@@ -249,16 +249,17 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
-    """Check the name of a model. Folders and files of the server have listed names; paths are refused.
+    """Check the name of a model from a client. Paths on the server are refused, even of models that it may use.
 
-    A path from the server's command line is refused, too: otherwise a correct guess would reveal the model's location.
+    Models in folders of the server are known by listed names. A path from the server's command line is refused, too,
+    because otherwise a correct guess would reveal the model's location.
 
     Args:
-        name: name of the field, for the error message.
+        name: name of the request field, for the error message.
         value: value from the client.
         known: names that the server lists.
-        hub_only: whether unlisted names are Hub ids only. Then folders are not checked: an answer that
-            depended on a folder would reveal that it exists.
+        hub_only: whether unlisted names are read only as Hub ids. If so, the file system is not searched: an answer
+            that depended on a folder would reveal that the folder exists.
 
     Returns:
         The name; None for an empty value.
@@ -276,7 +277,10 @@ def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = Fal
 
 
 def _is_place(name: str) -> bool:
-    """Return whether a name in the form of a Hub id is a folder or file of the server, which would take precedence."""
+    """Return whether a name in the form of a Hub id is also a folder or file on the server.
+
+    The folder or file would take precedence over the model on the Hub.
+    """
     try:
         return Path(name).exists()
     except OSError:  # it exists, but access is denied
@@ -292,7 +296,7 @@ def _kind(value: Any) -> str:
 
 
 def scrub(message: str) -> str:
-    """Remove paths and access tokens from a message for clients, and limit its length."""
+    """Remove paths and access tokens from an error message for clients, and limit its length."""
     clean = _SECRET.sub("…", _PATH.sub("…", message))
     return clean if len(clean) <= MESSAGE_CHARS else clean[:MESSAGE_CHARS] + "…"
 
@@ -320,7 +324,7 @@ def error_to_wire(problem: BaseException) -> dict[str, Any]:
 
 
 def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
-    """Convert JSON data back to an error; the inverse of `error_to_wire`."""
+    """Convert JSON data back to an error, as the inverse of `error_to_wire`."""
     kind = _KINDS.get(str(data.get("kind")), WorkbenchError)
     problem, retry_after_s = kind(str(data.get("message", "")), str(data.get("remedy", ""))), data.get("retry_after_s")
     if isinstance(problem, CapacityError) and type(retry_after_s) is int:
@@ -329,7 +333,7 @@ def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
 
 
 def scrub_update(since: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of `Run.since` with its messages scrubbed for clients."""
+    """Return an answer of `Run.since` without paths and access tokens in its messages."""
     footer, problem = since["footer"], since.get("problem")
     if footer is not None and footer.get("error"):
         footer = footer | {"error": scrub(footer["error"])}

@@ -107,7 +107,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def to_workbench_error(error: Exception) -> WorkbenchError:
-    """Convert any error to a `WorkbenchError` for users; for an unknown error, its remedy asks for a bug report."""
+    """Convert any error to a `WorkbenchError` for users. The remedy of an unknown error asks for a bug report."""
     if isinstance(error, WorkbenchError):
         return error
     if is_out_of_memory(error):

@@ -36,7 +36,7 @@ class LazySequence(Sequence[T], Generic[T]):
         self._n, self._make, self._cache = n, make, dict[int, T]()
 
     def take(self, at: Sequence[int]) -> list[T]:
-        """Return the numbers at the indices `at`. Numbers that are not cached yet are computed in one call."""
+        """Return the lazy sequence's numbers at the indices `at`. Numbers not yet cached are computed in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
             self._cache.update(zip(new, to_list(self._make(torch.tensor(new))), strict=True))
@@ -54,7 +54,7 @@ class LazySequence(Sequence[T], Generic[T]):
         return self.take([indices])[0] if isinstance(indices, int) else self.take(indices)
 
     def tolist(self) -> list[T]:
-        """Return all numbers, as `Tensor.tolist` does."""
+        """Compute all numbers of the lazy sequence and return them as a list, as `Tensor.tolist` does."""
         return self[:]
 
 
@@ -79,11 +79,14 @@ class LazyValue(Generic[M]):
 
 
 def to_host_lazily(numbers: Sequence[Tensor | LazySequence[Any]]) -> list[Any]:
-    """Copy tensors to lists with one synchronisation, as `to_host` does; leave lazy sequences unevaluated."""
+    """Copy tensors to Python lists with one GPU synchronisation, and return lazy sequences unevaluated."""
     lists = iter(to_host([item for item in numbers if not isinstance(item, LazySequence)]))
     return [item if isinstance(item, LazySequence) else next(lists) for item in numbers]
 
 
 def take(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
-    """Return the numbers of a sequence at the indices `at`; a lazy sequence computes them in one call."""
+    """Return the numbers of a list or a `LazySequence` at the indices `at`.
+
+    A lazy sequence computes them in one call.
+    """
     return numbers.take(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]

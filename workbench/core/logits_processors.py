@@ -19,9 +19,10 @@ from workbench.core.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Lower the logits of generated tokens: by `frequency` per occurrence and by `presence` once.
+    """Lower the logits of tokens that the text already contains: by `frequency` per occurrence, by `presence` once.
 
-    Tokens of the prompt do not count. Source: OpenAI's API reference, `frequency_penalty` and `presence_penalty`.
+    Only generated tokens count, not those of the prompt. Source: OpenAI's API reference, `frequency_penalty` and
+    `presence_penalty`.
     """
 
     prompt_length: int

@@ -1,6 +1,6 @@
 """Declare parameters of methods as dataclass fields with a range, a default and a help sentence.
 
-The app's sliders, the command-line options, the catalogue's rows and the test cases are generated from the
+The app's sliders, the command-line options, the rows of the method catalogue and the test cases are generated from the
 declarations.
 """
 
@@ -18,7 +18,7 @@ _KEY = "workbench.param"
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """Declaration of one parameter.
+    """Declaration of one parameter of a method: type, range, default and help.
 
     Attributes:
         name: name of the dataclass field, also used in the app, on the command line and in traces.
@@ -43,7 +43,7 @@ class ParamSpec:
     when: str = ""
 
     def has_effect(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the condition `when` holds for these values of the other parameters.
+        """Return whether the parameter has an effect, given the values of the other parameters (condition `when`).
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})
@@ -96,12 +96,12 @@ class ParamSpec:
         return f"Use {self._article()} from {self.ge} to {self.le} (default {self.default})."
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the declaration as JSON data, for forms and catalogues."""
+        """Return the declaration of a parameter as JSON data, for the app's forms and the method catalogue."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | {"choices": list(self.choices)}
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Create a declaration from the output of `to_wire`.
+        """Create the declaration of a parameter from the output of `to_wire`.
 
         Unknown keys are ignored. A missing key, or the value None, gives a field its default value.
         """
@@ -139,7 +139,7 @@ def param(
 
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
-    """Return the parameters that a dataclass instance declares, by name. Their defaults are the instance's values."""
+    """Return the parameters that a dataclass instance declares, by name. The instance's values are their defaults."""
     specs: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)

@@ -1,4 +1,4 @@
-"""Probe positions: extra tokens after a draft, processed in the target's forward pass but never accepted."""
+"""Probe positions: extra tokens after a draft that the target's forward pass computes but never accepts."""
 
 from __future__ import annotations
 

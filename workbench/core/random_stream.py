@@ -1,7 +1,7 @@
 """Draw random numbers that depend only on seed, position and purpose, not on the order of calls.
 
-A run therefore gets the same numbers alone and in a batch, on every device, and when its draft is sampled again because
-another sequence of the batch failed.
+A run therefore gets the same numbers alone and in a batch, and on every device. It also gets the same numbers if its
+draft is sampled again because another sequence of the batch failed.
 """
 
 from __future__ import annotations
@@ -11,56 +11,56 @@ from enum import IntEnum
 import numpy as np
 
 STREAM = 221117192
-"""Second key word of the generator. It differs from other programs', so that they draw other numbers from the same
-seed."""
+"""Second word of the Philox key; the seed is the first. The value is specific to this program, so that another program
+with the same seed gets different random numbers."""
 _BLOCK = 4
-"""Number of random numbers per Philox call. A state with `buffer_pos` at this value generates new numbers at the next
-request."""
+"""Number of random numbers that NumPy's Philox generator buffers per call. With `buffer_pos` set to this value, the
+buffer counts as used up, and the next request computes new numbers."""
 
 
 class Purpose(IntEnum):
-    """Purpose of a uniform random number. Changing a member's value changes the output for every seed."""
+    """Purpose of a uniform random number, part of the generator's counter. Changing a value changes all outputs."""
 
     DRAFT = 0
-    """Sampling of drafted tokens in a chain, one number per level."""
+    """Random numbers for sampling the drafted tokens of a chain, one per level."""
     ACCEPT = 1
-    """Acceptance test of a node, one number per node."""
+    """Random numbers for acceptance tests, one per drafted node."""
     BONUS = 2
-    """Sampling of the bonus or corrected token, one number for the root and one per node."""
+    """Random numbers for sampling the bonus or corrected token, one for the root and one per drafted node."""
     GUMBEL = 3
-    """Sibling selection in a stochastic beam, one number per token and parent."""
+    """Random numbers for selecting siblings in a stochastic beam, one per token and parent."""
     TIE = 4
-    """Tie-breaking between equal candidates, if a rule breaks ties at random."""
+    """Random numbers for breaking ties between equal candidates, if a rule breaks ties at random."""
     GUESS = 5
-    """Initial guesses of a drafter that has no information yet, and random search steps."""
+    """Random numbers for initial guesses of a drafter without information, and for random search steps."""
 
 
 class RandomStream:
-    """Uniforms of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011) on the host.
+    """Uniform random numbers of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011).
 
-    Host numbers need no synchronisation: they are copied to the device with the tensors that use them. Two requests
-    with the same seed get the same numbers for the same position, purpose and level, regardless of other requests and
-    earlier calls.
+    The numbers are computed on the host, without synchronisation, and copied to the device when they are used. Two
+    requests with the same seed get the same numbers for the same position, purpose and level, regardless of other
+    requests and earlier calls.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.attempt = 0
-        """Number of times that committed tokens were revoked. It selects other random numbers for their
-        replacements."""
+        """Number of times that committed tokens of the request were revoked. Each value selects other random numbers,
+        so that the new tokens are sampled independently of the revoked ones."""
         self._philox = np.random.Philox(key=np.array([seed % 2**64, STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
 
     def uniform(self, position: int, purpose: Purpose, n: int, level: int = 0) -> np.ndarray:
-        """Return `n` numbers in [0, 1), float64 [n]. A smaller `n` gives a prefix of the same numbers.
+        """Return `n` uniform random numbers in [0, 1), float64 [n]. A smaller `n` gives a prefix of the same numbers.
 
         Args:
-            position: number of tokens before the position, prompt included. A round uses its first position for its
-                whole tree. The numbers of a discarded draft are therefore never used again. Feedback on that draft
-                may influence the next draft, which must then not depend on the same numbers.
+            position: number of tokens before the drafted position, prompt included. A round uses its first position for
+                the whole tree, so the numbers of a discarded draft are never used again. This is necessary because
+                feedback on a discarded draft may influence the next draft, which must not depend on the same numbers.
             purpose: use of the numbers.
-            n: number of uniforms.
+            n: number of random numbers.
             level: index that separates several calls for one position and purpose.
         """
         state = self._state

@@ -28,7 +28,7 @@ WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
-    """Rules that tested the nodes of a tree, and the inputs of these rules, still on the device.
+    """Acceptance rules that tested the nodes of a draft tree, and the inputs of these rules, as tensors on the device.
 
     Attributes:
         rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
@@ -44,7 +44,7 @@ class RuleExplanation:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceDecision:
-    """Decision of an acceptance rule for every position of a tree, still on the device.
+    """Decision of an acceptance rule for every position of a draft tree, as tensors on the device.
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
@@ -52,11 +52,11 @@ class AcceptanceDecision:
             are sampled with `pick`, in one or several calls, and no other field may depend on them. The sequence is
             lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk is
             sampled.
-        score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
-            the path.
+        score: float [N], value of node i, such as the target's probability, for a verifier with its own `walk`: of the
+            longest accepted paths, it takes the one with the largest product. None: not used.
         explanation: rules and inputs of each node's test, for the trace; None: not recorded.
-        distribution_error: float [N], error that testing a node adds: its part of the total variation distance between
-            the distribution of the token emitted at its position and the target's distribution. The trace records the
+        distribution_error: float [N], contribution of testing node i to the total variation distance between the
+            distribution of the emitted token at that position and the target's distribution. The trace records the
             sum over a round's tested nodes as a signal. May be lazy, like `bonus`. None: the rule is exact, or its
             error is unknown.
         is_upper_bound: whether `distribution_error` is an upper bound of the mean over drafts.
@@ -71,7 +71,7 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy with `distribution_error` set to 0, for an approximate rule that is exact for this draft."""
+        """Return a copy of the decision with `distribution_error` 0, for a draft for which the rule is exact."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
@@ -83,7 +83,7 @@ class VerificationResult:
         path: accepted nodes, from the root down.
         bonus: token emitted after the path: a bonus token, or a corrected token.
         corrected: whether `bonus` replaces a rejected token.
-        tested: tested nodes in order, each with whether it was accepted.
+        tested: (node, whether it was accepted) for each tested node, in order.
         uniform: uniform random number of each test in `tested`; empty for deterministic rules.
     """
 
@@ -160,9 +160,9 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` with three columns: the acceptance probability; r, the token's probability in the residual
-distribution after its earlier siblings; and q′, its draft probability after removing them. For the first sibling, r and
-q′ are 0."""
+"""Type of a `PositionVerifier` that returns three columns per drafted token: the acceptance probability; r, the token's
+probability in the residual distribution after its earlier siblings; and q′, the token's draft probability after its
+earlier siblings are removed. For the first sibling, r and q′ are 0."""
 
 
 def recursive_rejection(
@@ -252,7 +252,7 @@ def _tested(
 
 
 def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
-    """Return the probability of each node in its draft distribution, before earlier siblings are removed."""
+    """Return the probability of each node's token in its draft distribution, before removal of earlier siblings."""
     if tree.node_q_rows is not None:
         return _own_prob(tree)
     assert tree.q is not None
@@ -263,7 +263,9 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return the distribution from which each of n nodes of a mixed tree was drawn, after its earlier siblings.
+    """Return the draft distribution of each of n nodes, after removal of its earlier siblings where that applies.
+
+    The tree is mixed: some siblings are deterministic, others sampled.
 
     Args:
         tree: the draft.
@@ -281,7 +283,7 @@ def node_draft_probs(
 
 
 def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
-    """Return the draft probability of each node of a mixed tree; 1 for a deterministic node."""
+    """Return the draft probability of each node of a mixed tree: 1 for deterministic nodes, q for sampled nodes."""
     assert tree.q is not None
     assert tree.node_q_rows is not None
     probs = tree.q[tree.node_q_rows.clamp_min(0), tree.tokens]
@@ -332,9 +334,10 @@ def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:
 def walk(
     parents: Sequence[int], accept: Sequence[float], bonus: Sequence[int], uniform: Sequence[float] | None
 ) -> VerificationResult:
-    """Test children in order from the root, and continue below the first accepted one until no child is accepted.
+    """Walk down a draft tree: test a node's children in order, and continue below the first accepted child.
 
-    The emitted token is the entry of `bonus` for the position at which the walk ends.
+    The walk starts at the root and ends at the first position (root or node) of which no child is accepted. The emitted
+    token is the entry of `bonus` for this position.
 
     Args:
         parents: parent of each node, on the host.

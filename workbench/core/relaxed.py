@@ -1,7 +1,8 @@
-"""Verify drafts by relaxed recursive rejection: tests against raised probabilities, which accept more but are inexact.
+"""Verify drafts by relaxed recursive rejection: it raises the probabilities of drafted tokens before it tests them.
 
-Each sibling is tested as in `recursive_rejection`, but the function `lift` first raises the residual distribution after
-its earlier siblings. If `lift` changes nothing, both rules are the same for every sampling method.
+More drafts are accepted, but the output no longer follows the target's distribution exactly. Each sibling is tested as
+in `recursive_rejection`, except that the function `lift` first raises the residual distribution after its earlier
+siblings. If `lift` changes nothing, both rules are the same for every sampling method.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _INDEPENDENT = ("deterministic", "chain", "sampled")
 
 
 class Lift(NamedTuple):
-    """Function that raises the residual distribution r for testing a drafted token x. The default changes nothing.
+    """Function that raises the residual distribution r for testing a drafted token x. By default, r is unchanged.
 
     Attributes:
         lenience: λ in (0, 1]; r is divided by it.
@@ -51,7 +52,7 @@ class Lift(NamedTuple):
     def __call__(
         self, left: Float[Tensor, "R V"], node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
     ) -> Float[Tensor, "R V"]:
-        """Return the weights that x is tested with: the residual distribution, increased by this relaxation.
+        """Return the residual distribution at some tree positions, raised for testing a drafted token x at each.
 
         Args:
             left: residual distribution at each position, after the earlier siblings there.
@@ -69,14 +70,14 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` with a third argument: whether to compute the total variation distance. The columns that it
-returns are the fields `accept`, `residual`, `q`, `q_left` and `lifted` of `RelaxedResult`, and `total_variation` if
-requested."""
+"""Type of a function that verifies some tree positions by a relaxed rule. It is a `PositionVerifier` with a third
+argument: whether to compute the total variation distance. It returns the columns `accept`, `residual`, `q`, `q_left`
+and `lifted` of `RelaxedResult`, and `total_variation` if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelaxedResult:
-    """Result of relaxed rejection, on the device. x is the token of node i.
+    """Result of relaxed rejection for a tree of N nodes, as tensors on the device. x is the token of node i.
 
     Attributes:
         accept: [N], acceptance probability min(1, lifted r(x) / q(x)).
@@ -111,8 +112,8 @@ def relaxed_rejection(
 ) -> RelaxedResult:
     """Test siblings one after the other, each against the raised residual distribution r after its earlier siblings.
 
-    x is accepted with probability min(1, lift(r)(x) / q(x)); else r ← (lift(r) − q)₊, normalised. A deterministic
-    proposal has q = 1.
+    Token x is accepted with probability min(1, lift(r)(x) / q(x)). After its rejection, the next sibling is tested
+    against r ← (lift(r) − q)₊, normalised. A deterministic proposal has q = 1.
 
     Args:
         tree: siblings in the order they were drawn.
@@ -123,8 +124,8 @@ def relaxed_rejection(
         with_total_variation: whether to compute `total_variation`.
         tests: alternative implementation of the tests, called once for all positions.
 
-    Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
-    2024, arXiv:2402.14160, Algorithm 1.
+    Source: the rule has the form of Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in
+    Jeon et al. 2024, arXiv:2402.14160, Algorithm 1.
     """
     if not len(tree):
         none = p.new_zeros(0)
@@ -157,14 +158,18 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Test the siblings at some positions; return fields of `RelaxedResult` by child, and the residual weights.
+    """Test the siblings at some tree positions by relaxed recursive rejection.
 
     Args:
         tree: the draft.
         lift: function that raises the residual distribution.
         fans: the positions and their children.
         ends: whether the residual weights after all siblings are needed.
-        priced: whether to compute the total variation distance, as the last column.
+        priced: whether to compute the total variation distance.
+
+    Returns:
+        Columns [R, F] by child: `accept`, `residual`, `q`, `q_left` and `lifted` of `RelaxedResult`, then
+        `total_variation` if `priced`. And the residual weights [R, V] after all siblings.
     """
     weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _INDEPENDENT else None
@@ -173,7 +178,7 @@ def _tested(
         has, node, x = fans.has_child[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
-            q = where_rows(_without(tree, node), normalise_rows(full_q * free, full_q), full_q)
+            q = where_rows(_is_without_replacement(tree, node), normalise_rows(full_q * free, full_q), full_q)
         lifted = lift(weights, node, x)
         ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, full_q, q, lifted))))
@@ -198,7 +203,7 @@ def _tested(
 
 
 class _Excess:
-    """Difference between the distribution of the emitted token and p at some positions, summed sibling by sibling.
+    """Sum, sibling by sibling, the difference between the distribution of the emitted token and the target's p.
 
     The accepted part of a test, min(q, lifted), is never stored as a tensor: it equals lifted − (lifted − q)₊.
     """
@@ -214,7 +219,7 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add the contribution of testing the next child at each position that has a further child.
+        """Add, at each position with a further child, the difference from p that the test of this child causes.
 
         Args:
             has: whether the position has this child.
@@ -239,9 +244,9 @@ class _Excess:
         over: Float[Tensor, "R 1"],
         left: Float[Tensor, "R V"],
     ) -> None:
-        """Add the contribution of the token emitted after the last rejection at each position.
+        """Add the distribution of the token that is emitted at each position after the last rejection.
 
-        The token is sampled from `rest` if that has a positive sum, else from `left`.
+        The token is sampled from `rest` if the sum of `rest` is positive, else from `left`.
         """
         assert self._sum is not None
         tiny = torch.finfo(over.dtype).tiny
@@ -250,7 +255,7 @@ class _Excess:
             self._sum.addcmul_(left, torch.where(goes_on, 0.0, self._reach))
 
     def apart(self) -> Float[Tensor, "R 1"]:
-        """Return the total variation distance at each position. The stored sum is overwritten."""
+        """Return the total variation distance from p at each position. The stored sum of differences is overwritten."""
         assert self._sum is not None
         return self._sum.abs_().sum(1, keepdim=True) / 2
 
@@ -258,7 +263,7 @@ class _Excess:
 def _draft_probs(
     tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
 ) -> Float[Tensor, "R V"]:
-    """Return the distribution from which each position's next child was drawn; a point mass if it is deterministic.
+    """Return the distribution from which each position's next child was drawn; a point mass for a deterministic child.
 
     The tokens of earlier siblings are not removed from the distribution.
 
@@ -280,7 +285,7 @@ def _draft_probs(
     return point if of is None else where_rows(of < 0, point, probs)
 
 
-def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
+def _is_without_replacement(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
     if tree.sampling is Sampling.MIXED and tree.without_replacement is not None:
         return tree.without_replacement[node]

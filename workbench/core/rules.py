@@ -1,7 +1,7 @@
 """Describe acceptance rules: name, formula, and how a rejection changes the distribution for the next sibling.
 
-Each verification result contains its rules, and the trace stores them, so that views need no rules of their own. This
-module has plain data, without tensors.
+Each verification result contains the rules that it used, and the trace stores them. Views can therefore explain a test
+without knowing its rule. This module has plain data, without tensors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EXCESS, OTHERS, ALL = "excess", "others", "all"
-"""Values of `Rule.leaves`: the distribution after a rejection. r is the distribution that the draft token was tested
-against.
+"""Values of `Rule.leaves`: names of the distribution that remains after a draft token is rejected. r is the
+distribution that the token was tested against.
 
 EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
 """
@@ -20,7 +20,7 @@ EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Acceptance test of one drafted node.
+    """Rule for the acceptance test of a drafted node, described as data.
 
     Attributes:
         name: kebab-case identifier; permanent, because traces store it.
@@ -56,11 +56,11 @@ class Rule:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Return the sources of all values in the formula: trace columns, rule inputs and method parameters."""
+        """Return the sources of all values in the rule's formula: trace columns, rule inputs, method parameters."""
         return frozenset(self.places.values())
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the rule as JSON data."""
+        """Return the acceptance rule as JSON data."""
         return asdict(self)
 
 

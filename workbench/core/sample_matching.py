@@ -1,7 +1,7 @@
 """Sample a token at each tree position (root or node) and accept the drafted child with that token, if there is one.
 
-For deterministic drafts, this is the whole verification. Some verifiers first compute, at each position, the
-distribution of the emitted token *given* the drafts. For them, this is the last step.
+For deterministic drafts, this rule is the whole verification. Some other verifiers first compute, at each position, the
+distribution of the emitted token *given* the drafts; this rule is then their last step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def match_sampled_token(
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
     p is read twice, for any number of siblings. A child's acceptance probability is its p divided by the mass of p
-    outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and its
-    later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
+    outside its earlier siblings. That mass is computed as a sum of positive terms: tokens without a child, the child,
+    and its later siblings. The difference 1 − (mass of earlier siblings) would suffer from cancellation.
 
     Args:
         fans: the positions and their children. If siblings have the same token, the first one gets all of its
@@ -47,9 +47,9 @@ def match_sampled_token(
 def child_acceptance(
     fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
-    """Return each child's acceptance probability, and the mass of p outside its earlier siblings.
+    """Return each drafted child's acceptance probability, and the mass of p outside the child's earlier siblings.
 
-    Both are defined at `match_sampled_token`.
+    The acceptance probability is the child's p divided by that mass (see `match_sampled_token`).
 
     Args:
         fans: the positions and their children.

@@ -27,10 +27,11 @@ MIN_TEMPERATURE = 1e-6
 be NaN. At this temperature, a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
-"""Minimum width of distributions that are processed in blocks of columns, and the number of columns of a block."""
+"""`WIDE`: minimum vocabulary size at which distributions are processed in blocks of columns. `BLOCK`: number of columns
+of a block."""
 TINY = torch.finfo(torch.float64).tiny
 CHUNK_ENTRIES = 1 << 20
-"""Number of entries of wide distributions processed at a time, so that they stay in the processor's caches."""
+"""Number of probabilities processed at a time on a CPU, so that wide distributions stay in the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,14 @@ class SamplingParams:
 
     @property
     def needs_history(self) -> bool:
-        """Return whether the distribution depends on earlier tokens in addition to the logits."""
+        """Return whether these sampling parameters use earlier tokens (repetition penalty or logits processors)."""
         return self.repetition_penalty != 1.0 or bool(self.processors)
 
 
 def penalise_repetition(
     history: Int[Tensor, "B L"], scores: Float[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Apply the repetition penalty: divide positive logits of the tokens in `history` by it, multiply negative ones.
+    """Apply a repetition penalty to the logits of the tokens in `history`: divide positive logits, multiply negative.
 
     Args:
         history: token ids of the text before each row's position, prompt included.
@@ -166,7 +167,9 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of consecutive rows that are processed together. They cover all rows; there is at least one slice.
+    """Yield slices of consecutive rows of a table of distributions, each slice to be processed at once.
+
+    The slices cover all rows; there is at least one slice.
 
     Args:
         n_rows: number of rows.
@@ -180,7 +183,7 @@ def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[s
 
 
 def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
-    """Return the index of the first largest entry of each row.
+    """Return the index of the largest entry of each row; of equal entries, the first.
 
     On a CPU this uses NumPy, whose argmax is vectorised: 3 µs instead of 18 µs for one row of 4,096 entries.
     """
@@ -274,8 +277,8 @@ def choose_tokens(
         logits: logits after penalties and processors; at least one row.
         sampling: sampling parameters.
         draw: function that returns a uniform random number in [0, 1) for a row's index. Not called in greedy decoding.
-        plain_probs: when sampling, return probabilities of the plain softmax, not of the distribution that is sampled
-            from.
+        plain_probs: whether to return probabilities of the plain softmax instead of the distribution that is sampled
+            from; no effect in greedy decoding.
 
     Raises:
         NumericalError: a chosen token's probability is NaN.
@@ -295,7 +298,9 @@ def choose_tokens(
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
-    """Sample from one row as `pick` does, but in NumPy: 0.2 ms faster between two forward passes, when caches are cold.
+    """Sample an index from one row of weights, as `pick` does, but in NumPy.
+
+    With cold caches, between two forward passes, NumPy is 0.2 ms faster.
 
     Args:
         p: non-negative weights.
@@ -313,7 +318,7 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
     """Return the first index whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
 
-    This is `_invert` for one row; it takes the weights [m] themselves, not their cumulative sums.
+    The function samples from one row of weights [m] by inversion; `_invert` does the same for several rows.
     """
     cumulative = weights.cumsum()
     goal = u * float(cumulative[-1])
@@ -324,9 +329,10 @@ def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, floa
 def _invert(
     cumulative: Float[Tensor, "n m"], u: Float[Tensor, "n 1"]
 ) -> tuple[Int[Tensor, "n 1"], Float[Tensor, "n 1"]]:
-    """Return the first entry whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
+    """Return the first index whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
 
-    If rounding makes u · total equal to the total, return the last entry with a positive weight.
+    `cumulative` holds the cumulative weights of each row, whose last entry is the total. If rounding makes u · total
+    equal to the total, return the index of the last positive weight.
     """
     goal = (u * cumulative[:, -1:]).contiguous()
     index = torch.searchsorted(cumulative, goal, right=True)
@@ -336,5 +342,5 @@ def _invert(
 
 
 def _blocks(x: Float[Tensor, "n V"]) -> Float[Tensor, "n b BLOCK"] | None:
-    """Return a view of wide rows in blocks; None if rows are short or their width is not a multiple of `BLOCK`."""
+    """Return a view of wide rows as blocks of `BLOCK` columns; None if the rows are short or cannot be split evenly."""
     return x.reshape(x.shape[0], -1, BLOCK) if x.shape[1] >= WIDE and x.shape[1] % BLOCK == 0 else None

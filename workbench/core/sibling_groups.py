@@ -1,8 +1,8 @@
 """Group the nodes of a draft tree by parent: each position (root or node) and its children form one tensor row.
 
-Positions are verified independently. Wide distributions are therefore processed in pieces that fit the processor's
-caches, and no buffer as large as all distributions is allocated: on a CPU a fresh allocation costs more than the
-computation in it (1 µs per 4 KiB).
+Positions are verified independently, so wide distributions are processed a few rows at a time. These rows fit the
+processor's caches, and no buffer as large as all distributions is allocated. On a CPU a fresh allocation (1 µs per
+4 KiB) costs more than the computation in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
 def where_rows(
     mask: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return rows of `one` where `mask` is true, else rows of `other`.
+    """Return a tensor with the rows of `one` where `mask` is true, and the rows of `other` elsewhere.
 
     Args:
         mask: for each row, whether to take it from `one`.
@@ -46,7 +46,7 @@ def where_rows(
 
 
 def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Divide each row by its sum, in place; replace a row of sum 0 (reached with probability 0) by `fallback`."""
+    """Divide each row by its sum, in place. A row of sum 0 (reached with probability 0) becomes the fallback row."""
     total = weights.sum(1, keepdim=True)
     weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
     return where_rows(total.squeeze(1) > 0, weights, fallback)
@@ -54,7 +54,7 @@ def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """Selected rows of a table of distributions. They are gathered at first use, because gathering may copy them.
+    """Selected rows of a table of distributions. They are gathered at first use, because gathering may copy data.
 
     Attributes:
         distributions: float [m, V], the table.
@@ -66,17 +66,19 @@ class SelectedRows:
 
     @cached_property
     def rows(self) -> Float[Tensor, "R V"]:
-        """Return the selected rows, as a view if possible."""
+        """Return the selected rows of the table of distributions, as a view if possible."""
         return select_rows(self.distributions, self.at)
 
     def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-        """Return the probabilities of the given tokens, F in each selected row."""
+        """Return the probabilities of F given tokens in each selected row of the table."""
         return self.distributions[self.at.unsqueeze(1), token]
 
 
 @dataclass(frozen=True)
 class SiblingGroups:
-    """Tree positions, one row each, with their children. Distributions may be views of the originals.
+    """Some positions of a draft tree (root or node), one tensor row each, with their children and distributions.
+
+    The distributions may be views of the caller's tensors.
 
     Attributes:
         position: int64 [R], tree position: 0 for the root, i + 1 for node i.
@@ -96,12 +98,12 @@ class SiblingGroups:
 
     @property
     def p(self) -> Float[Tensor, "R V"]:
-        """Return the target's distribution at each position."""
+        """Return the target's distribution at each tree position, [R, V]."""
         return self.target.rows
 
     @cached_property
     def q(self) -> Float[Tensor, "R V"]:
-        """Return the distribution from which each position's children were sampled.
+        """Return the draft distribution from which each tree position's children were sampled, [R, V].
 
         In a mixed tree, this is the distribution of one of the children. For deterministic children, it is p.
         """
@@ -136,7 +138,10 @@ class Layout(NamedTuple):
 
     @classmethod
     def from_tree(cls, tree: DraftTree) -> Layout:
-        """Return the layout of a tree with at least one node. Siblings beyond its `fanout` are ignored."""
+        """Return the children and draft distributions of all positions of a draft tree with at least one node.
+
+        Siblings beyond the tree's `fanout` are ignored.
+        """
         n = len(tree)
         child = tree.parents.new_full((n + 1, tree.fanout + 1), n)
         nodes = torch.arange(n, device=tree.tokens.device)
@@ -155,17 +160,17 @@ def iter_sibling_groups(
     positions: Int[Tensor, " R"] | None = None,
     in_one_piece: bool = False,
 ) -> Iterator[SiblingGroups]:
-    """Yield the positions of a tree with at least one node, in pieces.
+    """Yield the positions of a tree (root and nodes; at least one node), in groups that are processed together.
 
-    On the host, leaves are skipped. On a GPU, skipping them would need a synchronisation, so they are rows without
-    children, and all positions form one piece.
+    On the host, leaves are skipped. On a GPU, skipping leaves would need a synchronisation, so they are rows without
+    children, and all positions form one group.
 
     Args:
         tree: siblings in the order of testing; those beyond its `fanout` are ignored.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         layout: layout of the tree, if already computed.
         positions: positions to yield, in this order; by default all.
-        in_one_piece: whether to yield all positions in one piece.
+        in_one_piece: whether to yield all positions in one group.
     """
     n, device = len(tree), tree.tokens.device
     layout = layout or Layout.from_tree(tree)
@@ -185,9 +190,9 @@ def iter_sibling_groups(
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
-    """Return the row of `q` for each position (−1: none); None if the tree has no draft distributions.
+    """Return, for each tree position, the row of the tree's `q` from which its children were drawn (−1: none).
 
-    In a mixed tree, it is the row of one of the position's children.
+    In a mixed tree, it is the row of one of the position's children. None if the tree has no draft distributions.
     """
     if tree.q is None or tree.child_q_rows is not None or tree.node_q_rows is None:
         return tree.child_q_rows
@@ -195,7 +200,7 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
 
 
 def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Return selected rows of a table, at least one. On the host, consecutive rows are returned as a view."""
+    """Return selected rows of a table of distributions, at least one. On the host, consecutive rows are a view."""
     if on_host(distributions.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):
@@ -204,9 +209,10 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Type of a function that verifies some positions: (positions, whether weights are needed) → (columns, weights). Each
-column has a value per child [R, F]; there may be any number of columns. The weights [R, V] are the unnormalised
-distribution of the token that is emitted if the walk ends at the position. If they are not needed, they are ignored."""
+"""Type of a function that verifies some tree positions: (positions, whether weights are needed) → (columns, weights).
+Each column has a value per child [R, F]; there may be any number of columns. The weights [R, V] are the unnormalised
+distribution of the token that is emitted if the walk ends at the position. If weights are not needed, the caller
+ignores them."""
 
 
 def verify_positions(
@@ -217,7 +223,7 @@ def verify_positions(
     lazy: bool = False,
     in_one_piece: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
-    """Verify all positions of a tree with at least one node.
+    """Verify all positions of a draft tree (root and nodes; at least one node) with the function `verify`.
 
     Args:
         tree: the draft.
@@ -237,7 +243,7 @@ def verify_positions(
     places: list[Tensor] = []
     wide = on_host(p.device) and p.shape[1] >= WIDE
     lazy = should_be_lazy(p, lazy)
-    stop = _stops_of_leaves(tree, p, u_bonus) if wide and not lazy else None
+    stop = _sample_at_leaves(tree, p, u_bonus) if wide and not lazy else None
     for fans in iter_sibling_groups(tree, p, layout, in_one_piece=in_one_piece and lazy):
         values, weights = verify(fans, not lazy)
         tables.append(torch.stack(list(values)))
@@ -270,7 +276,7 @@ def verify_positions(
 
 
 def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
-    """Return whether to compute results lazily. Lazy evaluation pays off only on the host with wide distributions.
+    """Return whether to compute verification results lazily: if allowed, on the host, for wide distributions.
 
     Args:
         p: distributions that the computation reads.
@@ -282,7 +288,7 @@ def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
 def compute_node_errors(
     n: int, errors_of: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], lazy: bool
 ) -> Float[Tensor, " N"] | LazySequence[float]:
-    """Return the distribution error of each of n nodes (see `AcceptanceDecision`); lazy if that pays off.
+    """Return the distribution error of each of n nodes (see `AcceptanceDecision`), lazily if `should_be_lazy`.
 
     Args:
         n: number of nodes.
@@ -296,7 +302,7 @@ def compute_node_errors(
 def sample_bonus_tokens(
     p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> Int[Tensor, " N_plus_1"] | LazySequence[int]:
-    """Sample a token from p at each position; the result is lazy if `should_be_lazy`.
+    """Sample the token to emit from p at each position of a draft tree; the result is lazy if `should_be_lazy`.
 
     Args:
         p: the target's distribution at the root (row 0) and after each node (row i+1).
@@ -308,10 +314,10 @@ def sample_bonus_tokens(
     return pick(p, u_bonus)
 
 
-def _stops_of_leaves(
+def _sample_at_leaves(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]
 ) -> Int[Tensor, " N_plus_1"]:
-    """Sample a token from p at each leaf; other entries are arbitrary.
+    """Sample the token to emit from p at each leaf of a draft tree; entries of other positions are arbitrary.
 
     If more than a quarter of the positions are leaves, a token is sampled at all positions: copying the leaves' rows
     would take longer than reading all rows.

@@ -20,13 +20,13 @@ _MISMATCH = {
     Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
     "distribution for all",
 }
-"""Sampling method → text about siblings chosen in this way, and the error of a rule that does not support it."""
+"""Sampling method of siblings → explanation why an acceptance rule is inexact if it does not support this method."""
 _NUMBER_NOT_FIXED = (
     "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
     "is fixed beforehand"
 )
-"""Text of `Sampling.WITHOUT_REPLACEMENT` for a rule that is exact only if the number of siblings is fixed
-beforehand."""
+"""Explanation why an acceptance rule that needs a fixed number of siblings is inexact for
+`Sampling.WITHOUT_REPLACEMENT`."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:

@@ -1,4 +1,4 @@
-"""Static draft trees: choose the ranks to draft at each depth from their known acceptance probabilities."""
+"""Static draft trees: choose which of the drafter's ranked tokens to draft, from acceptance probabilities by rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 
 def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) -> list[tuple[int, ...]]:
-    """Return the `n_nodes` rank paths most likely to be correct, parents before children, better siblings first.
+    """Return the nodes of a static draft tree: the `n_nodes` paths of ranks that are most likely to be correct.
+
+    Parents come before children, and better siblings first.
 
     Args:
         accuracy: `accuracy[d][r]` is the probability that rank r is correct at depth d + 1; the last row serves all
@@ -41,7 +43,7 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
 
 
 def parents_of(paths: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return the parent index of each path (−1 for paths of one rank).
+    """Return the parent index of each node of a static draft tree, given as a path of ranks; −1 at depth 1.
 
     Example:
         >>> parents_of([(0,), (0, 0), (1,)])

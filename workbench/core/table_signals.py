@@ -1,4 +1,4 @@
-"""Name signals of a round so that views draw them as one table with coloured cells."""
+"""Name the signals of a round (values for display) so that views draw them as one table with coloured cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 def make_table_signals(
     name: str, rows: Mapping[str, Sequence[float]], columns: Sequence[object] | None = None
 ) -> dict[str, float]:
-    """Return signals named "name [row, column]", one per table cell.
+    """Return one signal per table cell, named "name [row, column]".
 
     Args:
         name: title of the table.

@@ -30,7 +30,7 @@ def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dt
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Any]:
-    """Copy any number of tensors to lists with one synchronisation."""
+    """Copy any number of tensors from the device to Python lists with one synchronisation."""
     if not tensors or on_host(tensors[0].device):
         return [to_list(t) for t in tensors]
     flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
@@ -51,5 +51,5 @@ def to_list(tensor: Any) -> Any:
 
 
 def from_numpy(numbers: np.ndarray) -> Tensor:
-    """Return a tensor that shares the array's memory."""
+    """Return a tensor that shares the memory of a NumPy array."""
     return torch.from_numpy(numbers)  # pyright: ignore[reportUnknownMemberType]

@@ -24,23 +24,24 @@ class Sampling(str, Enum):
     """Sampling method for a node's children. It decides which verifiers preserve the target's distribution."""
 
     DETERMINISTIC = "deterministic"
-    """Chosen as a function of the committed text, e.g. by top-k or n-grams. The draft distribution is a point mass;
-    `logq` is 0."""
+    """Drafted tokens are a function of the committed text, e.g. by top-k or n-grams. The draft distribution is a point
+    mass; `logq` is 0."""
     CHAIN = "chain"
-    """Sampled from `q`; a node has at most one child."""
+    """Drafted tokens are sampled from the draft distribution `q`; each node has at most one child."""
     SAMPLED = "sampled"
-    """Siblings sampled independently from `q`; their number is fixed before sampling."""
+    """Siblings sampled independently from the draft distribution `q`; their number is fixed before sampling."""
     WITHOUT_REPLACEMENT = "without-replacement"
-    """Siblings drawn from `q` without replacement, in order. Their number may depend on the sampled tokens, as in a
-    stochastic beam."""
+    """Siblings drawn from the draft distribution `q` without replacement, in order. Their number may depend on the
+    sampled tokens, as in a stochastic beam."""
     FIXED_NUMBER = "fixed-number"
-    """Siblings drawn from `q` without replacement; their number is fixed before sampling, so that their joint
-    distribution is known."""
+    """Siblings drawn from the draft distribution `q` without replacement; their number is fixed before sampling, so
+    that their joint distribution is known."""
     HEAD_AND_ONE = "head-and-one"
-    """The most likely tokens of `q`, chosen deterministically, followed by one token sampled from the rest of `q`."""
+    """Siblings that are the most likely tokens of the draft distribution `q`, chosen deterministically, followed by one
+    token sampled from the rest of `q`."""
     MIXED = "mixed"
-    """Some siblings deterministic, others sampled from one or several distributions; `node_q_rows` and
-    `without_replacement` describe each node."""
+    """Some siblings chosen deterministically, others sampled from one or several draft distributions. The fields
+    `node_q_rows` and `without_replacement` of the tree describe each node."""
 
 
 class Ranking(NamedTuple):
@@ -59,7 +60,9 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Drafted tokens after the last committed token. Parents come before children, siblings in verification order.
+    """Tree of drafted tokens. Its root is the last committed token, which is not a node.
+
+    Parents come before children, and siblings are in verification order.
 
     Attributes:
         tokens: int64 [N] token ids, on the target's device.
@@ -106,12 +109,12 @@ class DraftTree:
 
     @classmethod
     def empty(cls, source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a tree without nodes, for a round of plain decoding. The tree is cached; do not modify it."""
+        """Return a draft tree without nodes, for a round of plain decoding. The tree is cached; do not modify it."""
         return _empty(source, torch.device(device))
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a deterministic chain of the given tokens.
+        """Return a draft that is a chain of the given tokens, chosen deterministically.
 
         Args:
             tokens: token ids in order.
@@ -132,7 +135,7 @@ class DraftTree:
         device: torch.device | str = "cpu",
         score: Sequence[float] | None = None,
     ) -> DraftTree:
-        """Return a deterministic tree from lists of tokens and parents.
+        """Return a draft tree of deterministic proposals, from lists of tokens and parents.
 
         Args:
             tokens: token id of each node.

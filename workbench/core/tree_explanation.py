@@ -1,4 +1,4 @@
-"""Explain a tree's shape: the rule by which the tree builder added each node, and the node's value under that rule.
+"""Explain a draft tree's shape: the tree builder's rule that added each node, and the node's value under that rule.
 
 The explanation is a field of the tree and is stored in the trace, so that views need no text about each tree builder.
 Verification does not use it.
@@ -34,23 +34,23 @@ class TreeBuilderRule:
     after: str = ""
 
     def to_wire(self) -> dict[str, str]:
-        """Return the rule as JSON data."""
+        """Return the tree builder's rule as JSON data."""
         return asdict(self)
 
 
 RankProbs = Sequence[Sequence[float]]
-"""Type of acceptance probabilities by level and by rank among siblings. The last level also applies to all deeper
-ones."""
+"""Type of acceptance probabilities by level of a draft tree and by rank among siblings. The last level also applies to
+all deeper levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeExplanation:
-    """Explanation of a draft tree's shape: the rule by which each node was added, and its values.
+    """Explanation of a draft tree's shape: the rule by which each node was added, and each node's values.
 
     Attributes:
         rules: rules by which nodes were added.
         rule_index: int64 [N], index into `rules` for each node; None: the first rule added all nodes.
-        before: first value of each node [N]; or probabilities by level and rank (`RankProbs`): a node's value is then
+        before: first value of each node [N]; or probabilities by level and rank (`RankProbs`), where a node's value is
             the product of the probabilities on its path. None: no value.
         after: second value of each node, in the same forms.
     """
@@ -62,13 +62,13 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """Return the fields among `rule_index`, `before` and `after` that are tensors, in this order."""
+        """Return those fields of the explanation that are tensors, in the order `rule_index`, `before`, `after`."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(
         self, columns: Sequence[Sequence[float]], parents: Sequence[int]
     ) -> tuple[list[int], list[float | None], list[float | None]]:
-        """Return three lists with an entry per node: rule index, first value, second value. Absent lists are empty.
+        """Return three lists with an entry per node: rule index, first value, second value. A missing column gives [].
 
         Args:
             columns: the tensors of the property `columns`, converted to lists.
@@ -89,7 +89,7 @@ class TreeExplanation:
 
 
 def path_products(rank_probs: RankProbs, parents: Sequence[int]) -> list[float]:
-    """Return the product of `rank_probs` along each node's path; 0 for a rank that `rank_probs` does not list.
+    """Return the product of the probabilities `rank_probs` along each node's path; 0 for a rank that is not listed.
 
     Args:
         rank_probs: probability by level and by rank among siblings.

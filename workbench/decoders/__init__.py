@@ -1,8 +1,8 @@
-"""Decoders, which generate text in rounds, and methods, which combine decoders and their parts.
+"""Decoders, which generate text in rounds, and decoding methods, which combine a drafter, a verifier and a decoder.
 
-A method is a decoder with chosen parts (`method.py`). The decoder in `draft_verify` drafts and verifies; a method of
-another kind has its own decoder (`decoder_params.py`). Public names are imported at first use, so that
-`declarations.py` can be read without PyTorch.
+A method is a decoder with a chosen drafter, tree builder, verifier and policy (`method.py`). The decoder in
+`draft_verify` drafts and verifies. A method that does not draft and verify in this way has another decoder
+(`decoder_params.py`). Public names are imported at first use, so that `declarations.py` can be read without PyTorch.
 """
 
 from __future__ import annotations

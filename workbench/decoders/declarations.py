@@ -1,4 +1,4 @@
-"""Dataclasses that a method declares besides its parts: claims of its paper, benchmark suites, demo, trained head."""
+"""Dataclasses with which a decoding method declares its paper's claims, benchmark settings, demo and trained head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements that are met by a draft model."""
+"""Requirements of a method that a draft model meets."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -24,27 +24,34 @@ NEEDS = {
     "trees": "a target that verifies trees",
     MASKED_LM: "a masked-diffusion model as the target",
 }
-"""Requirement of a method besides the target → text. Any requirement not listed here is a kind of trained head."""
+"""Texts for the requirements that a method may have besides the target, by requirement.
+
+A requirement that is not listed here is a kind of trained head.
+"""
 
 BUNDLED = "bundled"
-"""Name of the claims board's column for the bundled models."""
+"""Name of the column for the bundled models on the board of paper claims."""
 WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault of ours"
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
-"""Possible reasons for a contradicted or undecided claim: models or samples are too small; settings differ from the
-paper's; the workbench has a bug."""
+"""Possible reasons why a paper's claim is contradicted or undecided.
+
+Models or samples are too small; settings differ from those of the paper; the workbench has a bug.
+"""
 AT_LEAST_ONE = "a round emits at least one token, so that one accepted draft suffices; no figure to compare with"
-"""Reason why a claim that τ is above 1, without a figure, holds by construction (`Claim.by_construction`)."""
+"""Reason why the claim that τ is above 1 holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
-"""Minimum share of the exact rule's correct answers that an approximate rule must retain so that its speed-up
-counts."""
+"""Minimum number of correct answers with an approximate verifier, relative to the exact verifier.
+
+If an approximate verifier has fewer, its speed-up does not count.
+"""
 MAX_REASON_CHARS = 160
-"""Maximum number of characters of a reason, because it is shown in a table cell."""
+"""Maximum number of characters of the reason why a claim is contradicted or undecided; a table cell shows it."""
 TOLERANCE = 0.25
-"""Relative distance from the paper's figure within which a measured figure counts as equal."""
+"""Relative distance from the paper's value within which a measured value counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
-"""Name of the training recipe for heads that `workbench train KIND --target MODEL` trains for any target."""
+"""Name of the training recipe of heads that `workbench train KIND --target MODEL` can train for any target."""
 DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
-"""Default definition of agreement between head and target at a position of held-out text: see `Head.agreement`."""
+"""Default definition of the agreement of a head with the target at a position of held-out text (`Head.agreement`)."""
 
 
 def training_hint(kind: str, target: str) -> str:
@@ -59,16 +66,17 @@ def heads_in(needs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A figure measured with this workbench.
+    """Value measured with this workbench, with its interval and setting.
 
     Attributes:
-        value: the figure.
-        low: lower end of the figure's 95 % interval, or of the observed range; equal to the value if it is exact.
+        value: the measured value.
+        low: lower end of the 95 % confidence interval, or of the observed range; equal to the value if it is exact.
         high: upper end of this interval or range.
-        n: number of observations (prompts, rounds: `setting` says which).
-        setting: models, prompts, sampling, and anything else needed to interpret the figure.
-        answers: for an approximate rule, ratio of its number of correct answers to the number with the exact rule in
-            the same runs: "value", and the ends "low" and "high" of its 95 % interval. None: no answers were checked.
+        n: number of observations (prompts or rounds, as `setting` says).
+        setting: models, prompts, sampling, and other conditions that are needed to interpret the value.
+        answers: for an approximate verifier, the number of correct answers divided by the number with the exact
+            verifier in the same runs: "value", and the ends "low" and "high" of its 95 % confidence interval. None: no
+            answers were checked.
     """
 
     value: float
@@ -80,9 +88,9 @@ class Measurement:
 
     @property
     def keeps_answers(self) -> bool | None:
-        """Return whether the rule retains at least the share `MIN_RETAINED` of the exact rule's correct answers.
+        """Return whether an approximate verifier retains at least the fraction `MIN_RETAINED` of correct answers.
 
-        The result is None if the interval contains `MIN_RETAINED`, or if no answers were checked.
+        The result is None if the confidence interval contains `MIN_RETAINED`, or if no answers were checked.
         """
         if self.answers is None or self.answers["low"] < MIN_RETAINED <= self.answers["high"]:
             return None
@@ -90,12 +98,12 @@ class Measurement:
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measurement:
-        """Convert a figure of `workbench.bench.statistics` to a `Measurement`.
+        """Convert a measured value from `workbench.bench.statistics` to a `Measurement`.
 
         Args:
-            found: the figure, with "value", "low", "high" and "n". If "low" or "high" is None, as for a single
-                observation, it is set to the value. None: nothing was measured.
-            setting: see `Measurement.setting`.
+            found: dict with "value", "low", "high" and "n". If "low" or "high" is None, as for a single observation, it
+                is set to the value. None: nothing was measured.
+            setting: conditions of the measurement (`Measurement.setting`).
 
         Raises:
             WorkbenchError: nothing was measured, or a number is not finite because there were too few observations for
@@ -111,37 +119,40 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of a paper about its method.
+    """Claim of a paper about its method, such as a speed-up.
 
     Attributes:
-        quantity: definition of the figure, with its denominator: "speed-up over plain decoding".
+        quantity: definition of the claimed quantity, with its denominator: "speed-up over plain decoding".
         setting: the paper's models, data and sampling.
-        low: the paper's figure; with `high` a range. None: the paper only states a direction.
-        high: upper end of the paper's range; equal to `low` for one figure.
-        source: paper, section or table, address; "from memory" if the figure was not checked in the paper.
+        low: the paper's value, or the lower end of its range. None: the paper only states a direction.
+        high: upper end of the paper's range; equal to `low` for a single value.
+        source: paper, section or table, URL; "from memory" if the value was not checked in the paper.
         measure: function that measures the quantity with the functions of `workbench.bench.text_lab.TextLab`, or of
             `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
         key: distinguishes the claims of one method; "main": the paper's main claim.
         neutral: value of the quantity if the method had no effect. The claim's direction is from this value to the
-            paper's figure; without a figure, the claim is that the quantity is larger.
+            paper's value; if the paper gives no value, the claim is that the quantity is larger.
         timed: whether nothing else may run on the machine during the measurement.
-        lacks: capabilities that the workbench lacks for a full test of this claim; a figure may be measured
+        lacks: capabilities that the workbench lacks for a full test of this claim; a value may be measured
             nevertheless.
-        tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
-        home: bundled target for the measurement unless another is named. Claims about images are measured only on this
+        tolerance: relative distance from the paper's value within which a measured value counts as equal; claims that
+            follow from a formula use a smaller one.
+        home: bundled target for the measurement if no other is named. Claims about images are measured only on this
             target.
-        matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
-            retained (`Measurement.answers`).
-        by_construction: why the figure follows from a definition or from the structure of the measurement, so that no
-            measurement could support the claim; such a claim is not counted. Empty: a measurement can support it.
-        explanation: date and reason of a contradicted or inconclusive figure on the bundled models, written by a
-            person. The reason has at most `MAX_REASON_CHARS` characters and begins with one of `KINDS`. It does not
-            apply to figures measured after this date.
-        explanation_by_column: column name → date and reason, as in `explanation`, for a figure in another column.
-        method: registry name of the method that declares the claim, filled in by the method. In a part's claim
-            (`Part.claims`): the method with which the claim is measured.
-        needs: requirements besides the target. The method fills in its own; a claim declares those of a compared
-            method.
+        matched: whether the claim is about an approximate verifier, so that its value counts only if correct answers
+            are retained (`Measurement.answers`).
+        by_construction: why the value follows from a definition or from the structure of the measurement, so that no
+            measurement could support the claim; such a claim is not counted. Empty: a measurement can support the
+            claim.
+        explanation: date of a contradicted or inconclusive measurement on the bundled models, and its reason, written
+            by a person. The reason has at most `MAX_REASON_CHARS` characters and begins with an entry of `KINDS`. It
+            does not apply to measurements after this date.
+        explanation_by_column: date and reason, as in `explanation`, for measurements in other columns of the claims
+            board, by column.
+        method: registry name of the method that declares the claim, filled in by the method. In the claim of a single
+            drafter, tree builder, verifier or policy (`Part.claims`): the method with which the claim is measured.
+        needs: requirements of the measurement besides the target. The method adds its requirements; a claim declares
+            those of a method with which it is compared.
     """
 
     quantity: str
@@ -169,11 +180,14 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key of the claim's figure in one column of the claims board."""
+        """Return the key under which the claims board stores the claim's measured value in one column."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
-        """Return (date, reason) that explain a column's contradicted or inconclusive figure; ("", "") if absent."""
+        """Return the date and the reason of a contradicted or inconclusive measurement in a column of the claims board.
+
+        Both are "" if no reason was written.
+        """
         return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
@@ -182,11 +196,14 @@ class Claim:
         return f"workbench claims --method {self.method}{key}{'' if column == BUNDLED else f' --target {column}'}"
 
     def target(self, column: str = BUNDLED) -> str:
-        """Return the target on which a column's figure is measured."""
+        """Return the target on which the values in a column of the claims board are measured."""
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
-        """Return in a few words which requirement a column's target does not meet; "" if none. Checks only files."""
+        """Return as text which requirement of the claim a board column's target does not meet; "" if it meets all.
+
+        Only files are checked.
+        """
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
@@ -196,7 +213,7 @@ class Claim:
         return f"no {missing[0]} heads for {target} yet" if missing else ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the claim as JSON values, without the function."""
+        """Return the claim as JSON data, without the function that measures it."""
         return {
             k: v
             for k, v in asdict(self).items()
@@ -206,15 +223,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of a benchmark suite: a method with some of its parameters set.
+    """Row in the results of a benchmark suite: a method with some of its parameters set.
 
     Attributes:
-        name: name of the row.
-        params: parameters that differ from the method's defaults.
+        name: name of the row in the results.
+        params: values of parameters that differ from the method's defaults.
         drafter: draft model to use, if the method needs one.
-        line: name of the curve of τ against vision tokens, if the row is one compression ratio of a compressor.
+        line: name of the curve of τ against vision tokens, if the row is a point of such a curve (one compression
+            ratio).
         main: whether the row represents the method in comparisons, in addition to its curve.
-        method: registry name of the method that declares it, filled in by the method.
+        method: registry name of the method that declares the row, filled in by the method.
     """
 
     name: str
@@ -234,19 +252,19 @@ GROUPS: Mapping[str, str] = {
     "No draft": "Plain decoding, and decoders that draft nothing.",
     "Simulation": "Drafters that use information which no real drafter has.",
 }
-"""Group of methods (`Method.group`) → sentence that describes it. Lists show the groups in this order."""
+"""Descriptions of the groups of methods (`Method.group`), by group. Lists show the groups in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The gallery's demo of a method: a suitable prompt, and the settings.
+    """Demo of a method in the gallery: a suitable prompt, and the settings.
 
     Attributes:
         presets: names of prompts in `workbench.service.presets`. If a recording lacks something that the guided tour
             asks the reader to find, the next prompt is used.
-        params: parameters of the method and of sampling; missing ones have their defaults.
+        params: values of parameters of the method and of sampling; missing parameters have their defaults.
         scene: name of a bundled image that is described instead of a preset, or None.
-        drafter: draft model instead of the target's own, or None.
+        drafter: name of the draft model; None: the default one of the target.
         target: bundled target that the method needs; None: the target given to the command.
     """
 
@@ -263,9 +281,9 @@ class Testing:
 
     Attributes:
         short: parameters for drafts of two levels, with which exact distributions are tested.
-        real: parameters for tests on a real model (SmolLM2).
+        real: parameters for tests on a published model (SmolLM2).
         perfect: parameters for the test in which every draft must be accepted, because the draft model is a copy of the
-            target or the head outputs the target's own text. None: there is no such test.
+            target, or because the head outputs the text that the target generates. None: there is no such test.
         no_perfect_reason: why there is no such test, and which test replaces it.
     """
 
@@ -281,16 +299,16 @@ class Head:
 
     Attributes:
         net: class of the head (`workbench.methods.common.trained_net.TrainedNet`).
-        idea: text for the head's model card: the head's inputs and source; may contain the net's sizes as fields in
-            braces.
+        idea: text for the head's model card about the head's inputs and source; may contain sizes of the net as fields
+            in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
-        folder_suffix: last part of the name of the head's folder, after the target's name; empty: the head's kind.
+        folder_suffix: suffix of the name of the head's folder, after the target's name; empty: the kind of the head.
         agreement: text for the head's model card: definition of agreement between head and target at a position of
-            held-out text. The learning curve shows the share of positions with agreement.
-        train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
-            writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated
-            with the dataclass of its options; `recipe` is then a new name: `workbench train RECIPE` runs the function,
-            and writes figures and model card next to the weights.
+            held-out text. The learning curve shows the fraction of positions with agreement.
+        train: for heads without a bundled recipe: function (options, report) that trains the head; `report` prints
+            lines of text. It writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first
+            parameter is annotated with the dataclass of its options; `recipe` is then a new name. `workbench train
+            RECIPE` runs the function, and writes results and model card next to the weights.
     """
 
     net: type[Any]
@@ -302,7 +320,7 @@ class Head:
 
     @property
     def is_for_any_target(self) -> bool:
-        """Return whether `workbench train KIND --target MODEL` trains the head for any target: see `training_hint`."""
+        """Return whether `workbench train KIND --target MODEL` can train this kind of head for any target."""
         return self.recipe == FOR_ANY_TARGET
 
     @property
@@ -311,11 +329,11 @@ class Head:
         return self.net.kind
 
     def folder(self, target: str) -> str:
-        """Return the name of the head's folder: "vision-msd" for the target "vision-target"."""
+        """Return the name of the head's folder, such as "vision-msd" for the target "vision-target"."""
         return f"{target.removesuffix('-target')}-{self.folder_suffix or self.kind}"
 
     def build(self, width: int, options: Mapping[str, Any]) -> Any:
-        """Create an untrained net.
+        """Create an untrained net of the head.
 
         Args:
             width: hidden size of the target.

@@ -1,4 +1,4 @@
-"""Parameters of a method that generates text with a decoder of its own."""
+"""Parameters of a method that generates text with a special decoder, not with draft-and-verify."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
 
 
 class DecoderParams(Part):
-    """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
+    """Base class for the parameters of a method with a special decoder. Subclasses are frozen dataclasses.
 
-    The methods of one class share a decoder, which reads a sequence's parameters from its configured method.
+    All methods with parameters of one class use the same decoder, which reads a sequence's parameters from its
+    configured method.
     """
 
     is_speculative: ClassVar[bool] = False
     """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
     is_unbounded: ClassVar[bool] = False
-    """Whether prompt and text may be longer than the target's context."""
+    """Whether prompt and generated text together may be longer than the target's context."""
     keeps_greedy: ClassVar[bool] = True
-    """Whether greedy output equals the target's own greedy output."""
+    """Whether greedy output with the decoder equals the greedy output of the target alone."""
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Create the decoder that runs all sequences whose methods have parameters of this class."""
+        """Create the decoder for all sequences whose methods have parameters of this class."""
         raise NotImplementedError
 
     def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
         """Return why the decoder cannot run a request; "" if it can.
 
-        This default refuses features that need a draft tree, unless `is_speculative`.
+        By default, features that need a draft tree are refused, unless `is_speculative` is True.
 
         Args:
             sequence: sequence with the request and its images.

@@ -1,4 +1,7 @@
-"""A method: a named combination of parts, its guarantee, its source, and its parameters."""
+"""A decoding method: a named combination of drafter, tree builder, verifier and policy.
+
+A method has a guarantee, a source and parameters.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication of a method."""
+    """Publication of a decoding method."""
 
     title: str
     authors: str
@@ -39,31 +42,32 @@ class Source:
 
 @dataclass(frozen=True)  # without slots, so that `params` can be cached
 class Method:
-    """A registered method: its parts, guarantee, source, texts and measurements.
+    """Registered decoding method: drafter, verifier and other components, guarantee, source, texts and claims.
 
     Attributes:
         name: registry name, in kebab-case. It never changes, because traces contain it.
         title: display name.
-        promise: see `Promise`.
+        promise: guarantee about the output, see `Promise`.
         source: paper and, if there is one, section or algorithm.
         summary: one sentence for learners.
         drafter: drafter with default parameters.
         verifier: verifier with default parameters.
-        policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
-        tree_builders: tree builders, for a drafter that uses one; the first is the default. With more than one,
-            `grower` becomes a parameter.
-        other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
-            from the chosen one: see `promises`.
-        decoder_params: parameters of the method's own decoder, if it does not use `DraftVerify`: see
-            `decoder_params.py`. The method's own decoder defines how the other parts are used.
+        policies: draft policies to choose from; the first is the default. With more than one, `policy` is a parameter
+            of the method.
+        tree_builders: tree builders to choose from, for a drafter that uses one; the first is the default. With more
+            than one, `grower` is a parameter of the method.
+        other_verifiers: alternatives to `verifier`. If there are any, `verifier` is a parameter of the method, and the
+            guarantee depends on the chosen verifier: see `promises`.
+        decoder_params: parameters of a special decoder, if the method does not use `DraftVerify`: see
+            `decoder_params.py`. The special decoder defines how drafter, verifier and policy are used.
         idea: two to five sentences on how the method works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
         differences: differences from the paper, each in one or two sentences with its reason and its possible effect.
         order: position of the method among the methods that come with the workbench, from 0.
-        claims: claims of its paper, with functions that measure them.
+        claims: claims of the method's paper, with functions that measure them.
         suites: settings of the method in benchmark suites, by the suite's name ("vision").
         recording: demo of the method in the gallery.
-        head: trained head that it drafts with, if it needs one.
+        head: trained head with which the method drafts, if it needs one.
         testing: facts for the tests that all methods have in common.
     """
 
@@ -117,7 +121,7 @@ class Method:
 
     @property
     def _parts_claims(self) -> Iterator[Claim]:
-        """Yield the claims that the method's parts declare and that are measured with this method."""
+        """Yield the claims of tree builders, verifiers and policies that are measured with this method."""
         for part in self.parts:
             for claim in part.claims:
                 if claim.method == self.name:
@@ -125,7 +129,10 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the default parts besides the target, the drafter's first."""
+        """Return the requirements of the method with default parameters besides the target.
+
+        The requirements of the drafter come first.
+        """
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
@@ -151,12 +158,12 @@ class Method:
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
-        """Return all verifiers that may be chosen; the first is the default."""
+        """Return all verifiers that may be chosen for the method; the first is the default."""
         return (self.verifier, *self.other_verifiers)
 
     @property
     def promises(self) -> dict[str, Promise]:
-        """Return the guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
+        """Return the method's guarantee with each verifier, by the verifier's name; empty if it has only one verifier.
 
         The guarantee with the default verifier is `promise`. A verifier that is not exact for these drafts makes the
         method approximate; an exact verifier makes an approximate method exact.
@@ -173,7 +180,7 @@ class Method:
         drafter: Drafter | None = None,
         tree_builder: TreeBuilder | type[TreeBuilder] | None = None,
     ) -> str:
-        """Return why sampled output with `verifier` would not follow the target's distribution; "" if it does.
+        """Return why sampled output with a verifier would not follow the target's distribution; "" if it does.
 
         Args:
             verifier: one of the method's verifiers.
@@ -186,19 +193,19 @@ class Method:
 
     @property
     def params(self) -> Mapping[str, ParamSpec]:
-        """Return all parameters by name, from policies, drafter, tree builders and verifiers.
+        """Return all parameters of the method by name, from policies, drafter, tree builders and verifiers.
 
-        A parameter that chooses among alternative parts comes before the parameters of these parts.
+        A parameter that chooses among alternative policies, tree builders or verifiers comes before their parameters.
 
         Raises:
-            ValueError: two parts use one name for different parameters, or alternatives lack distinct names. The
-                method's declaration is then wrong.
+            ValueError: the declaration of the method is wrong: one name is used for different parameters, or
+                alternatives lack distinct names.
         """
         return self._params
 
     @cached_property
     def _params(self) -> Mapping[str, ParamSpec]:
-        """Return all parameters by name. They are cached, because a request reads them several times."""
+        """Return all parameters of the method by name. They are cached, because a request reads them several times."""
         specs_by_name: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:
@@ -220,12 +227,15 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return all parts of the method (drafters, tree builders, verifiers, policies), including alternatives."""
+        """Return all drafters, tree builders, verifiers and policies of the method, including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Return (kind, alternative parts, description of the choice among these) for each kind of part."""
+        """Return the alternatives for policy, drafter, tree builder, verifier and special decoder.
+
+        Each entry is (kind, alternatives, description of the choice).
+        """
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -236,7 +246,7 @@ class Method:
         )
 
     def with_params(self, **values: Any) -> ConfiguredMethod:
-        """Return the method with some parameters set, checked against their ranges.
+        """Return the method with values for its parameters, which are checked against their ranges.
 
         Raises:
             UnknownNameError: the method has no such parameter.
@@ -257,14 +267,18 @@ class Method:
 
 
 PART_FIELDS = {"grower": "tree_builder", "rounds": "decoder_params"}
-"""Kind of part in links, traces and on the command line → field of `ConfiguredMethod`, if the names differ."""
+"""Fields of `ConfiguredMethod` whose parameters have another name in links, traces and on the command line.
+
+Keys are the parameters' names, values the fields.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredMethod:
-    """A method with all parameters set, as a sequence runs it.
+    """Decoding method with values for all parameters, with which a sequence runs.
 
-    The parts have their final parameters; `values` maps the name of every parameter to its value.
+    Drafter, tree builder, verifier and policy have their final parameters; `values` has the value of every parameter by
+    name.
     """
 
     method: Method
@@ -276,10 +290,10 @@ class ConfiguredMethod:
     decoder_params: DecoderParams | None = None
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the target layers whose hidden states the parts need from a verification, by index.
+        """Return the indices of the target layers whose hidden states the method needs from a verification.
 
         Raises:
-            ParameterError: a part needs a layer that the target lacks.
+            ParameterError: a layer is needed that the target does not have.
         """
         layers = {
             layer for part in (self.drafter, self.verifier, self.policy) for layer in part.captured_layers(models)
@@ -293,7 +307,10 @@ class ConfiguredMethod:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the parts besides the target, the drafter's first."""
+        """Return the requirements of the method besides the target, such as a draft model.
+
+        The requirements of the drafter come first.
+        """
         return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property
@@ -303,7 +320,7 @@ class ConfiguredMethod:
 
     @property
     def is_unbounded(self) -> bool:
-        """Return whether prompt and text may be longer than the target's context."""
+        """Return whether prompt and generated text together may be longer than the target's context."""
         return self.decoder_params is not None and self.decoder_params.is_unbounded
 
     @property
@@ -312,37 +329,40 @@ class ConfiguredMethod:
         return DraftVerify if self.decoder_params is None else type(self.decoder_params)
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Create a decoder of kind `decoder_kind`."""
+        """Create a decoder for this method, of kind `decoder_kind`."""
         return DraftVerify(context) if self.decoder_params is None else self.decoder_params.decoder(context)
 
     @property
     def keeps_greedy(self) -> bool:
-        """Return whether the method's greedy output equals the target's own greedy output."""
+        """Return whether the method's greedy output equals the greedy output of the target alone."""
         return self.verifier.keeps_greedy and (self.decoder_params is None or self.decoder_params.keeps_greedy)
 
     def make_ready(self, models: Models) -> None:
-        """Do the drafter's slow one-time preparation for these models.
+        """Do the drafter's slow preparation for given models, once.
 
-        The service calls this in any thread, before it queues or changes a run.
+        The backend calls this in any thread, before it queues or changes a run.
         """
         self.drafter.make_ready(models)
 
     def notice(self) -> str:
-        """Return a note for the user of a run with these parameters, shown before it starts; "" if there is none."""
+        """Return a note that is shown to the user before a run with this method starts; "" if there is none."""
         return self.drafter.notice()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the selection of hidden states that prefill captures for the drafter."""
+        """Return which hidden states of the target prefill captures for the drafter."""
         return self.drafter.captures(models)
 
     def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
-        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
+        """Return why the method cannot decode a sequence with the given models and sampling; "" if it can."""
         return self.missing_requirements(models) or (
             "" if self.decoder_params is None else self.decoder_params.unsupported_reason(sequence, sampling)
         )
 
     def missing_requirements(self, models: Models) -> str:
-        """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
+        """Return the method's requirements that the given models do not meet, as text; "" if they meet all.
+
+        For a missing head, the text has the command that trains it.
+        """
         messages, head = [models.unsupported_reason(self.needs)], self.method.head
         if head is not None and head.kind not in models.heads:
             if head.train is not None:
@@ -356,7 +376,7 @@ class ConfiguredMethod:
 
     @property
     def name(self) -> str:
-        """Return the method's registry name."""
+        """Return the name of the method in the registry."""
         return self.method.name
 
     @property
@@ -373,21 +393,24 @@ class ConfiguredMethod:
 
     @property
     def simulates(self) -> bool:
-        """Return whether a part uses information that is unavailable in practice, which makes the speed unrealistic."""
+        """Return whether the method uses information that is unavailable in practice.
+
+        Its speed is then unrealistic.
+        """
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
     def unsound_reason(self) -> str:
-        """Return why sampled output with these parts does not follow the target's distribution; "" if it does."""
+        """Return why sampled output of this method does not follow the target's distribution; "" if it does."""
         return self.method.unsound_reason(self.verifier, self.drafter, self.policy.tree_builder or self.tree_builder)
 
     def with_changes(self, **values: Any) -> ConfiguredMethod:
-        """Return the same method with some parameters changed."""
+        """Return the same method with some parameter values changed."""
         return self.method.with_params(**{**self.values, **values})
 
 
 def _both(needs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a method's requirements and a claim's additional requirements, without duplicates."""
+    """Return the requirements of a method and the additional requirements of a claim, without duplicates."""
     return tuple(dict.fromkeys([*needs, *more]))
 
 

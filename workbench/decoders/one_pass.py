@@ -1,4 +1,4 @@
-"""Base of decoders that do not draft: a round is one forward pass of the target for all sequences of the decoder.
+"""Base class of decoders that do not draft: a round is one forward pass of the target for all sequences.
 
 A subclass defines the input of a sequence's forward pass (`segment`) and the use of its logits (`advance`). This module
 batches the forward passes, isolates errors, and records tokens, times and tentative tokens.
@@ -32,10 +32,11 @@ from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 @dataclass(slots=True)
 class OnePassState:
-    """State of a sequence from one round to the next. Subclasses add their own fields.
+    """State of a sequence of a decoder that does not draft, from one round to the next. Subclasses add fields.
 
     Attributes:
-        tentative: token id at each position after the final text that the trace shows and that may still change.
+        tentative: tentative tokens after the final text, which the trace shows and which may still change: token id by
+            position.
     """
 
     tentative: dict[int, int] = field(default_factory=dict[int, int])
@@ -43,13 +44,13 @@ class OnePassState:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one round of a sequence.
+    """Result of one round of a sequence whose decoder does not draft.
 
     Attributes:
         emitted: new final tokens, from `OnePassDecoder.emit`.
         tentative: all tentative tokens after the round, by position: token id and target probability.
         reason: why the text ends; "" if it continues.
-        signals: figures that the trace records for the round, by name.
+        signals: numbers that the trace records for the round, by name.
     """
 
     emitted: list[EmittedToken]
@@ -60,12 +61,12 @@ class Step:
 
 @dataclass(slots=True)
 class OnePassRound:
-    """One sequence in one round, with the result of each phase.
+    """State of one sequence in one round of a decoder that does not draft, with the result of each phase.
 
     Attributes:
         sequence: sequence of the round.
         drafting: always None, because nothing is drafted.
-        segment: tokens that the target's forward pass reads.
+        segment: input of the target's forward pass for this sequence.
         scratch: number of scratch positions in the KV cache before the forward pass.
         logits: target logits at the segment's tokens, [n, V].
         hidden: the LM head's input at the segment's tokens, [n, D].
@@ -82,11 +83,11 @@ class OnePassRound:
 
     @property
     def reason(self) -> str:
-        """Return why the text ends; "" if it continues."""
+        """Return why the sequence's text ends with this round; "" if it continues."""
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace, with the changes of the tentative tokens."""
+        """Return the round of this sequence for its trace, with the changes of its tentative tokens."""
         sequence, step = self.sequence, self.step
         assert step is not None
         old, new = sequence.state.tentative, {} if step.reason else step.tentative
@@ -107,7 +108,7 @@ def record_placed(
     revoked: list[int],
     timing: Timing,
 ) -> Round:
-    """Return the trace record of a round without a draft tree, whose tokens may be tentative (`Round.placed`)."""
+    """Return a round without a draft tree for the trace. Its tokens may be tentative (`Round.placed`)."""
     fields = common_round_fields(sequence, timing)
     fields["revoked"] += revoked
     fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]
@@ -115,7 +116,7 @@ def record_placed(
 
 
 class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
-    """Decoder whose rounds are one target forward pass per sequence."""
+    """Base class of decoders whose rounds are one forward pass of the target, without drafts."""
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)
@@ -131,7 +132,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
 
     @abstractmethod
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Choose tokens, and commit final ones to the KV cache and, with `emit`, to the text.
+        """Choose tokens from a sequence's logits, and commit final tokens to the KV cache and the text (`emit`).
 
         Args:
             sequence: sequence whose forward pass has run.
@@ -140,7 +141,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         """
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply new parameters from the next round on.
+        """Apply new parameters of a sequence from its next round on.
 
         Raises:
             PromptError: the settings change images.
@@ -156,12 +157,12 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         """Do nothing: without a drafter there is no state to save."""
 
     def close(self, sequence: Sequence) -> None:
-        """Revoke the tentative tokens and drop the uncommitted part of the KV cache."""
+        """Revoke the tentative tokens of a sequence, and drop its uncommitted entries of the KV cache."""
         sequence.report.revoked += sorted(sequence.state.tentative)
         sequence.cache_slot.scratch, sequence.state = 0, None
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round for some sequences. Return whether at least one sequence had a round."""
+        """Run one round for each of the sequences. Return whether at least one sequence had a round."""
         rounds = [OnePassRound(sequence) for sequence in sequences]
         timer = RoundTimer(self.clock, rounds)
         timer.skip_drafting()
@@ -171,7 +172,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         return bool(rounds)
 
     def forward(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
-        """Run the target for all sequences, in one forward pass."""
+        """Run the target over the inputs of all sequences, in one forward pass."""
 
         def build(r: OnePassRound) -> None:
             r.segment = self.segment(r.sequence)
@@ -189,7 +190,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         return [r for r in rounds if r.logits is not None]
 
     def choose(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
-        """Choose the next tokens of each sequence, and commit the final ones."""
+        """Choose the next tokens of each sequence, and commit the final tokens."""
 
         def advance(r: OnePassRound) -> None:
             assert r.logits is not None
@@ -201,7 +202,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
     ) -> tuple[list[EmittedToken], str]:
-        """Append final tokens to the text, up to the first token at which the text ends.
+        """Append final tokens to a sequence's text, up to the first token at which the text ends.
 
         Args:
             sequence: sequence that gets the tokens.
@@ -209,7 +210,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
             probs: target probability of each token.
 
         Returns:
-            Records of the appended tokens for the trace, and why the text ends ("" if it continues).
+            The appended tokens for the trace, and why the text ends ("" if it continues).
         """
         base = len(sequence.committed)
         n, reason, texts = apply_stop_conditions(sequence, tokens, self.models)
@@ -221,11 +222,10 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
 def choose_token(sequence: Sequence, logits: Float[Tensor, "n V"]) -> tuple[int, float]:
     """Choose the next token of a sequence from the logits at its last position.
 
-    The random number depends only on seed and position. Decoders with equal distributions therefore write the same
-    text.
+    The random number depends only on seed and position. So decoders with equal distributions generate the same text.
 
     Returns:
-        Token id, and its probability after the sequence's sampling parameters.
+        The token id, and its probability under the sequence's sampling parameters.
 
     Raises:
         NumericalError: the logits are NaN.

@@ -1,4 +1,6 @@
-"""The engine: target, KV cache, scheduler, batching. It imports no gradio, plotly or polars, for use in servers.
+"""The engine: it runs requests in batches on a target, by scheduler, prefill, rounds and KV cache.
+
+For use in servers, it does not import gradio, plotly or polars.
 
 Public names are imported at first use, so that processes without PyTorch can import modules of this package that do
 not need it.

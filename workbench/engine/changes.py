@@ -1,4 +1,4 @@
-"""Apply changes to a running sequence between two rounds: other settings, or another decoder."""
+"""Apply changes to a running sequence between two rounds: change its settings, or move it to another decoder."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ log = logging.getLogger(__name__)
 
 
 GetDecoder = Callable[[ConfiguredMethodProtocol], Decoder]
-"""Function that returns the decoder for a method."""
+"""Type of a function that returns the engine's decoder for a method."""
 
 
 def apply_changes(sequence: Sequence, decoder_of: GetDecoder) -> None:
-    """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
+    """Apply the requested changes of a sequence's settings.
+
+    If a change fails, a warning is reported, and the sequence continues with its old settings.
+    """
     if changes := sequence.take_changes():
         _apply_each(sequence, decoder_of, changes)
 
 
 def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequence[SettingsChange]) -> None:
-    """Apply the changes in `changes` together or, if that fails, one by one.
+    """Apply the requested changes of a sequence together or, if that fails, one by one.
 
     Raises:
         Exception: the target's KV cache could not be restored; the sequence cannot continue.
@@ -50,11 +53,12 @@ def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequenc
 
 
 def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> None:
-    """Apply settings, completely or not at all.
+    """Apply new settings to a sequence, completely or not at all.
 
     Raises:
         MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
-        Exception: a part of the new method raised an error. The sequence is then unchanged.
+        Exception: the new method's drafter, verifier or another component raised an error. The sequence is then
+            unchanged.
     """
     configured, old_max_new_tokens = settings.active.configured_method, sequence.max_new_tokens
     if reason := configured.unsupported_reason(sequence, settings.active.models, settings.active.sampling):
@@ -93,7 +97,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
 
 
 def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """Move a sequence to another decoder, and drop its tentative tokens.
+    """Move a sequence to another decoder, and drop its tentative tokens (tokens that could still be revoked).
 
     The new decoder opens the sequence before the old one closes it, so that the sequence is unchanged if opening fails.
     """

@@ -15,9 +15,9 @@ def connect_ray(address: str | None, without: str) -> Any:
     """Return the module `ray`, connected to a cluster.
 
     Args:
-        address: address of the cluster, such as "ray://head:10001"; "auto": the cluster that runs on this
-            machine; "local": start a cluster.
-        without: alternative that the error message suggests if Ray is not installed: "use --workers".
+        address: address of the cluster, such as "ray://head:10001"; "auto": the cluster that runs on this machine;
+            "local": start a cluster on this machine.
+        without: alternative that the error message suggests if Ray is not installed, such as "use --workers".
 
     Raises:
         WorkbenchError: Ray is not installed, or there is no cluster at the address.

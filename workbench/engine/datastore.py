@@ -1,9 +1,9 @@
 """A datastore of text for drafting: tokens and their suffix array, memory-mapped from disk.
 
-It is a folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token
-order and a suffix can be compared as a slice of bytes. Each text ends with an id that is not a token, so that no match
-extends into the next text. A corrupted file can only make drafts worse: reads past the end of the array return its last
-element.
+A datastore is a folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order
+equals token order and a suffix can be compared as a slice of bytes. Each text ends with an id that is not a token, so
+that no match extends into the next text. A corrupted file can only make drafts worse: reads past the end of an array
+return its last element.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workbench.trace.files import check_regular, read_regular
 FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
-"""Number of tokens by which suffixes are sorted: the longest match plus the tokens drafted after it."""
+"""Number of tokens by which the suffixes of a datastore are sorted: longest match plus tokens drafted after it."""
 BUILD = "Build a datastore: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
@@ -36,9 +36,9 @@ class Card:
         tokens: number of tokens, including the end-of-text ids.
         vocabulary: number of ids of the tokenizer; the id with this value ends a text.
         tokenizer: `tokenizer_hash` of the tokenizer.
-        target: name of a model with this tokenizer.
+        target: name of a target model with this tokenizer.
         text_bytes: size of the texts in UTF-8, in bytes.
-        texts: name of each text, and the position of its first token.
+        texts: name of each text, and the position of its first token in the datastore.
         sha256: checksums of the two array files.
         format: always "workbench-datastore".
         version: version of the format.
@@ -61,7 +61,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Occurrences of the last tokens of a context, as a range of ranks in the suffix array.
+    """Occurrences of the last tokens of a context in a datastore, as a range of ranks in the suffix array.
 
     Attributes:
         matched: number of matching tokens; 0: no occurrence.
@@ -97,8 +97,8 @@ class Datastore:
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
         """Return the occurrences of the longest suffix of `context` that the datastore contains.
 
-        The suffix has at least `shortest` and at most `longest` tokens. Its length is found by bisection. Testing one
-        length takes two bisections of the suffix array.
+        The matching suffix has at least `shortest` and at most `longest` tokens. Its length is found by bisection.
+        Testing one length takes two bisections of the suffix array.
         """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
@@ -124,7 +124,7 @@ class Datastore:
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens that follow some occurrences in the texts.
+        """Return the tokens that follow occurrences of a context in the datastore's texts.
 
         Args:
             hit: occurrences, as `find` returned them.
@@ -145,7 +145,7 @@ class Datastore:
         return positions, np.where(after_end, self.card.vocabulary, rows)
 
     def text_at(self, place: int) -> str:
-        """Return the name of the text that contains a token position."""
+        """Return the name of the datastore's text that contains a token position."""
         starts = [start for _, start in self.card.texts]
         return self.card.texts[max(bisect.bisect_right(starts, place) - 1, 0)][0] if starts else ""
 
@@ -154,7 +154,7 @@ class Datastore:
 
         Args:
             tokenizer: tokenizer of the target.
-            name: name of the datastore, for the message.
+            name: name of the datastore, for the error message.
             target: name of the target.
 
         Raises:
@@ -170,13 +170,13 @@ class Datastore:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """Return a hash of a tokenizer's tokens and their ids, 64 hexadecimal digits."""
+    """Return a hash of a tokenizer's tokens and their ids, as 64 hexadecimal digits."""
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
 def n_ids(tokenizer: Any) -> int:
-    """Return a tokenizer's largest token id plus one."""
+    """Return the largest token id of a tokenizer plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
@@ -189,7 +189,7 @@ def open_store(folder: Path) -> Datastore:
     """Open a datastore in a folder; its arrays are memory-mapped.
 
     Raises:
-        ModelError: the folder has no datastore, one of another format, or a truncated file.
+        ModelError: the folder has no datastore, a datastore of another format, or a truncated file.
     """
     remedy = "Build the datastore again: workbench datastore build FILES… --out FOLDER --target NAME."
     try:

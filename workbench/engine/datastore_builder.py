@@ -1,4 +1,7 @@
-"""Build a datastore: read texts in pieces, tokenise and sort them. A build that was killed resumes where it stopped."""
+"""Build a datastore of text for drafting: read texts in chunks, tokenise and sort them.
+
+A build that was killed can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +36,23 @@ from workbench.models.loading import Models
 from workbench.trace.files import check_regular, replace_atomically, write_atomically
 
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
-"""Files with texts of this project, for a small datastore with any tokenizer."""
+"""File with the texts of this project from which a small datastore is built, for any tokenizer."""
 NEXT_TEXT = "\f\n"
-"""Separator between the texts of this project."""
+"""Separator between the texts in the file `OWN_TEXTS`."""
 ENV = "WORKBENCH_DATASTORE"
-"""Environment variable with the folders of a user's datastores, separated as in PATH. The first one with the target's
-tokenizer is used."""
+"""Environment variable with the folders of a user's datastores, separated as in PATH.
+
+The first datastore with the target's tokenizer is used.
+"""
 PIECE = 1 << 20
-"""Bytes of text tokenised at a time."""
+"""Number of bytes of text that are tokenised at a time."""
 
 Progress = Callable[[int, int, str], None]
-"""Progress callback: units done, units in total, name of the current step."""
+"""Type of the progress callback of a build: (finished units, total units, name of the current step)."""
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of plain text; text that looks like a special token is tokenised as text.
+    """Return the token ids of plain text. Text that looks like a special token is tokenised as plain text.
 
     Raises:
         WorkbenchError: the tokenizer fails on the text.
@@ -62,19 +67,19 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 
 def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -> np.ndarray:
-    """Return token positions, sorted by the next 32 tokens (`ORDERED`) from each position on.
+    """Return a suffix array: token positions, sorted by the 32 tokens (`ORDERED`) that start at each position.
 
     Positions with the same 32 tokens keep their order.
 
-    Prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks, and pairs of ranks k apart sort by 2 k
-    tokens. Peak memory is 32 bytes per token.
+    The algorithm is prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks; sorting by pairs of ranks
+    that are k positions apart sorts by 2 k tokens. Peak memory is 32 bytes per token.
 
     Args:
         tokens: big-endian unsigned [n], n < 2³¹.
         on_progress: progress callback, called once per doubling.
 
     Returns:
-        int32 [n].
+        Token positions, int32 [n].
     """
     n, bits = len(tokens), 8 * tokens.itemsize
     if n and int(tokens.max()) == 2**bits - 1:
@@ -101,10 +106,10 @@ def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -
 
 
 def own_texts(tokenizer: Any, target: str) -> Datastore:
-    """Build a datastore of this project's own texts, in memory, for any tokenizer. Takes half a second.
+    """Build a datastore of the texts of this project in memory, for any tokenizer. This takes half a second.
 
     Raises:
-        WorkbenchError: the tokenizer fails on the texts, or the checkout lacks them.
+        WorkbenchError: the tokenizer fails on the texts, or the texts are missing in this checkout.
     """
     try:
         content = OWN_TEXTS.read_text(encoding="utf-8")
@@ -127,12 +132,12 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """Return the datastore of texts for a target. Requests never change a datastore.
+    """Return the datastore from which drafts for a target are copied. Requests never change a datastore.
 
     Args:
         models: models of the target.
-        own: whether to use a datastore that `WORKBENCH_DATASTORE` names, if any; else the datastore of the bundled
-            texts is used.
+        own: whether to use a datastore in `WORKBENCH_DATASTORE`, if there is one; otherwise the datastore of this
+            project's texts is used.
 
     Raises:
         TokenizerMismatchError: no datastore in `WORKBENCH_DATASTORE` has this target's tokenizer.
@@ -171,19 +176,19 @@ def build(
 ) -> Datastore:
     """Build a datastore from text files.
 
-    Pieces of a megabyte are tokenised one by one and stored in a folder next to `out` until all are done: after a kill,
-    the same command resumes. The new datastore is moved to `out` only when it is complete.
+    The text is tokenised in chunks of a megabyte, which are stored in a folder next to `out`. So a build that was
+    killed can be resumed by the same call. The new datastore is moved to `out` only when it is complete.
 
     Args:
-        files: UTF-8 text files; each is one text.
+        files: UTF-8 text files, each of which is one text of the datastore.
         out: folder of the datastore.
         tokenizer: tokenizer of the target.
         target: name of the target.
         on_progress: progress callback.
-        replace: replace an existing datastore.
+        replace: whether to replace an existing datastore.
 
     Raises:
-        WorkbenchError: a file is unreadable or not text, `out` exists, or another process builds it.
+        WorkbenchError: a file is unreadable or not text, `out` exists, or another process is building this datastore.
     """
     if out.exists() and not (replace and (out / CARD).is_file()):
         remedy = "Give another folder" + (", or --force to replace it." if (out / CARD).is_file() else ".")
@@ -193,7 +198,7 @@ def build(
         sizes = [_size(file) for file in files]
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(work / "lock", timeout=0):
-            _begin(work, files, tokenizer)
+            _prepare_build(work, files, tokenizer)
             _write(
                 work, _tokenise(work, files, sizes, tokenizer, on_progress), tokenizer, target, sum(sizes), on_progress
             )
@@ -215,8 +220,11 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
-    """Keep the tokenised pieces of an interrupted build if its files and tokenizer were the same, else delete them."""
+def _prepare_build(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
+    """Keep the tokenised chunks of an interrupted build of a datastore if its files and tokenizer were the same.
+
+    Otherwise delete them.
+    """
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     plan = json.dumps({"files": states, "tokenizer": tokenizer_hash(tokenizer), "piece": PIECE}).encode()
     path = work / "plan.json"
@@ -229,12 +237,15 @@ def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
 def _tokenise(
     work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Progress
 ) -> list[tuple[str, list[Path]]]:
-    """Tokenise texts piece by piece; return each text's name and the files of its pieces. Existing pieces are kept."""
+    """Tokenise texts in chunks; return the name of each text and the files of its chunks.
+
+    Chunks that exist from an interrupted build are kept.
+    """
     vocabulary, total, n_bytes, number = n_ids(tokenizer), sum(sizes), 0, 0
     dtype, texts = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
     for file in files:
         pieces = list[Path]()
-        for piece in _pieces(file):
+        for piece in _chunks(file):
             told(n_bytes >> 10, total >> 10, f"tokens of {file.name}")
             path = work / f"piece-{number:06}.npy"
             if not path.is_file():
@@ -253,8 +264,11 @@ def _tokenise(
     return texts
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
-    """Yield pieces of about a megabyte, each up to the end of a line, or of a character if the line is too long."""
+def _chunks(file: Path) -> Iterator[bytes]:
+    """Yield a text in chunks of about a megabyte.
+
+    A chunk ends at the end of a line, or of a character if the line is too long.
+    """
     with file.open("rb") as stream:
         while piece := stream.read(PIECE):
             piece += stream.readline(PIECE)
@@ -267,7 +281,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 def _write(
     work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: Progress
 ) -> None:
-    """Join the tokenised pieces, sort their suffixes, and write the datastore; its `card.json` is written last."""
+    """Join the tokenised chunks, sort their suffixes, and write the datastore; `card.json` is written last."""
     vocabulary = n_ids(tokenizer)
     end, parts, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
     for name, pieces in texts:
@@ -292,7 +306,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _put(work: Path, out: Path) -> None:
-    """Move the finished datastore to the folder `out`; then delete the old datastore and the intermediate files."""
+    """Move the finished datastore to the folder `out`, then delete the old datastore and the intermediate files."""
     old = out.with_name(f".{out.name}.old")
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)

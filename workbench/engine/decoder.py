@@ -27,18 +27,21 @@ if TYPE_CHECKING:
     from workbench.trace.events import Round
 
 Guard = Callable[["Sequence", Callable[[], object]], bool]
-"""Function that runs a function for a sequence, ends the sequence on an error, and returns whether it continues."""
+"""Type of a function that calls another function for a sequence, and ends the sequence if the call fails.
+
+It returns whether the sequence continues.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Engine state for decoders.
+    """State and functions of the engine that decoders may use.
 
     Attributes:
         models: models of the engine.
         clock: clock of the engine.
         token_text: function from a token id to its text, for the trace.
-        is_trace_detailed: whether the trace stores top tokens and entropy at every position.
+        is_trace_detailed: whether the trace stores the most likely tokens and the entropy at every position.
         rounds_late: number of rounds that a decoder may queue on the device before it reads the results of the first.
         guard: function that calls another function for a sequence, ends the sequence if the call fails, and returns
             whether the sequence continues.
@@ -56,15 +59,18 @@ class EngineContext:
 
 @runtime_checkable
 class Decoder(Protocol):
-    """Interface of decoders, which generate text in rounds. An engine has one decoder per kind.
+    """Interface of decoders, which generate text in rounds. An engine has one decoder of each kind.
 
     `Sequence.state` is the decoder's state for a sequence. Between two rounds `Sequence.committed` is final, and the
-    target's KV cache (`Sequence.slot`) contains all of these tokens but the last. It must contain nothing else, as
-    otherwise the sequence could not change to another decoder.
+    target's KV cache (`Sequence.slot`) contains all committed tokens but the last. The cache must contain no other
+    tokens, because otherwise the sequence could not change to another decoder.
     """
 
     isolates_errors: ClassVar[bool] = False
-    """Whether the decoder ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
+    """Whether the decoder itself ends sequences whose rounds fail.
+
+    If `step` of such a decoder raises an error nevertheless, the backend replaces the engine.
+    """
 
     context: EngineContext
 
@@ -79,14 +85,16 @@ class Decoder(Protocol):
         return ""
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Process the next part of the prompt. Return whether the prompt is finished; the engine then calls `open`.
+        """Prefill the next chunk of a sequence's prompt. Return whether the prompt is finished.
 
-        By default the target prefills one chunk.
+        The engine calls `open` after the prompt is finished.
+
+        By default the target processes one chunk.
         """
         return prefill_chunk(sequence, self.context)
 
     def open(self, sequence: Sequence) -> None:
-        """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.
+        """Create the decoder's state for a sequence, after its prefill or when it changes from another decoder.
 
         At the start of a run (`sequence.is_open` is False), also load the saved state of the request
         (`Request.drafter_state`).
@@ -94,11 +102,11 @@ class Decoder(Protocol):
         ...
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round for each sequence. Return whether at least one sequence had a round."""
+        """Run one round for each of the sequences. Return whether at least one sequence had a round."""
         ...
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply settings that still use this decoder, completely or not at all.
+        """Apply new settings of a sequence that need no other decoder, completely or not at all.
 
         Raises:
             Exception: the settings cannot be applied. The sequence is then unchanged.
@@ -112,26 +120,26 @@ class Decoder(Protocol):
         """
 
     def revoke(self, sequence: Sequence) -> None:
-        """Take back all tokens that may still change, before another decoder continues the text.
+        """Revoke all tentative tokens of a sequence, before another decoder continues its text.
 
-        Append their positions to `sequence.report.revoked`, which the next round records. The change may still fail,
-        and the sequence then continues with this decoder.
+        The positions of the revoked tokens are appended to `sequence.report.revoked`, which the next round records. The
+        change of decoder may still fail, and the sequence then continues with this decoder.
         """
         ...
 
     def finish(self, sequence: Sequence) -> None:
-        """Save the drafter's state of an ending sequence, if its request asks for it. Must not fail.
+        """Store the drafter's state of an ending sequence, if the request asks for it. Must not raise an error.
 
-        The state becomes `DraftState.final`.
+        The saved state becomes `DraftState.final`.
         """
         ...
 
     def close(self, sequence: Sequence) -> None:
-        """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
+        """Release the resources of a sequence that ends or changes to another decoder. Must not raise an error.
 
-        Take back tokens that the trace shows but `sequence.committed` lacks: append their positions to
-        `sequence.report.revoked`. If the sequence ends, no round follows that would record them, and the trace keeps
-        showing them.
+        Tokens that are in the trace but not in `sequence.committed` are revoked: their positions are appended to
+        `sequence.report.revoked`. If the sequence ends, no round follows that records them, so the trace continues to
+        show these tokens.
         """
         ...
 
@@ -139,7 +147,7 @@ class Decoder(Protocol):
 def append_round(sequence: Sequence, record: Round) -> None:
     """Append a finished round to the trace, and pass it to the request's callback (`Run.record`).
 
-    From then on other threads read the round, so all its notes are added before.
+    Other threads read the round from then on, so all of its notes must be added before.
     """
     for warning in warnings_for(sequence, record, sequence.models):
         if not sequence.has_warning(warning):
@@ -156,9 +164,9 @@ R = TypeVar("R", bound=SequenceRound)
 
 
 class RoundDecoder(Decoder, Generic[R]):
-    """Base of decoders whose rounds run the same phases for all sequences.
+    """Base class of decoders whose rounds run the same phases for all sequences.
 
-    A phase is a method that takes a list of rounds and returns those in which no error occurred. An error in a round
+    A phase is a method that takes a list of `SequenceRound`s and returns those without an error. An error in a round
     ends only the sequence of this round.
     """
 
@@ -168,16 +176,16 @@ class RoundDecoder(Decoder, Generic[R]):
         self.context, self.models, self.clock = context, context.models, context.clock
 
     def each(self, rounds: abc.Iterable[R], act: Callable[[R], object]) -> list[R]:
-        """Run a function for each sequence's round in turn; return the rounds without an error."""
+        """Call a function for the round of each sequence in turn; return the rounds without an error."""
         guard = self.context.guard
         return [r for r in rounds if guard(r.sequence, partial(act, r))]
 
     def together(
         self, group: list[R], act: Callable[[list[R]], object], again: Callable[[list[R]], object] | None = None
     ) -> None:
-        """Run a function for several sequences' rounds at once. If it fails, run it for each round alone.
+        """Call a function for the rounds of several sequences at once. If it fails, call it for each round alone.
 
-        Then only the sequences whose own call fails are ended.
+        In the second attempt, only the sequences whose call fails are ended.
 
         Args:
             group: at least one round.
@@ -195,7 +203,7 @@ class RoundDecoder(Decoder, Generic[R]):
             self.context.guard(r.sequence, partial(act, [r]))
 
     def append_rounds(self, rounds: abc.Iterable[R], timer: RoundTimer[R]) -> None:
-        """Append the rounds to the traces, and end the sequences whose text is complete."""
+        """Append the finished rounds to the sequences' traces, and end the sequences whose text is complete."""
 
         def append(r: R) -> None:
             append_round(r.sequence, r.to_record(timer.timing_of(r), self.context))

@@ -1,4 +1,4 @@
-"""Incremental detokenisation: whole characters only, and for each token the span of text that it completes."""
+"""Incremental detokenisation: return only whole characters, and for each token the span of text that it completes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tokenizers import decoders
 
 _INCOMPLETE = "�"
 HOLD = 8
-"""Number of prompt tokens used as context; also the maximum number of tokens per character if their bytes are
-unknown."""
+"""Number of prompt tokens that the detokeniser uses as context.
+
+It is also the maximum number of tokens per character if the bytes of the tokens are unknown.
+"""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -22,16 +24,16 @@ class Detokeniser:
 
     A token may decode differently after another token than at the start of a text (a leading space, "##"). So the text
     of a token is the text that it adds after the previous token. This takes two short decodes, for a text of any
-    length. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
-    has an empty span; the one that completes the character gets it.
+    length. Tokens that are single bytes ("byte fallback") are joined to characters here. A token that does not complete
+    a character has an empty span; the span of the token that completes the character contains the whole character.
 
     Special tokens have no text, as with `skip_special_tokens=True`. An invalid UTF-8 byte gives one replacement
-    character, as in `decode`. One difference: `decode` then also drops valid characters of the same run of byte tokens;
-    here they have already been returned.
+    character, as in `decode`. There is one difference: `decode` also drops valid characters that precede the invalid
+    byte in a run of byte tokens; here these have already been returned.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        prompt: tokens before the first one that will be added, for context.
+        prompt: tokens of the prompt, as context for the first token that is added.
         pieces: bytes and kinds of the tokenizer's vocabulary entries, if already computed.
     """
 
@@ -49,31 +51,31 @@ class Detokeniser:
         self.text = ""
 
     def add(self, token: int) -> tuple[str, int, int]:
-        """Add one token; return (text that it completes, start, end), offsets in characters of the generated text."""
+        """Add one token; return the text that it completes, with start and end as offsets in the generated text."""
         start = len(self.text)
         if token in self._pieces.special:
             return "", start, start
-        new = self._of(token)
+        new = self._completed_text(token)
         self.text += new
         return new, start, start + len(new)
 
     def flush(self) -> str:
-        """Return the text of the remaining tokens; an incomplete character becomes a replacement character."""
-        new = _shown(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
+        """Return the text of tokens whose character is incomplete at the end, with replacement characters."""
+        new = _visible(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
         self._pending = []
         self.text += new
         return new
 
-    def _of(self, token: int) -> str:
-        """Return the text that a token completes."""
+    def _completed_text(self, token: int) -> str:
+        """Return the text that a token completes when it is added to the generated text."""
         byte = self._pieces.byte(token)
         if byte is not None:
-            completed = _shown(self._utf8.decode(byte))
+            completed = _visible(self._utf8.decode(byte))
             if not self._before and completed == " ":  # some decoders strip a leading space
                 completed = self._decode([token])
             self._before = [token]
             return completed
-        replacement = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
+        replacement = _visible(self._utf8.decode(b"", final=True))  # no further byte can complete the character
         self._pending.append(token)
         n_complete = len(self._pending)
         completed = self._behind(self._pending)
@@ -94,23 +96,23 @@ class Detokeniser:
 
 
 class ByteDetokeniser(Detokeniser):
-    """Detokeniser for byte-level tokenizers: their tokens are UTF-8 bytes, which are joined without the tokenizer."""
+    """Detokeniser for byte-level tokenizers. The UTF-8 bytes of their tokens are joined without the tokenizer."""
 
     ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
-    def _of(self, token: int) -> str:
+    def _completed_text(self, token: int) -> str:
         return self._utf8.decode(self._pieces.token_bytes(token))
 
 
 def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> Detokeniser:
-    """Return the detokeniser for a tokenizer."""
+    """Return an incremental detokeniser for a tokenizer."""
     pieces = pieces or Pieces(tokenizer)
     return (ByteDetokeniser if pieces.is_byte_level else Detokeniser)(tokenizer, prompt, pieces)
 
 
 @dataclass(slots=True)
 class TextOutput:
-    """Text generated for a sequence.
+    """Text that was generated for a sequence.
 
     Attributes:
         detokeniser: detokeniser of the sequence; None before prefill.
@@ -122,12 +124,12 @@ class TextOutput:
 
     @property
     def text(self) -> str:
-        """Return the generated text so far."""
+        """Return the text that the sequence has generated so far."""
         return "" if self.detokeniser is None else self.detokeniser.text[: self.cut_at]
 
 
-def _shown(text: str) -> str:
-    """Return a text with the replacement character in place of each surrogate that stands for an invalid byte."""
+def _visible(text: str) -> str:
+    """Replace each surrogate in a text, which stands for an invalid byte, by the replacement character U+FFFD."""
     return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
@@ -166,7 +168,7 @@ class Pieces:
         return self._bytes[token]
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token of a byte-level vocabulary."""
+        """Return the bytes of a token in a byte-level vocabulary."""
         piece = self._levels.get(token)
         if piece is None:
             raw, table = self._name(token) or "", _byte_of_char()
@@ -175,7 +177,7 @@ class Pieces:
         return piece
 
     def is_mark(self, token: int) -> bool:
-        """Return whether the token is the replacement character itself, not a part of another character."""
+        """Return whether a token is the replacement character U+FFFD itself, not a part of another character."""
         raw = self._name(token) or ""
         return _INCOMPLETE in raw or "ï¿½" in raw
 
@@ -194,7 +196,9 @@ def _byte_of_char() -> dict[str, int]:
 
 
 class TokenText:
-    """Text of single tokens for display, with visible spaces and with single bytes in hexadecimal between angle quotes.
+    """Function from a token id to its text for display.
+
+    Spaces are visible, and single bytes are shown in hexadecimal between angle quotes.
 
     Attributes:
         pieces: bytes and kinds of the tokenizer's vocabulary entries.
@@ -206,14 +210,14 @@ class TokenText:
         self._cache: dict[int, str] = {}
 
     def __call__(self, token: int) -> str:
-        """Return the text of one token."""
+        """Return the text of one token for display."""
         text = self._cache.get(token)
         if text is None:
             text = self._cache[token] = self._make(token)
         return text
 
     def data(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a text; for a special token, the bytes of its name."""
+        """Return the bytes that a token adds to a text; for a special token, return the bytes of its name."""
         if self.pieces.is_byte_level and token not in self.pieces.special:
             return self.pieces.token_bytes(token)
         byte = self.pieces.byte(token)

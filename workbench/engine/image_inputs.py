@@ -1,4 +1,4 @@
-"""Images as model inputs: placeholders in the prompt, and the processor's tensors.
+"""Images as model inputs: placeholders in the prompt, and the tensors of the image processor.
 
 A prompt contains one placeholder per image (the processor's `image_token`), as text or as a token id. The model's own
 processor expands each into the image's vision tokens. All functions here start from the processor's tensors, so that
@@ -106,7 +106,7 @@ def process_prompt(
         images: RGB images.
 
     Returns:
-        Prompt with one placeholder per image, and the tensors for `Request.image_inputs`.
+        The prompt with one placeholder per image, and the tensors for `Request.image_inputs`.
 
     Raises:
         PromptError: the target does not read images, the numbers of images and placeholders differ, or the
@@ -128,13 +128,13 @@ def process_prompt(
 
 
 def create_image_change(models: Models, request: Request, images: Sequence[Image], receiver: str) -> ImageChange:
-    """Return a change of a run's images, with each new image resized to the size of the image that it replaces.
+    """Return a change of a run's images, with each new image resized to the size of the one that it replaces.
 
     Args:
         models: models of the run.
-        request: request of the run; its `prompt` is the one that `process_prompt` returned.
+        request: request of the run, whose `prompt` is the prompt that `process_prompt` returned.
         images: RGB images, as many as the prompt has.
-        receiver: "both" or "drafter".
+        receiver: models that get the new images: "both" (target and drafter) or "drafter".
 
     Raises:
         PromptError: the run has no images, the number of images differs, or the new images need another number of
@@ -159,7 +159,7 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
 
 
 def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]) -> Inputs:
-    """Return the processor's tensors for a prompt that has one placeholder per image.
+    """Return the image processor's tensors for a prompt that has one placeholder per image.
 
     Raises:
         PromptError: the processor raises an error, e.g. for an image of one pixel in a model that crops.
@@ -168,19 +168,19 @@ def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]
         with convert_panics():
             if isinstance(prompt, str):
                 return dict(processor(text=[prompt], images=[list(images)], return_tensors="pt"))
-            return _spliced(processor, list(prompt), images)
+            return _expand_placeholders(processor, list(prompt), images)
     except Exception as error:  # processors raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
 
 
-def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """Return the inputs for token ids: each placeholder becomes the tokens that the processor gives for its image."""
+def _expand_placeholders(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
+    """Return the model inputs for a prompt of token ids, with each placeholder replaced by its image's tokens."""
     placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = batch["input_ids"].shape[1]
     parallel = [k for k, v in batch.items() if isinstance(v, Tensor) and v.shape == (1, n_tokens)]
-    cores = iter([_core(processor, picture) for picture in pictures])
+    cores = iter([_image_inputs_of(processor, picture) for picture in pictures])
     columns: dict[str, list[int]] = {name: [] for name in parallel}
     for token in ids:
         core = next(cores) if token == placeholder else {"input_ids": [token], "attention_mask": [1]}
@@ -189,8 +189,8 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
     return {**batch, **{name: torch.tensor([column]) for name, column in columns.items()}}
 
 
-def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return the inputs per token (`input_ids`, …) that a processor makes of one image, delimiters included."""
+def _image_inputs_of(processor: Any, picture: Image) -> dict[str, list[int]]:
+    """Return the per-token inputs (`input_ids`, …) that a processor makes of one image, with its delimiters."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
@@ -212,7 +212,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
         return ids
     result, at = list[int](), 0
     for picture in images:
-        core = _core(processor, picture)["input_ids"]
+        core = _image_inputs_of(processor, picture)["input_ids"]
         start = next((i for i in range(at, len(ids)) if ids[i : i + len(core)] == core), None)
         if start is None:
             return ids
@@ -240,9 +240,12 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
 
 
 def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[int] | None:
-    """Return the number of vision tokens of each image; None if the shapes of `inputs` determine the numbers."""
+    """Return the number of vision tokens of each image of a prompt.
+
+    None if the shapes of `inputs` already determine these numbers.
+    """
     pixels = inputs.get("pixel_values")
     if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None
     token = image_token_id(models.target.model.config)
-    return [_core(models.processor, picture)["input_ids"].count(token) for picture in images]  # type: ignore[arg-type]
+    return [_image_inputs_of(models.processor, picture)["input_ids"].count(token) for picture in images]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Images in a trace, as the target sees them."""
+"""Images in a trace, as the target sees them after its processor has resized them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from workbench.models.runner import Runner
 
 SHOWN = 512
-"""Longest side in pixels of an image in a trace, if the target does not read the image as one grid of patches."""
+"""Maximum width and height in pixels of an image in a trace, if the target does not read it as one grid of patches."""
 
 
 def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
-    """Return the images of a prompt as the target sees them; an empty list if `images` is empty."""
+    """Return the images of a prompt for its trace, as the target sees them; [] if the prompt has none."""
     if not images:
         return []
     config = models.target.model.config
@@ -38,7 +38,10 @@ def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> li
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
-    """Return image `i` of `n` as the processor resized it; if the tensors do not show this, a thumbnail."""
+    """Return image `i` of `n` as the target's processor resized it.
+
+    If the tensors do not show the resized size, return a thumbnail.
+    """
     from PIL import Image as images
 
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")
@@ -57,13 +60,13 @@ def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> 
 
 
 def png_url(image: Image) -> str:
-    """Return an image as a data URL."""
+    """Return an image as a data URL in PNG format."""
     out = io.BytesIO()
     image.save(out, "PNG", optimize=True)
     return PNG_URL + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 def position_bytes(runner: Runner) -> int:
-    """Return the size of a token's keys and values in a model's KV cache, in bytes."""
+    """Return the size of one token's keys and values in a model's KV cache, in bytes."""
     cache = runner.cache
     return cache.n_bytes // (cache.n_rows * cache.capacity)

@@ -1,7 +1,7 @@
-"""Protocols of methods for requests and sequences.
+"""Protocol classes of decoding methods, which requests and sequences use as types.
 
-Parts import sequences, methods import parts, and sequences run methods. These protocols avoid the import cycle;
-`decoders/method.py` has the classes that implement them.
+Drafters and verifiers import sequences, methods import drafters and verifiers, and sequences use methods. These
+protocols avoid an import cycle. The classes that implement them are in `decoders/method.py`.
 """
 
 from __future__ import annotations
@@ -23,84 +23,84 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class MethodProtocol(Protocol):
-    """A method that can be chosen; implemented by `Method`."""
+    """Type of a registered decoding method, which `Method` implements."""
 
     @property
     def name(self) -> str:
-        """Return the registry name."""
+        """Return the name of the method in the registry."""
         ...
 
     @property
     def title(self) -> str:
-        """Return the display name."""
+        """Return the display name of the method."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters, besides the target."""
+        """Return the requirements of the method with default parameters besides the target, such as a draft model."""
         ...
 
     @property
     def params(self) -> Mapping[str, ParamSpec]:
-        """Return the parameters by name."""
+        """Return the parameters of the method by name."""
         ...
 
     @property
     def head(self) -> Head | None:
-        """Return the trained head that the drafter uses, or None."""
+        """Return the kind of trained head that the method's drafter uses, or None."""
         ...
 
     def with_params(self, **values: Any) -> ConfiguredMethodProtocol:
-        """Return the method with some parameters set, checked against their ranges."""
+        """Return the method with values for its parameters, which are checked against their ranges."""
         ...
 
 
 @runtime_checkable
 class ConfiguredMethodProtocol(Protocol):
-    """A method with all parameters set; implemented by `ConfiguredMethod`.
+    """Type of a decoding method with values for all parameters, which `ConfiguredMethod` implements.
 
-    The types of the parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
-    `decoders/decoder_params.py` (`DecoderParams`).
+    The types of drafter, tree builder, verifier and policy are in `decoders/draft_verify/parts.py`; the type of decoder
+    parameters is in `decoders/decoder_params.py`.
     """
 
     @property
     def method(self) -> MethodProtocol:
-        """Return the method that the parameters belong to."""
+        """Return the registered method whose parameters these are."""
         ...
 
     @property
     def name(self) -> str:
-        """Return the method's registry name."""
+        """Return the name of the method in the registry."""
         ...
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Return the values of all parameters."""
+        """Return the values of all parameters of the method, by name."""
         ...
 
     @property
     def promise(self) -> Enum:
-        """Return the guarantee about the output, a `Promise`."""
+        """Return the method's guarantee about its output, a `Promise` (such as lossless)."""
         ...
 
     @property
     def simulates(self) -> bool:
-        """Return whether a part of the method uses information that is unavailable in practice (an oracle)."""
+        """Return whether the method uses information that is unavailable in practice (an oracle)."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method's parts, besides the target."""
+        """Return the requirements of the method besides the target, such as a draft model."""
         ...
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the method's rounds draft and verify."""
+        """Return whether the method drafts and verifies in its rounds."""
         ...
 
     @property
     def is_unbounded(self) -> bool:
-        """Return whether prompt and text may be longer than the target's context."""
+        """Return whether prompt and generated text together may be longer than the target's context."""
         ...
 
     @property
@@ -109,7 +109,7 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of kind `decoder_kind`."""
+        """Return a new decoder for this method, of kind `decoder_kind`."""
         ...
 
     @property
@@ -118,54 +118,57 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def make_ready(self, models: Models) -> None:
-        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
         ...
 
     def notice(self) -> str:
-        """Return information that the user needs before a run starts; "" if none."""
+        """Return a notice about the method that the user needs before a run starts; "" if there is none."""
         ...
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return which of the target's hidden states the method needs from prefill."""
+        """Return which hidden states of the target the method needs from prefill."""
         ...
 
     def missing_requirements(self, models: Models) -> str:
-        """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
+        """Return the method's requirements that the given models do not meet, as text; "" if they meet all.
+
+        For a missing head, the text has the command that trains it.
+        """
         ...
 
     def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
-        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
+        """Return why the method cannot decode a sequence with the given models and sampling; "" if it can."""
         ...
 
     @property
     def drafter(self) -> Any:
-        """Return the drafter in use."""
+        """Return the drafter that the method uses."""
         ...
 
     @property
     def verifier(self) -> Any:
-        """Return the verifier in use."""
+        """Return the verifier that the method uses."""
         ...
 
     @property
     def policy(self) -> Any:
-        """Return the policy in use."""
+        """Return the draft policy that the method uses."""
         ...
 
     @property
     def tree_builder(self) -> Any:
-        """Return the tree builder in use, or None."""
+        """Return the tree builder that the method uses, or None."""
         ...
 
     @property
     def decoder_params(self) -> Any:
-        """Return the parameters of the method's own decoder (`DecoderParams`), or None."""
+        """Return the parameters of a method with a special decoder (`DecoderParams`); None for other methods."""
         ...
 
     def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:
-        """Return the same method with other parameters."""
+        """Return the same method with some parameter values changed."""
         ...
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return the indices of the target layers whose hidden states the parts read."""
+        """Return the indices of the target layers whose hidden states the drafter or another component reads."""
         ...

@@ -1,4 +1,4 @@
-"""Former path of `workbench.models.loading`, for scripts that were written before the module moved."""
+"""Old import path of `workbench.models.loading`, for scripts written before the module was moved."""
 
 from workbench.models.loading import Models, load_models
 

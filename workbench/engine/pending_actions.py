@@ -11,11 +11,11 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 
 Action = Callable[[Any], Any]
-"""Action; called with the sequence."""
+"""Type of an action: a function that is called with the sequence between two rounds."""
 
 
 class PendingActions:
-    """Pending actions of one sequence. Any thread may call `submit`; other methods are for the engine's thread only."""
+    """Pending actions on one sequence. Any thread may call `submit`; only the engine's thread calls other methods."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Action, Future[Any]]] = deque()
@@ -23,7 +23,7 @@ class PendingActions:
         self._is_over = False
 
     def submit(self, action: Action) -> Future[Any]:
-        """Schedule an action between two rounds, after the drafter's state is created.
+        """Schedule an action between two rounds of the sequence, after its drafter's state is created.
 
         Raises:
             WorkbenchError: the sequence has ended.
@@ -51,7 +51,7 @@ class PendingActions:
                     future.set_exception(error)
 
     def close(self, sequence: Any) -> None:
-        """Run the remaining actions on the sequence; no action can be added from now on."""
+        """Run the remaining actions on the sequence, and accept no further actions."""
         with self._lock:
             self._is_over = True
         self.run(sequence)

@@ -16,7 +16,7 @@ PREFILL_CHUNK = 512
 
 
 def prefill_chunk(sequence: Sequence, context: EngineContext, most: int | None = None) -> bool:
-    """Prefill the next chunk of the prompt without its last token. Return whether the prompt is finished.
+    """Prefill the next chunk of a sequence's prompt without its last token. Return whether the prompt is finished.
 
     Args:
         sequence: a sequence in prefill. The chunk starts after the tokens that its slot of the KV cache contains.

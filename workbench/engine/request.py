@@ -1,4 +1,4 @@
-"""A request of a user, and the sequence that runs it."""
+"""A user's request for a generation, and the sequence that runs it in the engine."""
 
 from __future__ import annotations
 
@@ -41,23 +41,25 @@ class Request:
     """Prompt, method and settings of one generation.
 
     Attributes:
-        prompt: token ids, at least one; or text, which the target's tokenizer encodes unchanged.
-        method: a registered method, or one with parameters set.
-        sampling: temperature, filters, penalties, processors.
-        max_new_tokens: largest number of generated tokens.
+        prompt: at least one token id; or a text, which the target's tokenizer encodes unchanged.
+        method: a registered method, with or without values for its parameters.
+        sampling: sampling parameters: temperature, filters, penalties, logits processors.
+        max_new_tokens: maximum number of generated tokens.
         seed: seed of all random numbers of the run.
-        stop: strings that end the text; it is cut before the earliest one that a token completes.
+        stop: stop strings, which end the text; it is cut before the earliest stop string that a token completes.
         stop_at_eos: whether the model's end-of-text token ends the text.
-        stop_when: function of all tokens so far, prompt included, called after every token; true ends the text there.
-        image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
-            targets; `prompt` is then for drafters that process the images themselves.
-        pil_images: the images themselves, RGB, for the trace and for drafters that process the images themselves; see
+        stop_when: function that is called after every token with all tokens so far, prompt included; True ends the
+            text.
+        image_inputs: output of the target's processor for prompt and images (`input_ids`, `pixel_values`, …), for
+            vision-language targets; drafters that process the images themselves use `prompt`.
+        pil_images: the RGB images, for the trace and for drafters that process the images themselves; see
             `image_inputs.process_prompt`.
-        on_round: callback after every round, in the engine's thread; must return at once. A backend counts the round
-            and wakes waiting threads (`Run.record`); viewers, such as the token strip, poll `Run.since`.
-        paused: start paused, after prefill.
+        on_round: callback after every round, in the engine's thread, which must return at once. With it a backend
+            counts the round and wakes waiting threads (`Run.record`); viewers, such as the page, poll `Run.since`
+            instead.
+        paused: whether the sequence is paused after its prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
-        options: further options of server APIs.
+        options: other options of server APIs, such as stop tokens and log-probabilities.
         models: models with another drafter or other heads for the engine's target; by default the engine's models.
         image_changes: image changes during the run, each with the number of tokens generated before it. The engine
             writes them; attribution reads them.
@@ -90,20 +92,20 @@ class Request:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def configured_method(self) -> ConfiguredMethodProtocol:
-        """Return the method with all parameters set."""
+        """Return the method of the request with values for all parameters."""
         return self.method.with_params() if isinstance(self.method, MethodProtocol) else self.method
 
 
 @dataclass(slots=True)
 class RoundReport:
-    """Data for the next round's trace record that is collected outside the round's phases.
+    """Data for the next round in the trace that do not come from the phases of this round.
 
     Attributes:
-        signals: figures that the method's parts computed, by name.
+        signals: numbers that drafter, policy or verifier computed, by name.
         notes: warnings.
-        changes: settings that changed before the round.
-        revoked: positions of tokens that were taken back.
-        other_work: work that ran in parallel with the round's phases: (phase, start, end, lane).
+        changes: settings of the sequence that were changed before the round.
+        revoked: positions of tokens that were revoked.
+        other_work: work that ran in parallel with the phases of the round, as (phase, start, end, row of the timeline).
     """
 
     signals: dict[str, float] = field(default_factory=dict[str, float])
@@ -114,10 +116,10 @@ class RoundReport:
 
 
 class SequenceControls:
-    """Controls of a sequence, from any thread; they act between rounds.
+    """Controls of a sequence (pause, change, cancel), which any thread may use. They take effect between rounds.
 
     Attributes:
-        status: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or one of `ENDED`.
+        status: status of the sequence: `QUEUED`, `PREFILL`, `RUNNING`, `PAUSED`, or a status in `ENDED`.
         is_suspended: whether the sequence waits because another one uses the device exclusively.
         pace: delays between the sequence's rounds.
         pending_actions: actions between two rounds.
@@ -141,7 +143,7 @@ class SequenceControls:
         models: Models | None = None,
         image_change: ImageChange | None = None,
     ) -> None:
-        """Change the method, some of its parameters, the sampling, draft model or images, from the next round on."""
+        """Change method, parameters, sampling, draft model or images of the sequence from its next round on."""
         with self._lock:
             self._changes.append(SettingsChange(method, dict(params or {}), sampling, models, image_change))
 
@@ -156,7 +158,7 @@ class SequenceControls:
             self._requested_steps = None
 
     def step(self) -> None:
-        """Run one round of the sequence, then pause it."""
+        """Let the sequence run one round, then pause it."""
         with self._lock:
             self._requested_steps = (self._requested_steps or 0) + 1
 
@@ -167,7 +169,7 @@ class SequenceControls:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the decoder has a state for the sequence: from the end of prefill to the end."""
+        """Return whether a decoder has a state for the sequence, as it does from the end of prefill on."""
         return self.status in (RUNNING, PAUSED)
 
     @property
@@ -182,13 +184,13 @@ class SequenceControls:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether cancellation was requested."""
+        """Return whether the cancellation of the sequence was requested."""
         return self._cancelled
 
     def take_turn(self) -> bool:
-        """Use up a requested step if paused, set the status, and return whether a round may start now.
+        """Return whether the next round may start now, and set the status of the sequence.
 
-        The pace does not delay requested steps.
+        If the sequence is paused, a requested single step is used up. The display rate does not delay requested steps.
         """
         with self._lock:
             steps = self._requested_steps
@@ -205,11 +207,11 @@ class SequenceControls:
 
     @property
     def due_s(self) -> float | None:
-        """Return the seconds until the pace allows the next round; None if something else blocks the sequence."""
+        """Return the seconds until the display rate allows the next round; None if the sequence cannot run."""
         return self.pace.remaining_s if self.is_open and self.status == RUNNING and not self.is_suspended else None
 
     def take_changes(self) -> list[SettingsChange]:
-        """Return and clear the changes requested for the next round."""
+        """Return the changes of settings that were requested for the next round, and clear the list."""
         with self._lock:
             changes, self._changes = self._changes, []
         return changes
@@ -217,7 +219,7 @@ class SequenceControls:
 
 @dataclass(slots=True)
 class RunTimes:
-    """Times of a run: start of prefill, and start of its rounds on the host's and on the device's clock."""
+    """Start of a run's prefill, and start of its rounds, by the clock of the host and by that of the device."""
 
     prefill_start: float = 0.0
     origin_s: float | None = None
@@ -225,22 +227,22 @@ class RunTimes:
 
 
 class Sequence(SequenceControls):
-    """A running request. Only the engine's thread uses it, except for its controls.
+    """Request that the engine runs. Only the engine's thread uses it, except for its controls.
 
     Attributes:
-        request: the request.
+        request: the user's request.
         settings: method, sampling parameters and models in use.
         random_stream: random numbers, addressed by position and purpose.
-        committed: tokens, prompt included.
+        committed: all tokens of the prompt and the generated text so far.
         prompt_length: number of tokens of the prompt.
         output: text of the generated tokens.
         slot: slot in the target's KV cache; None before prefill and after the end.
         image_inputs: the target's image inputs.
         pil_images: images shown to the drafter.
-        state: the decoder's own state, from `Decoder.open` on.
-        report: data for the next round's record.
+        state: state of the decoder for this sequence, from `Decoder.open` on.
+        report: data for the trace of the next round.
         trace: trace of the run, set by `Engine.submit`.
-        times: times of the run.
+        times: start times of prefill and rounds.
         error: error that ended the sequence.
     """
 
@@ -271,22 +273,22 @@ class Sequence(SequenceControls):
 
     @property
     def configured_method(self) -> ConfiguredMethodProtocol:
-        """Return the method in use, with its parameters."""
+        """Return the method with which the sequence runs now, with its parameters."""
         return self.settings.configured_method
 
     @property
     def sampling(self) -> SamplingParams:
-        """Return the sampling parameters in use."""
+        """Return the sampling parameters with which the sequence runs now."""
         return self.settings.sampling
 
     @property
     def models(self) -> Models:
-        """Return the models in use."""
+        """Return the models with which the sequence runs now."""
         return self.settings.models
 
     @property
     def max_new_tokens(self) -> int:
-        """Return the largest number of generated tokens: the requested number, or fewer if the target's context ends.
+        """Return the maximum number of generated tokens: the requested number, or as many as the context allows.
 
         An unbounded method may generate more tokens than fit the context.
         """
@@ -302,17 +304,17 @@ class Sequence(SequenceControls):
 
     @property
     def drafter(self) -> Drafter:
-        """Return the drafter in use."""
+        """Return the drafter of the sequence's current method."""
         return self.settings.configured_method.drafter
 
     @property
     def verifier(self) -> Verifier:
-        """Return the verifier in use."""
+        """Return the verifier of the sequence's current method."""
         return self.settings.configured_method.verifier
 
     @property
     def policy(self) -> Policy:
-        """Return the policy in use."""
+        """Return the draft policy of the sequence's current method."""
         return self.settings.configured_method.policy
 
     @property
@@ -323,12 +325,12 @@ class Sequence(SequenceControls):
 
     @property
     def n_new(self) -> int:
-        """Return the number of tokens generated so far."""
+        """Return the number of tokens that the sequence has generated so far."""
         return len(self.committed) - self.prompt_length
 
     @property
     def remaining(self) -> int:
-        """Return the number of tokens that may still be generated."""
+        """Return the number of tokens that the sequence may still generate."""
         return self.max_new_tokens - self.n_new
 
     def uniforms(self, purpose: Purpose, n: int, device: torch.device, level: int = 0) -> Float64[Tensor, " n"]:
@@ -346,13 +348,13 @@ class Sequence(SequenceControls):
         return to_device(self.committed[slot.text_length :], device)
 
     def add_warning(self, note: str) -> None:
-        """Add a warning to the next round's record, and once to the run's record."""
+        """Add a warning to the next round in the trace, and once to the trace's footer."""
         self.report.notes.append(note)
         if not self.has_warning(note):
             self.trace.footer.warnings.append(note)
 
     def has_warning(self, note: str) -> bool:
-        """Return whether the run's record has this warning."""
+        """Return whether the trace's footer has a given warning."""
         return note in self.trace.footer.warnings
 
     def requested_settings(self) -> Settings:
@@ -361,7 +363,10 @@ class Sequence(SequenceControls):
             return self.settings_after(self._changes)
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
-        """Return the settings after some changes. Impossible changes are left out; `refusals` has the reasons."""
+        """Return the settings of the sequence after some changes.
+
+        Impossible changes are left out; `refusals` of the result has the reasons.
+        """
         settings = Settings(self.settings)
         for change in changes:
             settings = settings.with_(change)

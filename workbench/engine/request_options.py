@@ -1,4 +1,4 @@
-"""Further options of server APIs: stop conditions, logit bias and penalties, log-probabilities."""
+"""Options of server APIs besides sampling: stop conditions, logit bias, penalties, log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 CHUNK = 128
-"""Number of prompt tokens whose logits are in memory at once."""
+"""Number of prompt tokens whose logits are in memory at once while log-probabilities of a prompt are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Request options beyond sampling; the defaults change nothing.
+    """Options of a request besides its sampling parameters. With the defaults they have no effect.
 
     Attributes:
-        min_tokens: number of tokens before which no end of text, stop token or stop string is effective.
-        stop_tokens: token ids that end the text, which is cut before them.
+        min_tokens: minimum number of new tokens; before, EOS, stop tokens and stop strings are ignored.
+        stop_tokens: ids of tokens that end the text; the text is cut before them.
         ignore_eos: whether to continue after the model's end-of-text token.
         logit_bias: pairs of a token id and a value added to its logit.
         presence_penalty: value subtracted from the logits of tokens that were already generated.
         frequency_penalty: value subtracted from the logits of generated tokens, once per occurrence of the token.
-        logprobs: number of top tokens returned with the log-probability of each emitted token; None: return no
+        logprobs: number of most likely tokens to return with the log-probability of each emitted token; None: return no
             log-probabilities.
-        prompt_logprobs: number of top tokens returned with the log-probability of each prompt token; None: none.
-        truncate_prompt: number of last prompt tokens to use; None: use all.
+        prompt_logprobs: number of most likely tokens to return with the log-probability of each prompt token; None:
+            return no log-probabilities.
+        truncate_prompt: use only this number of tokens at the end of the prompt; None: use all.
     """
 
     min_tokens: int = 0
@@ -50,7 +51,7 @@ class RequestOptions:
     truncate_prompt: int | None = None
 
     def check(self, vocab_size: int) -> None:
-        """Refuse token ids that the target does not have.
+        """Refuse options with token ids that the target does not have.
 
         Raises:
             ParameterError: an id is out of range; the message names the field.
@@ -77,7 +78,7 @@ class RequestOptions:
             raise error
 
     def truncate(self, prompt: Sequence[int]) -> list[int]:
-        """Return the prompt tokens to use: the last `truncate_prompt`, or all."""
+        """Return the last `truncate_prompt` tokens of a prompt, or all tokens if that is None."""
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
     def add_processors(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
@@ -96,12 +97,12 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token with its log-probability.
+    """Token with its log-probability under the target.
 
     Attributes:
         token: token id.
-        data: text of the token, as bytes, since it may be a part of a character.
-        rank: rank at its position; 1: the most probable token.
+        data: text of the token as bytes, because it may be a part of a character.
+        rank: rank of the token by probability at its position; 1: the most probable token.
         logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
             nats.
         top: most probable tokens at this position, in descending order, each with an empty `top`.
@@ -119,7 +120,7 @@ class TokenLogprob:
 def token_logprobs(
     logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Return each token's log-probability, and the `n_top` most probable tokens, under the logits at its position."""
+    """Return the log-probability of each token, and the `n_top` most probable tokens, from the logits."""
     log_probs = logits.double().log_softmax(1)
     token_ids = to_device(list(tokens), log_probs.device, torch.long)
     best = log_probs.topk(min(n_top, log_probs.shape[1]), dim=1)
@@ -141,7 +142,10 @@ def token_logprobs(
 def prefill_with_logprobs(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Prefill all `tokens` but the last; return log-probabilities, with `n_top` top tokens, of all but the first."""
+    """Prefill a prompt without its last token, and return the log-probabilities of all its tokens but the first.
+
+    Each comes with the `n_top` most likely tokens at its position.
+    """
     results = []
     for start in range(0, len(tokens) - 1, CHUNK):
         chunk, following = (

@@ -1,4 +1,4 @@
-"""Fields of a round's trace record that all decoders share: settings, report, phases and times."""
+"""Fields of a round in the trace that all decoders fill in: settings, report, phases and times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
-    """Return the fields of a trace's `Round` that every decoder has: current settings, report, and timing.
+    """Return the fields of a `Round` in the trace that all decoders fill in: settings, report, and timing.
 
-    Recordings call the phase that `Timing` calls accept "judge".
+    The phase that `Timing` calls "accept" has the name "judge" in traces.
     """
     times = sequence.times
     assert times.origin is not None
@@ -59,7 +59,7 @@ def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of drafting for one sequence, and its waits while the decoder drafted for other sequences.
+    """Return the drafting phase of one sequence, and its waits while the decoder drafted for other sequences.
 
     Times are in seconds after `origin`.
     """

@@ -1,4 +1,4 @@
-"""Timing of rounds. Sequences of a batch share forward passes; each sequence counts those that include it."""
+"""Timing of rounds. A forward pass may include several sequences; it counts for each of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Work:
-    """Forward passes that included one sequence.
+    """Duration and number of the forward passes that included one sequence.
 
     Attributes:
         seconds: total duration of these forward passes.
-        part_s: sum over these forward passes: duration / number of sequences that shared the forward pass.
-        forwards: number of forward passes; a separately timed part of one (`Span.is_part`) only adds its duration.
+        part_s: sum over these forward passes of the duration divided by the number of sequences in the forward pass.
+        forwards: number of forward passes; a separately timed section of a forward pass (`Span.is_part`) adds only its
+            duration.
     """
 
     seconds: float = 0.0
@@ -34,7 +35,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Start, end and forward passes of the drafting for a group of sequences. Times are read after the round."""
+    """Start, end and forward passes of the drafting for sequences that are drafted together.
+
+    Times are read after the round.
+    """
 
     start: Mark
     end: Mark
@@ -44,17 +48,17 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Timing of one sequence's round.
+    """Times of one round of a sequence.
 
     Attributes:
         started_s: start of the batch's round, in seconds of the host's clock.
-        start: start of the batch's round.
+        start: start of the batch's round, by the device's clock.
         verify: end of drafting for all sequences; the target's forward pass follows.
         accept: end of the target's forward pass; the acceptance rules follow.
         commit: end of the acceptance rules for all sequences.
-        drafting: drafting of this sequence's group.
-        draft_work: the sequence's share of the drafting forward passes.
-        verify_work: the sequence's share of the target's forward pass.
+        drafting: drafting of this sequence and of those that were drafted together with it.
+        draft_work: drafting forward passes that included this sequence.
+        verify_work: the target's forward passes that included this sequence.
         forwards_s: duration of all forward passes of the batch.
         n_sequences: number of sequences verified together.
     """
@@ -72,7 +76,7 @@ class Timing:
 
     @property
     def waited_s(self) -> float:
-        """Return the duration of the forward passes that did not include the sequence."""
+        """Return the total duration of the round's forward passes that did not include the sequence, in seconds."""
         return max(0.0, self.forwards_s - self.draft_work.seconds - self.verify_work.seconds)
 
 
@@ -104,11 +108,11 @@ def rescale_timing(timing: Timing, started_s: float, start: Mark, end: Mark) -> 
 
 @runtime_checkable
 class SequenceRound(Protocol):
-    """One sequence in one round of a `RoundDecoder`.
+    """State of one sequence in one round of a `RoundDecoder`.
 
     Attributes:
         sequence: sequence of the round.
-        drafting: timing of the group drafted together; None if nothing is drafted.
+        drafting: timing of the drafting of this sequence and of those drafted with it; None if nothing is drafted.
         reason: why the text ends; "" if it continues.
     """
 
@@ -119,7 +123,7 @@ class SequenceRound(Protocol):
     def reason(self) -> str: ...
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace."""
+        """Return the round of this sequence for its trace."""
         ...
 
 
@@ -162,12 +166,12 @@ class RoundTimer(Generic[R]):
         self._marks.append(self._marks[-1])
 
     def end_phase(self, rounds: list[R]) -> list[R]:
-        """Record the end of a phase, and return its result unchanged."""
+        """Record the end of a phase of the round, and return the phase's result unchanged."""
         self._marks.append(self._clock.mark())
         return rounds
 
     def end_forwards(self, rounds: abc.Sequence[R]) -> None:
-        """Attribute the forward passes so far to the round's sequences; later ones belong to no round."""
+        """Count the round's forward passes for its sequences. Forward passes after this call belong to no round."""
         self._spans = spans_of(r.sequence for r in rounds)
         self._verified_ids = [self._ids[id(r)] for r in rounds]
 
@@ -193,7 +197,7 @@ class RoundTimer(Generic[R]):
 
 @contextmanager
 def time_drafting(clock: Clock, group: abc.Sequence[SequenceRound]) -> Iterator[None]:
-    """Measure the drafting for a group of sequences: its start, its end, and its forward passes."""
+    """Measure start, end and forward passes of the drafting for sequences that are drafted together."""
     start = clock.mark()
     yield
     owners = tuple(id(r.sequence.owner) for r in group)
@@ -203,16 +207,18 @@ def time_drafting(clock: Clock, group: abc.Sequence[SequenceRound]) -> Iterator[
 
 
 def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
-    """Return the forward passes since the last call, of all models that the sequences use."""
+    """Return the timed forward passes since the last call, of all models that the sequences use."""
     meters = {id(meter): meter for sequence in sequences for meter in sequence.models.meters}
     return [span for meter in meters.values() for span in meter.take()]
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: abc.Sequence[int]) -> dict[int, Work]:
-    """Return the work of each sequence by `id`. A forward pass whose sequences are unknown counts for all sequences.
+    """Return the forward passes that included each sequence, by `id` of the sequence.
+
+    A forward pass whose sequences are unknown counts for all of them.
 
     Args:
-        spans: forward passes.
+        spans: timed forward passes.
         sequence_ids: `id` of each sequence that the forward passes may have included.
     """
     work_of = {owner: Work() for owner in sequence_ids}

@@ -1,4 +1,4 @@
-"""Warnings about a run that works but looks wrong, such as very low acceptance."""
+"""Warnings about a run that works but looks wrong, such as a very low acceptance rate."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from workbench.trace.events import Round
 
 WINDOW = 50
-"""Number of recent rounds that are checked."""
+"""Number of recent rounds of a run that are checked for a low acceptance rate."""
 TOO_LOW = 0.02
-"""Acceptance rate below which a drafter is useless."""
+"""Acceptance rate below which a run gets a warning that its drafter is useless."""
 
 
 def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:
-    """Return warnings about a run that looks wrong, for its status; each warning is shown once.
+    """Return warnings about a run that works but looks wrong, such as a very low acceptance rate.
+
+    Each warning is returned only once.
 
     Args:
         sequence: sequence of the run; its trace has the rounds before `last`.

@@ -1,4 +1,4 @@
-"""The scheduler: admission, prefill, rounds and end of sequences. Decoders run the rounds."""
+"""The engine's scheduler: it admits sequences, prefills prompts, lets decoders run rounds, and ends sequences."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 class Engine:
     """Engine that runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
 
-    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in the
-    batch, up to floating-point rounding of batched matrix products.
+    Requests join the batch (`submit`) and leave it between rounds. The output of a sequence does not depend on other
+    sequences in the batch, up to floating-point rounding in batched matrix products.
 
     Args:
         models: target, tokenizer, draft model, heads.
-        max_sequences: requests that run at once; more wait in order of arrival.
-        record: whether the trace stores top tokens and entropy at every node.
-        max_rows: former name of `max_sequences`.
+        max_sequences: maximum number of requests that run at once; further requests wait in order of arrival.
+        record: whether the trace stores the most likely tokens and the entropy at every node.
+        max_rows: old name of `max_sequences`.
         rounds_late: number of rounds that a decoder may queue on the device before it reads the results of the first,
             for methods that allow it; 0: read each round before the next one starts. The text is the same.
     """
@@ -70,10 +70,10 @@ class Engine:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Sequence:
-        """Check a request and queue it.
+        """Check a request, queue it, and return its sequence.
 
         Raises:
-            PromptError: the prompt is empty, or leaves no room for a new token.
+            PromptError: the prompt is empty, or no new token fits into the context after it.
             MethodUnavailableError: the models lack a requirement of the method.
             WorkbenchError: a parameter is wrong.
         """
@@ -180,7 +180,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is waiting or running."""
+        """Return whether the engine has no waiting or running request."""
         return not self.waiting and not self.running
 
     idle = is_idle  # former name
@@ -197,7 +197,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """Admit a request, prefill a chunk, run one round. Return whether anything was done (not if all are paused)."""
+        """Admit a request, prefill a chunk, and run one round. Return False if there was nothing to do."""
         for sequence in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
             self._end(sequence, CANCELLED, "cancelled")
         worked = self._admit()
@@ -214,7 +214,7 @@ class Engine:
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
-        """Run one round of a decoder's sequences; an uncaught error ends only these sequences."""
+        """Run one round of the sequences of a decoder; an uncaught error ends only these sequences."""
         if decoder.isolates_errors:
             return decoder.step(sequences)
         try:
@@ -226,14 +226,14 @@ class Engine:
             return True
 
     def _decoder(self, configured: ConfiguredMethodProtocol) -> Decoder:
-        """Return the decoder for a method: one per engine and kind."""
+        """Return the engine's decoder for a method; the engine has one decoder of each kind."""
         kind = configured.decoder_kind
         if kind not in self._decoders:
             self._decoders[kind] = configured.decoder(self._context)
         return self._decoders[kind]
 
     def _guard(self, sequence: Sequence, act: Callable[[], object]) -> bool:
-        """Run a function for one sequence; an error ends only that sequence."""
+        """Call a function for one sequence; an error ends only that sequence. Return whether it continues."""
         try:
             with convert_panics():
                 act()
@@ -266,7 +266,7 @@ class Engine:
         sequence.times.prefill_start = time.perf_counter()
 
     def _prefill(self, sequence: Sequence) -> None:
-        """Prefill the next chunk of the prompt; after the last one, open the decoder, which prepares the drafter."""
+        """Prefill the next chunk of a sequence's prompt; after the last chunk, let the decoder open the sequence."""
         assert sequence.slot is not None
         decoder = self._decoder(sequence.configured_method)
         if not decoder.prefill(sequence):
@@ -279,7 +279,7 @@ class Engine:
         sequence.times.origin_s = time.perf_counter()
 
     def _end(self, sequence: Sequence, status: str, reason: str) -> None:
-        """Close a sequence after any kind of end; its trace stays available."""
+        """Close a sequence that has ended for any reason; its trace stays available."""
         t_end = time.perf_counter()  # saving the drafter's state is not part of the run
         if sequence in self.running:
             self.running.remove(sequence)

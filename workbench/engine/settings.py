@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 SAMPLING_NAMES = tuple(params_of(SamplingParams()))
 BOTH, DRAFTER = "both", "drafter"
-"""Receivers of an image change during a run."""
+"""Models that get new images during a run: target and drafter, or only the drafter."""
 _FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 
 @dataclass(frozen=True, slots=True)
 class ImageChange:
-    """Change of images from the next round on.
+    """Change of a run's images from the next round on.
 
     Attributes:
         pil_images: new images, as many as the prompt has; each has the size of the image that it replaces.
         image_inputs: the target's tensors for the new images, with as many tokens as before.
-        receiver: BOTH, or DRAFTER: the target then continues to use the old images.
+        receiver: models that get the new images: BOTH, or DRAFTER, if the target continues to use the old images.
     """
 
     pil_images: tuple[Image, ...]
@@ -55,7 +55,7 @@ class SettingsChange:
 
 @dataclass(frozen=True, slots=True)
 class ActiveSettings:
-    """Method with its parameters, sampling parameters and models with which a sequence runs; they change together."""
+    """Method with its parameters, sampling parameters and models of a sequence, which are changed together."""
 
     configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
@@ -68,9 +68,9 @@ class Settings:
 
     Attributes:
         active: method, sampling parameters and models after the changes.
-        changes: changes that led to them, for the trace.
+        changes: changes that led to these settings, for the trace.
         image_changes: changes of images: at most one for both models, then one for the drafter only.
-        refusals: errors of the changes that were left out.
+        refusals: errors of the requested changes that were left out.
     """
 
     active: ActiveSettings
@@ -79,7 +79,7 @@ class Settings:
     refusals: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, change: SettingsChange) -> Settings:
-        """Return the settings after one requested change; a change with an impossible part is refused as a whole."""
+        """Return the settings after one requested change, which is refused if any part of it is impossible."""
         settings = dataclasses.replace(self, changes=[*self.changes], image_changes=[*self.image_changes])
         try:
             settings._apply(change.method, change.params, change.sampling, change.models, change.image_change)
@@ -95,7 +95,10 @@ class Settings:
         models: Models | None,
         image_change: ImageChange | None,
     ) -> None:
-        """Apply a change in place. A new method keeps values of parameters with the same meaning, if it allows them."""
+        """Apply a requested change to these settings in place.
+
+        A new method keeps the values of parameters with the same meaning, if it allows these values.
+        """
         if image_change is not None:
             change = Change("pictures", "as they were", f"changed for {_FOR[image_change.receiver]}")
             if change not in self.changes:  # several image changes before one round are recorded once
@@ -129,7 +132,7 @@ class Settings:
 
 
 def changed_heads(before: Models, after: Models, method: MethodProtocol | None) -> Iterator[tuple[str | None, str]]:
-    """Yield (old name, new name) of each of a method's heads that differs between two sets of models."""
+    """Yield (old name, new name) of the heads of a method that differ between two sets of models."""
     for kind in () if method is None else method.needs:
         old, new = before.heads.get(kind), after.heads.get(kind)
         if new is not None and new != old:
@@ -137,11 +140,13 @@ def changed_heads(before: Models, after: Models, method: MethodProtocol | None) 
 
 
 def _carried_over_params(method: MethodProtocol, before: ConfiguredMethodProtocol) -> dict[str, Any]:
-    """Return the parameter values that a new method keeps: those with the same meaning that it allows.
+    """Return the parameter values that a sequence keeps when its method changes.
 
-    Equal names are not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be
-    equal, too. Policy, tree builder and verifier are never kept, so that the new method's guarantee does not become
-    weaker unless a user asks for it.
+    A value is kept if the new method has a parameter with the same meaning and allows the value.
+
+    Equal names are not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the parameters'
+    descriptions must be equal, too. Policy, tree builder and verifier are never kept, so that the new method's
+    guarantee does not become weaker unless a user asks for it.
     """
     values, old_specs = {}, before.method.params
     for name, spec in method.params.items():

@@ -9,7 +9,9 @@ from workbench.models.loading import Models
 
 
 def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int) -> tuple[int, str]:
-    """Return how many new tokens belong to the text, by token ids alone, and why the text ends ("" if it continues).
+    """Return how many new tokens belong to the text, and why the text ends ("" if it continues).
+
+    Only token ids are examined, not the text.
 
     Args:
         sequence: the sequence.
@@ -27,9 +29,10 @@ def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base
 def apply_stop_conditions(
     sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens are emitted, why the text ends ("" if it continues), and the text of each new token.
+    """Return the number of emitted new tokens, why the text ends ("" if it continues), and each token's text.
 
-    The text comes with its start and end in the generated text, in characters. Arguments are as for `find_end`.
+    The text of a token comes with its start and end in the generated text, in characters. The arguments are those of
+    `find_end`.
     """
     output, request, spans = sequence.output, sequence.request, list[tuple[str, int, int]]()
     assert output.detokeniser is not None
@@ -53,7 +56,7 @@ def apply_stop_conditions(
 
 
 def _reason(sequence: Sequence, tokens: abc.Sequence[int], i: int, models: Models, base: int) -> str:
-    """Return why a text ends at a token, judging by token ids alone; "" if it does not."""
+    """Return why a text ends at a token, by the token's id alone; "" if the text does not end there."""
     if sequence.request.stop_at_eos and tokens[i] in models.eos:
         return "eos"
     if tokens[i] in sequence.request.options.stop_tokens:

@@ -1,4 +1,4 @@
-"""Use the workbench's methods in transformers: `model.generate(..., custom_generate=speculative(...))`."""
+"""Use the workbench's methods in Transformers: `model.generate(..., custom_generate=speculative(...))`."""
 
 from workbench.interop.custom_generate import Speculative, SpeculativeOutput, speculative
 

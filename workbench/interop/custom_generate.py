@@ -42,7 +42,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 
 MOST_PADDING = 0.1
-"""Maximum share of an embedding table that may be padding: models with the same tokenizer may pad it differently."""
+"""Maximum fraction of an embedding table that may be padding: models with the same tokenizer may pad it differently."""
 
 
 @dataclass
@@ -50,8 +50,9 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     """Result of `generate(..., return_dict_in_generate=True)`.
 
     Attributes:
-        sequences: int64 [B, L + new], prompts included, shorter sequences padded on the right.
-        figures: one dict per sequence: tau, acceptance_rate, tokens, rounds, … (`workbench.trace.metrics.summary`).
+        sequences: token ids of prompts and new tokens, int64 [B, L + new], with shorter sequences padded on the right.
+        figures: measurements, one dict per sequence: tau, acceptance_rate, tokens, rounds, …
+            (`workbench.trace.metrics.summary`).
         traces: recorded generations, one per sequence.
     """
 
@@ -68,25 +69,25 @@ def speculative(
     record: bool = False,
     **params: Any,
 ) -> Speculative:
-    """Return a registered method as a value for `custom_generate` of `generate`.
+    """Return a decoding method as a value for the argument `custom_generate` of Transformers' `generate`.
 
-    Greedy decoding returns the same tokens as `generate` itself, with any drafter. Sampling follows the same
-    distribution as `generate` (for lossless methods), but uses other random numbers: they depend on `seed`, or else on
-    torch's global generator, so that `torch.manual_seed` or `transformers.set_seed` repeats a run. Logits processors
-    and stopping criteria are called at every position, with the sequence's own history; they must not depend on
-    anything else.
+    Greedy decoding returns the same tokens as `generate` itself, with any drafter. With a lossless method, sampling
+    follows the same distribution as `generate`, but uses other random numbers. They depend on `seed`, or without it on
+    torch's global generator, so that `torch.manual_seed` or `transformers.set_seed` makes a run repeatable. Logits
+    processors and stopping criteria are called at every position with the tokens of the sequence so far; they must not
+    depend on anything else.
 
     Args:
-        method: name of a method, see `workbench methods`.
-        assistant: draft model for methods that need one: an object, bundled name, folder or Hub id. `assistant_model`
-            of `generate` works as well.
+        method: name of a method, as `workbench methods` lists it.
+        assistant: draft model for methods that need one: a model object, bundled name, folder or Hub id. The argument
+            `assistant_model` of `generate` works as well.
         seed: seed of the run; sequence b of a batch uses `seed + b`.
-        tokenizer: the model's tokenizer, for methods that read text; others use it only for the texts in traces.
+        tokenizer: the model's tokenizer, for methods that read text; other methods use it only for the texts in traces.
         record: whether traces also contain the most likely tokens and the entropy at every node.
         params: parameters of the method.
 
     Raises:
-        WorkbenchError: there is no such method or parameter, or a value is out of range.
+        WorkbenchError: the method or a parameter does not exist, or a value is out of range.
 
     Example:
         >>> speculative("prompt-lookup", depth=4)
@@ -102,7 +103,9 @@ def speculative(
 
 
 class Speculative:
-    """Decoding loop for `custom_generate`, created by `speculative`. Only the traces of the last call are stored.
+    """Decoding loop for `custom_generate` of Transformers' `generate`, created by `speculative`.
+
+    Only the traces of the last call are stored.
 
     Attributes:
         traces: traces of the last call, one per sequence.
@@ -127,7 +130,7 @@ class Speculative:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """Return the figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
+        """Return measurements of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
         return [metrics.summary(trace) for trace in self.traces]
 
     def __call__(
@@ -142,10 +145,10 @@ class Speculative:
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Int[Tensor, "B L_plus_new"] | SpeculativeOutput:
-        """Generate text for a batch of prompts. `generate` calls this in place of its own loop, with its own arguments.
+        """Generate text for a batch of prompts. Transformers' `generate` calls this instead of its decoding loop.
 
         Raises:
-            WorkbenchError: an option is not supported, which the message names; or the run failed.
+            WorkbenchError: an option is not supported (the message names it), or the run failed.
         """
         streamer = streamer or _argument_of_generate("streamer")
         assistant = self._assistant or assistant_model or _argument_of_generate("assistant_model")
@@ -197,7 +200,7 @@ class Speculative:
     def _models(
         self, model: PreTrainedModel, assistant: PreTrainedModel | None, tokenizer: Any, length: int, n_rows: int
     ) -> Models:
-        """Wrap the user's models for the engine, with KV caches for this call only."""
+        """Wrap the user's models for the engine, with KV caches that exist only during this call."""
         models = Models(Runner(model, length, n_rows, past_trained=True), tokenizer, _name_of(model))
         _admit(models.target, models.target_name)
         if models.target.context < length:
@@ -223,7 +226,7 @@ class Speculative:
 
 
 def _admit(runner: Runner, name: str) -> None:
-    """Refuse a model that the engine cannot use; if the model is in training mode, give that as the likely reason.
+    """Refuse a model that the engine cannot use. If the model is in training mode, the error names this as the reason.
 
     Raises:
         ModelError: the model cannot be used.
@@ -244,7 +247,7 @@ def _admit(runner: Runner, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Feed:
-    """Send the tokens of each round to a streamer, one at a time."""
+    """Send the tokens of each round to a Transformers streamer, one at a time."""
 
     streamer: Any
 
@@ -254,10 +257,10 @@ class _Feed:
 
 
 def _argument_of_generate(name: str) -> Any:
-    """Return an argument of the `generate` that called `__call__`; None for another caller.
+    """Return an argument of the call of `generate` that is running; None if `generate` is not the caller.
 
-    Transformers 5.23 does not pass `streamer` and `assistant_model` to callables, and without `streamer.end()` the
-    reader of the streamer would wait forever.
+    Transformers 5.23 does not pass `streamer` and `assistant_model` to a callable `custom_generate`. Without
+    `streamer.end()`, the reader of the streamer would wait forever.
     """
     frame = sys._getframe(2)
     return frame.f_locals.get(name) if frame.f_code.co_name == "generate" else None
@@ -265,7 +268,7 @@ def _argument_of_generate(name: str) -> Any:
 
 @contextmanager
 def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
-    """On exit, remove the hooks that were registered on the user's models within this context."""
+    """Context manager that removes the hooks that were registered on the user's models within it."""
     modules = [m for model in models if model is not None for m in model.modules()]
     hooks = [registered for m in modules for registered in (m._forward_hooks, m._forward_pre_hooks)]
     snapshots = [set(registered) for registered in hooks]
@@ -287,7 +290,7 @@ def _finished(sequence: Sequence) -> Trace:
 
 
 def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: GenerationConfig) -> Tensor:
-    """Return prompts and new tokens as one tensor, int64 [B, L + n]; shorter texts are padded on the right."""
+    """Return prompts and new tokens as one tensor, int64 [B, L + n]; shorter sequences are padded on the right."""
     new = [trace.token_ids for trace in traces]
     longest = max(len(ids) for ids in new)
     pad = pad_of(config)
@@ -297,14 +300,14 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: 
 
 
 def _name_of(model: PreTrainedModel) -> str:
-    """Return the name of a model; a bundled model gets its bundled name, by which its heads are found."""
+    """Return the name of a model object; for a bundled model this is its bundled name, by which its heads are found."""
     return short_name(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
-    """Raised if a method needs the tokenizer and none was given.
+    """Raised if a method needs the tokenizer, but no tokenizer was given.
 
-    It is also an AttributeError, so that `getattr` with a default works on the substitute for the tokenizer.
+    The error is also an AttributeError, so that `getattr` with a default works on the substitute for the tokenizer.
     """
 
 

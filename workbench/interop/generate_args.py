@@ -1,4 +1,4 @@
-"""Convert the arguments of transformers' `generate` to the engine's: prompts, sampling parameters, stop conditions."""
+"""Convert arguments of Transformers' `generate` for the engine: prompts, sampling parameters, stop conditions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import DISCARDED
 
 PER_SEQUENCE = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
-"""Prefixes of the class names of transformers' processors that have a state for each sequence of the batch."""
+"""Prefixes of class names of Transformers' logits processors that have a state for each sequence of the batch."""
 
 
 @dataclass(frozen=True)
 class History:
-    """Tokens of a sequence as `generate`'s own loop has them, with all prompts padded on the left to one length.
+    """Tokens of a sequence in the form of Transformers' `generate`: all prompts are padded on the left to one length.
 
     Attributes:
         prompts: padded prompts of the whole batch.
@@ -48,21 +48,21 @@ class History:
 
     @property
     def prompt(self) -> list[int]:
-        """Return the tokens of the prompt, without padding."""
+        """Return the tokens of the sequence's prompt, without padding."""
         return self.prompts[self.row, self.skipped :].tolist()
 
     def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:
-        """Return the sequence's tokens with the padding of its prompt in front."""
+        """Return the tokens of the sequence, with the padding of its prompt before them."""
         padding = self.prompts[self.row : self.row + 1, : self.skipped]
         return torch.cat([padding, ids.to(padding.device)], dim=1)
 
 
 @dataclass(frozen=True)
 class Processor:
-    """Logits processor of transformers, applied to one sequence of a batch.
+    """Logits processor of Transformers, applied to one sequence of a batch.
 
     If the processor may have a state for each sequence, it gets the whole batch: this sequence up to the evaluated
-    position, and the others as far as they are generated, padded on the right.
+    position, and the other sequences as far as they are generated, padded on the right.
     """
 
     processor: Any
@@ -84,13 +84,13 @@ class Processor:
 def with_texts(
     prompts: Int[Tensor, "B L"], texts: Sequence[Sequence[int]], n: int, pad: int
 ) -> Int[Tensor, "B L_plus_n"]:
-    """Return all prompts, each followed by n of its new tokens; shorter texts are padded on the right with `pad`.
+    """Return all prompts, each followed by up to n new tokens; shorter sequences are padded on the right.
 
     Args:
         prompts: prompts of all sequences, padded on the left.
         texts: new tokens of each sequence.
         n: number of new tokens to include.
-        pad: padding token.
+        pad: id of the padding token.
     """
     new = [[*text, *[pad] * (n - len(text))] for text in texts]
     tail = torch.tensor(new, dtype=prompts.dtype, device=prompts.device).view(len(prompts), n)
@@ -127,8 +127,9 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
 def sampling(processors: LogitsProcessorList, config: GenerationConfig, history: History) -> SamplingParams:
     """Convert a generation's configuration and processors to the engine's sampling parameters.
 
-    The usual filters at the end of the list become the engine's own, which drafters share. Processors before them, and
-    filters in any other order, are applied unchanged.
+    Filters (temperature, top-k, top-p, …) in the usual order at the end of the list become the engine's sampling
+    parameters, which also apply to drafters. Processors before them, and filters in another order, are applied
+    unchanged.
 
     Args:
         processors: logits processors that `generate` has prepared.
@@ -144,20 +145,20 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
                 values[name] = getattr(remaining.pop(), name)
     pad = pad_of(config) or 0
     return SamplingParams(
-        **values, processors=tuple(Processor(_of_row(p, history.row), history, pad) for p in remaining)
+        **values, processors=tuple(Processor(_for_sequence(p, history.row), history, pad) for p in remaining)
     )
 
 
 def pad_of(config: GenerationConfig) -> int | None:
-    """Return the padding token that `generate` has resolved; None if there is no padding token."""
+    """Return the padding token's id that `generate` has chosen; None if there is no padding token."""
     pad = getattr(config, "_pad_token_tensor", None)
     return None if pad is None else int(pad)
 
 
-def _of_row(processor: Any, row: int) -> Any:
-    """Return a processor for sequence `row` alone.
+def _for_sequence(processor: Any, row: int) -> Any:
+    """Return a logits processor for only the sequence with index `row` in the batch.
 
-    If the processor calls a function with a sequence's index in the batch, that index is fixed to `row`.
+    If the processor calls a function with the index of a sequence in the batch, the function gets `row`.
     """
     if not isinstance(processor, PrefixConstrainedLogitsProcessor):
         return processor
@@ -166,9 +167,9 @@ def _of_row(processor: Any, row: int) -> Any:
 
 
 class Stop:
-    """Stop conditions of one sequence, checked after every token, except its maximum length, which the engine checks.
+    """Stop conditions of one sequence, checked after every token. The engine checks the maximum length.
 
-    EOS tokens end their sequence. Other criteria are checked here only for a batch of one: see `BatchStop`.
+    EOS tokens end the sequence. Other criteria are checked here only if the batch has one sequence; see `BatchStop`.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, history: History) -> None:
@@ -185,11 +186,11 @@ class Stop:
 
 
 class BatchStop:
-    """Stopping criteria of several sequences, called once per step with the batch of `generate`'s own loop.
+    """Stopping criteria for several sequences, called once per step with the batch as Transformers' `generate` has it.
 
-    The engine's sequences advance by different numbers of tokens. A step is decided when every active sequence has
-    reached it; tokens after the end of a sequence are dropped (`first_tokens`). Without an EOS token, `generate`
-    continues an ended sequence until all have ended, and so does this class.
+    In the engine, sequences advance by different numbers of tokens. The criteria for a step are evaluated when every
+    active sequence has reached it; tokens after the end of a sequence are dropped (`first_tokens`). Without an EOS
+    token, `generate` continues an ended sequence until all sequences have ended, and so does this class.
 
     Args:
         criteria: stopping criteria of `generate`.
@@ -198,7 +199,7 @@ class BatchStop:
         most: maximum number of new tokens per sequence.
 
     Attributes:
-        ends: number of new tokens of each sequence; None while it is undecided.
+        ends: final number of new tokens of each sequence; None while the sequence has not ended.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, prompts: Int[Tensor, "B L"], pad: int, most: int) -> None:
@@ -210,7 +211,7 @@ class BatchStop:
         self.is_needed = bool(self._others) and len(prompts) > 1
 
     def decide(self, texts: Sequence[Sequence[int]]) -> None:
-        """Decide, for all steps that every active sequence has reached, which sequences end there.
+        """Evaluate the stopping criteria for all steps that every active sequence has reached, and end sequences.
 
         Args:
             texts: new tokens of each sequence so far.
@@ -246,11 +247,11 @@ def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaLi
 
 
 def first_tokens(trace: Trace, n: int) -> None:
-    """Drop all new tokens after the first n from a trace, n ≥ 1."""
+    """Drop all new tokens after the first n (n ≥ 1) from a trace."""
     rounds, n_remaining = list[Round](), n
     for record in trace.rounds:
         if n_remaining > 0:
-            rounds.append(_first_of(record, n_remaining))
+            rounds.append(_cut_round(record, n_remaining))
             n_remaining -= len(record.emitted)
     if len(rounds) == len(trace.rounds) and rounds[-1] is trace.rounds[-1]:
         return
@@ -259,8 +260,8 @@ def first_tokens(trace: Trace, n: int) -> None:
     trace.footer.reason = "criterion"
 
 
-def _first_of(record: Round, n: int) -> Round:
-    """Return a round cut after its n-th token; the rest of its draft counts as discarded."""
+def _cut_round(record: Round, n: int) -> Round:
+    """Return a round with only its first n tokens; the remaining nodes of its draft count as discarded."""
     if n >= len(record.emitted):
         return record
     path, nodes = record.path[:n], record.nodes

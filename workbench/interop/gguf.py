@@ -30,7 +30,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 
 
 def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", half: bool = False) -> Path:
-    """Write a model and its tokenizer to a GGUF file.
+    """Write a Llama model and its tokenizer to a GGUF file for llama.cpp.
 
     Args:
         model: a `LlamaForCausalLM` of transformers.
@@ -40,7 +40,7 @@ def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", hal
         half: whether matrices are float16 instead of float32. Norms are always float32.
 
     Raises:
-        ModelError: the model or tokenizer is of another kind, or has a feature that is not supported here.
+        ModelError: the model is not a Llama, the tokenizer is not a byte-level BPE, or one has an unsupported feature.
         WorkbenchError: the package `gguf` is not installed.
     """
     try:
@@ -81,7 +81,7 @@ def _write(gguf: Any, path: Path, model: Any, tokenizer: Any, name: str, half: b
 
 
 def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the tensors with their GGUF names, in float32, without an LM head that is tied to the embedding."""
+    """Yield the tensors of a Llama model with their GGUF names, in float32, without a tied LM head."""
     config = model.config
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -99,7 +99,10 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder a weight for RoPE: llama.cpp pairs adjacent dimensions of a head, transformers pairs its two halves."""
+    """Reorder a query or key weight for RoPE in llama.cpp.
+
+    llama.cpp rotates pairs of adjacent dimensions of an attention head, Transformers pairs the two halves of the head.
+    """
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -153,7 +156,7 @@ def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
 
 
 def _splitter(pre_tokenizer: dict[str, Any], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for a pre-tokenizer of `tokenizers`; None if llama.cpp has no name for it."""
+    """Return llama.cpp's name for a pre-tokenizer of the library `tokenizers`; None if llama.cpp has no such name."""
     expressions: list[str] = []
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     for part in parts:

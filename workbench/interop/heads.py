@@ -1,7 +1,7 @@
-"""Export heads trained by the workbench to other layouts: vLLM's speculators and Medusa, SafeAILab's EAGLE.
+"""Export heads trained by the workbench to other formats: vLLM's speculators and Medusa, SafeAILab's EAGLE.
 
-Heads with a feature that a layout lacks are refused, and the error names the feature. An exported checkpoint gives the
-same drafts when it is read back.
+If heads have a feature that a format does not support, they are refused, and the error names the feature. The workbench
+can read an exported checkpoint; it then gives the same drafts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPECULATIVE_TOKENS = 5
-"""Draft length in the exported configurations; a server's own setting takes precedence."""
+"""Draft length in the configurations of exported heads; the setting of an inference server takes precedence."""
 ARCHITECTURE = "LlamaForCausalLM"
 
 
@@ -38,7 +38,7 @@ class Ours:
         config: configuration of the heads.
         weights: weights of the heads, by name.
         target: name of the target.
-        layer: configuration of the target.
+        layer: configuration of the target model.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Ours:
 
     @property
     def vocabulary(self) -> list[int] | None:
-        """Return the token ids of the reduced output vocabulary; None: all tokens."""
+        """Return the token ids of the heads' reduced output vocabulary; None: all tokens."""
         return self.config.get("draft_vocabulary")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Contents of an exported checkpoint: layout, configuration, weights by name, and notes for the user."""
+    """Contents of an exported checkpoint of heads: format, configuration, weights by name, notes for the user."""
 
     layout: str
     config: dict[str, Any]
@@ -64,21 +64,21 @@ class Written:
 
 
 def export_heads(name: str, folder: Path, to: str = "speculators", force: bool = False) -> dict[str, Any]:
-    """Export heads to another layout.
+    """Export heads that the workbench trained to the format of another engine.
 
     Args:
         name: name of bundled heads, or a folder with heads.
         folder: folder to write.
-        to: "speculators" or "vllm".
+        to: target format, "speculators" or "vllm".
         force: whether the folder may contain files.
 
     Returns:
         {"layout", "tensors", "bytes", "notes"}.
 
     Raises:
-        ParameterError: there is no such layout, or the folder is not empty.
-        ModelError: the heads cannot be read, or the layout lacks one of their features; then the remedy names another
-            layout.
+        ParameterError: the format does not exist, or the folder is not empty.
+        ModelError: the heads cannot be read, or the format does not support one of their features; the error's remedy
+            then names another format.
     """
     if to not in ("speculators", "vllm"):
         error = ParameterError(f"There is no layout {to!r:.40} to write.", "Use speculators or vllm.")
@@ -159,7 +159,7 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
 
 
 def _eagle_to_speculators(ours: Ours) -> Written:
-    """Convert an EAGLE layer to speculators' type `mtp` (all four norms) or `eagle` (no norm on the feature)."""
+    """Convert EAGLE heads to vLLM's speculators format: type `mtp` (all four norms) or `eagle` (no feature norm)."""
     norms = tuple(ours.config["net"].get("norms", NORMS))
     layouts = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
     if norms not in layouts:
@@ -196,9 +196,9 @@ def _eagle_to_speculators(ours: Ours) -> Written:
 
 
 def _eagle_to_vllm(ours: Ours) -> Written:
-    """Convert an EAGLE layer to SafeAILab's layout, which vLLM's method `eagle` reads.
+    """Convert EAGLE heads to SafeAILab's format, which vLLM's method `eagle` reads.
 
-    The layout has no norms, and no bias in the fusion of feature and embedding.
+    The format has no norms, and no bias in the fusion of feature and embedding.
     """
     norms = ours.config["net"].get("norms", NORMS)
     if norms:
@@ -215,10 +215,11 @@ def _eagle_to_vllm(ours: Ours) -> Written:
 
 
 def _layer(ours: Ours) -> dict[str, Any]:
-    """Return the heads' own layer as the configuration of a Llama with one layer.
+    """Return the configuration of a Llama model with one layer that describes the decoder layer of EAGLE heads.
 
     Raises:
-        ModelError: head size times number of heads differs from the width; our reader of these layouts needs equality.
+        ModelError: size times number of attention heads differs from the hidden size; our reader of these formats needs
+            equality.
     """
     net, weights = ours.config["net"], ours.weights
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:
@@ -256,7 +257,7 @@ def _speculators(ours: Ours, kind: str) -> dict[str, Any]:
 
 
 def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
-    """Return the heads' tensors by their names in a layout, with fused tensors (qkv, gate and up) split."""
+    """Return the tensors of heads by their names in another format, with fused tensors (qkv, gate and up) split."""
     weights = dict(ours.weights)
     for kind in ("weight", "bias"):
         if (fused := weights.pop(f"qkv.{kind}", None)) is not None:
@@ -281,10 +282,10 @@ def _maps(ours: Ours) -> dict[str, Tensor]:
 
 
 def _medusa_to_vllm(ours: Ours) -> Written:
-    """Convert Medusa heads to vLLM's own layout.
+    """Convert Medusa heads to vLLM's format for Medusa.
 
-    It consists of residual blocks and LM heads. The heads either share rows of the target's LM head, or each have an
-    LM head of their own.
+    The format consists of residual blocks and LM heads. Either all heads use rows of the target's LM head, or each head
+    has its own LM head.
     """
     import torch
 
@@ -314,7 +315,7 @@ def _medusa_to_vllm(ours: Ours) -> Written:
 
 
 def _lm_head(target: str) -> Tensor:
-    """Read the target's LM head from its files."""
+    """Read the weight of the target's LM head from the files of the target."""
     from workbench.models.int8_checkpoint import read_folder
 
     names = ("lm_head.weight", "model.embed_tokens.weight")  # a model with tied weights has only the second name
@@ -330,4 +331,4 @@ WRITERS: dict[tuple[str, str], Callable[[Ours], Written]] = {
     ("eagle", "vllm"): _eagle_to_vllm,
     ("medusa", "vllm"): _medusa_to_vllm,
 }
-"""Export functions, by kind of heads and layout."""
+"""Functions that convert heads for export, by kind of heads and target format."""

@@ -1,4 +1,4 @@
-"""Refuse options of transformers' `generate` that speculative decoding does not support."""
+"""Refuse options of Transformers' `generate` that speculative decoding does not support."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from transformers.generation.logits_process import LogitsProcessorList
 from workbench.core.errors import ParameterError
 
 KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the class names of processors whose state changes at each call, and would therefore include rejected
-drafts."""
+"""Substrings of class names of logits processors whose state changes at each call.
+
+Their state would be wrong after rejected drafts.
+"""
 MODES = ("greedy_search", "sample", "assisted_generation")
 OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
-"""Names of arguments of the model's forward method that `generate` prepares and the engine ignores: it has its own
-cache, positions and masks."""
+"""Names of arguments of a model's forward method that `generate` prepares and the engine ignores.
+
+The engine has its own KV cache, positions and masks.
+"""
 
 
 def refuse(
@@ -28,7 +32,7 @@ def refuse(
     model: PreTrainedModel,
     model_kwargs: dict[str, Any],
 ) -> None:
-    """Refuse options that speculative decoding would silently ignore.
+    """Refuse options of Transformers' `generate` that speculative decoding would silently ignore.
 
     Raises:
         ParameterError: an unsupported option is set; the message names it.
@@ -42,7 +46,7 @@ def refuse(
     refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
     refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
     refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
-    refused += ["position_ids that do not count the prompt's tokens"] if _counts_otherwise(model_kwargs) else []
+    refused += ["position_ids that do not count the prompt's tokens"] if _has_custom_positions(model_kwargs) else []
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         refused.append("past_key_values")
     for processor in processors:
@@ -55,8 +59,11 @@ def refuse(
         )
 
 
-def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
-    """Return whether position ids from the user differ from those that `generate` would compute, ignoring padding."""
+def _has_custom_positions(model_kwargs: dict[str, Any]) -> bool:
+    """Return whether the user's position ids differ from those that `generate` would compute.
+
+    Positions of padding are ignored.
+    """
     positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
     if positions is None:
         return False

@@ -1,8 +1,8 @@
-"""Measure which earlier positions each layer attends to, from the attention masks of the model's own forward pass.
+"""Measure which earlier positions each layer of a model attends to, from the masks of the model's own forward pass.
 
-The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
-and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
-token at a late position of an empty cache, and the mask passed to each layer is read. This takes a few milliseconds.
+A model's configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by
+Qwen2), and Llama has none regardless of `sliding_window`. So the model is called for one token at a late position of an
+empty cache, with its layers replaced by recorders of the masks that they receive. This takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """Range of earlier positions that a layer attends to.
+    """Range of earlier positions that a decoder layer attends to.
 
     Attributes:
-        window: sliding window in tokens, the token itself included; None: unlimited.
+        window: size of the sliding window in tokens, the current token included; None: unlimited.
         chunk: size in tokens of the chunks within which a layer attends; None: no chunks.
     """
 
@@ -39,7 +39,7 @@ class AttentionSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpans:
-    """Attention spans of a model's layers.
+    """Attention spans of a model's layers: for each layer, the range of earlier positions that it attends to.
 
     Attributes:
         spans: layer type → span; a single entry if all layers use one mask.
@@ -56,7 +56,7 @@ class AttentionSpans:
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> AttentionSpans:
-        """Return the spans that a configuration declares, for models whose masks cannot be measured."""
+        """Return the attention spans that a model's configuration declares, if its masks cannot be measured."""
         kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
         window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
         by_kind = {FULL: AttentionSpan(), SLIDING: AttentionSpan(window or None),
@@ -69,7 +69,7 @@ class AttentionSpans:
 
 @torch.inference_mode()
 def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
-    """Measure a model's attention spans.
+    """Measure a model's attention spans: the range of earlier positions that each layer attends to.
 
     Args:
         model: any decoder.
@@ -83,7 +83,7 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
 
 
 class _AllLayersReached(Exception):
-    """Raised by the recorder in place of the last layer, because all masks are recorded by then."""
+    """Raised by the mask recorder that replaces the last layer, to end the forward pass: all masks are recorded."""
 
 
 class _LayerTypes(dict[str, Tensor]):
@@ -159,7 +159,7 @@ class _Measurement:
         return [_start(mask, position) for mask in self._given]
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
-        """Call the model with one token and record the masks of its layers.
+        """Call the model with one token and record the attention masks of its layers.
 
         Args:
             position: position of the token.
@@ -203,7 +203,7 @@ def _is_mask(value: object) -> bool:
 
 
 def _start(mask: Tensor | None, position: int) -> int:
-    """Return the index of the first key that a mask allows; 0 without a mask.
+    """Return the index of the first key that a token's attention mask allows; 0 without a mask.
 
     Args:
         mask: attention mask of one token; None: no mask.

@@ -19,7 +19,7 @@ ATTENTION = "Llama4TextAttention"
 
 
 def scale_by_position(model: nn.Module) -> None:
-    """Install hooks that scale queries on all layers that need them, in place; other models stay unchanged."""
+    """Install hooks that scale queries by position on all layers of a model that need this; change no other model."""
     for layer in model.modules():
         attention: Any = dict(layer.named_children()).get("self_attn")
         if type(attention).__name__ == ATTENTION and attention.attn_temperature_tuning and not attention.use_rope:
@@ -27,7 +27,7 @@ def scale_by_position(model: nn.Module) -> None:
 
 
 class _Temperature:
-    """Hooks that scale the queries of one layer.
+    """Hooks that scale the queries of one layer by the positions of their tokens.
 
     Several runners of a model may each install hooks; only one set acts per forward pass.
     """
@@ -50,7 +50,7 @@ class _Temperature:
             self._attention.attn_temperature_tuning = True
 
     def _scale(self, module: nn.Module, args: tuple[Any, ...], queries: Tensor) -> Tensor:
-        """Return queries [B, n, H · D], scaled in float32 as transformers does."""
+        """Return queries [B, n, H · D] scaled by their tokens' positions, computed in float32 as in Transformers."""
         if self._positions is None:
             return queries
         chunks = torch.floor((self._positions.float() + 1.0) / self._attention.floor_scale)

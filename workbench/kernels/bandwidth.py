@@ -1,4 +1,4 @@
-"""Rates of a device: memory bandwidth by a large copy, arithmetic by a large matrix product."""
+"""Measure the rates of a device: memory bandwidth by a large copy, arithmetic by a large matrix product."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
-"""Bytes of the copied block by device type: so much larger than the caches that the caches have no effect."""
+"""Number of bytes that a bandwidth measurement copies, by device type: so many that the caches have no effect."""
 LEAST_SIDE, MOST_SIDE, LEAST_PRODUCT_S, PRODUCTS = 128, 8192, 0.015, 5
-"""For `matmul_rate`: smallest and largest side of the matrices, required seconds of a product, number of products."""
+"""Settings for the measurement of matrix products (`matmul_rate`): smallest and largest side of the matrices, minimum
+time of a product in seconds, number of products."""
 
 
 def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None, fastest: bool = False) -> float:
-    """Return the bytes per second that a device moves when copying a block: each byte counts as one read and one write.
+    """Return the memory bandwidth of a device in bytes per second, measured by copying a block.
 
-    The rate is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly
-    reads, which may be a little faster.
+    Each byte counts twice, as one read and one write. The rate is the median of a few copies after one warm-up. It is a
+    reference, not a bound: a forward pass mainly reads, which may be a little faster.
 
     Args:
         device: a CPU or a GPU.
         n_bytes: size of the block; by default `COPY_BYTES`, or an eighth of a GPU's free memory if that is less.
-        fastest: take the fastest copy in place of the median: on a machine with other work it is nearer to what the
-            device can do.
+        fastest: whether to take the fastest copy instead of the median. On a machine with other load, it is nearer to
+            the device's bandwidth.
 
     Raises:
         RuntimeError: two blocks do not fit into memory (`core.errors.is_out_of_memory` recognises the error).
@@ -45,7 +46,7 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None, faste
 
 
 def read_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
-    """Return the bytes per second that a device reads when it adds up random numbers, the median of a few sums.
+    """Return the read bandwidth of a device in bytes per second: the median over a few sums of random numbers.
 
     Args:
         device: a CPU or a GPU.
@@ -94,9 +95,10 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def bytes_read(model: Any) -> int:
-    """Return the bytes of the weights that a forward pass reads: all except the input embedding, which is a row lookup.
+    """Return the number of bytes of a model's weights that a forward pass reads.
 
-    An embedding that is also the LM head is read completely.
+    These are all weights except the input embedding, of which only a few rows are read. An embedding that is also the
+    LM head is read completely.
     """
     table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     weights = {p.data_ptr(): p.numel() * p.element_size() for p in model.parameters()}

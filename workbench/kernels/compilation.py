@@ -32,8 +32,8 @@ KernelModule = Literal[
     "siblings",
     "amx_tiles",
 ]
-"""Type of the names of modules in `workbench.kernels.compiled`. Type checkers thus find a misspelt name, which would
-otherwise look like an unavailable module."""
+"""Type of the names of modules in `workbench.kernels.compiled`. With this type, type checkers find misspelt names,
+which at run time would look like unavailable modules."""
 _workers: ThreadPoolExecutor | None = None
 
 
@@ -43,7 +43,7 @@ def may_compile() -> bool:
 
 
 def load_kernels(part: KernelModule) -> ModuleType | None:
-    """Return a module of `workbench.kernels.compiled`; None if compiled kernels are not available."""
+    """Import and return a module of `workbench.kernels.compiled`; None if compiled kernels are not available."""
     return _imported(part) if may_compile() else None
 
 
@@ -64,16 +64,17 @@ def has_tiles() -> bool:
 
 @cache
 def may_use_tiles() -> bool:
-    """Return whether compiled kernels may use AMX tiles, after requesting permission from the operating system."""
+    """Request permission from the operating system to use AMX tiles; return whether compiled kernels may use them."""
     tiles = load_kernels("amx_tiles")
     return tiles is not None and has_tiles() and tiles.is_available() and bool(torch.cpu._init_amx())
 
 
 def run_in_parallel(work: Callable[[], Any]) -> None:
-    """Call `work` on as many threads as torch would use. All threads together do the work once, piece by piece.
+    """Call the compiled function `work` on as many threads as torch would use; together they do its work once.
 
-    A thread that starts late finds no work left, and `work` itself keeps its arrays alive. So the caller never waits
-    for a thread to start, and a busy thread pool only makes the call slower.
+    Each thread takes the next free piece of the work. A thread that starts late finds no piece left, and `work` itself
+    keeps its arrays alive. So the caller never waits for a thread to start, and a busy thread pool only makes the call
+    slower.
     """
     global _workers
     if (others := torch.get_num_threads() - 1) > 0:

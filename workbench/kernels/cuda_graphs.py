@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class CudaGraphRecorder:
-    """Recorder that uses CUDA graphs. The graphs share memory: copy a graph's outputs before the next one is replayed.
+    """Recorder of GPU work as CUDA graphs. All graphs share memory: copy a graph's outputs before the next replay.
 
     Args:
         device: device of the work. It is not used before the first recording, because ZeroGPU attaches it later.
@@ -54,5 +54,5 @@ class CudaGraphRecorder:
         return output, graph.replay
 
     def reset(self) -> None:
-        """Use a new memory pool from now on, because a pool whose graphs were all freed cannot be reused."""
+        """Use a new memory pool for CUDA graphs from now on: a pool whose graphs were all freed cannot be reused."""
         self._pool = None

@@ -1,4 +1,4 @@
-"""Measure times on a device with marks, which need no synchronisation when set and are read after the round."""
+"""Measure times on a device with marks: points in time, set without synchronisation and read after the round."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 CAPTURE_LOCK = threading.RLock()
-"""Lock that is held while GPU work is recorded. Code that waits for a whole device or frees its unused memory takes it,
-too, because it would abort a recording."""
+"""Lock that is held while GPU work is recorded as a CUDA graph. Code that waits for a whole device or frees its unused
+memory must hold this lock, too, because it would abort a recording."""
 
 
 class Clock:
@@ -30,11 +30,11 @@ class Clock:
         return event
 
     def __deepcopy__(self, memo: dict[int, object]) -> Clock:
-        """Return itself: copies of a timed model use the same timeline, and an event cannot be copied."""
+        """Return the clock itself: copies of a timed model use the same clock, and a GPU event cannot be copied."""
         return self
 
     def mark(self) -> Mark:
-        """Return a mark for the present moment."""
+        """Return a mark (point in time) for the present moment, without synchronisation."""
         return Mark(self, self._event() if self._has_events else None, time.perf_counter() - self._origin_s)
 
     @contextmanager
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Mark:
-    """Point in time on a clock."""
+    """Point in time on the clock of a device."""
 
     __slots__ = ("_clock", "_event", "_host_s")
 
@@ -56,7 +56,7 @@ class Mark:
         self._clock, self._event, self._host_s = clock, event, host_s
 
     def __deepcopy__(self, memo: dict[int, object]) -> Mark:
-        """Return itself: a mark never changes."""
+        """Return the mark itself: a mark never changes, so copies may share it."""
         return self
 
     def after(self, seconds: float) -> Mark:
@@ -65,7 +65,7 @@ class Mark:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the clock started. On a GPU, the stream must have passed the mark."""
+        """Return the seconds from the start of the device's clock to this mark. On a GPU, wait for the mark's event."""
         if self._event is None:
             return self._host_s
         origin = self._clock._origin
@@ -89,13 +89,14 @@ def empty_cache() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Timing of one forward pass, or of a part that is timed separately.
+    """Timing of one forward pass, or of a part of a forward pass that is timed separately.
 
     Attributes:
-        start: start of the forward pass.
-        end: end of the forward pass.
+        start: start of the forward pass or part.
+        end: end of the forward pass or part.
         sequence_ids: `id` of each sequence of the forward pass; empty if they are unknown.
-        is_part: whether this is a part of a forward pass that has its own span, such as the projection by the LM head.
+        is_part: whether this is the timing of a part, such as the projection by the LM head; the whole forward pass has
+            another span.
     """
 
     start: Mark
@@ -105,7 +106,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Return the duration in seconds."""
+        """Return the duration of the forward pass, or of its part, in seconds."""
         return self.end.seconds - self.start.seconds
 
 
@@ -120,6 +121,6 @@ class Meter:
         self.spans.append(Span(start, end, frozenset(owner for owner in sequence_ids if owner is not None), is_part))
 
     def take(self) -> list[Span]:
-        """Return the spans measured since the last call."""
+        """Return the timings of the forward passes since the last call of this method."""
         spans, self.spans = self.spans, []
         return spans

@@ -22,7 +22,7 @@ _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 @cache
 def available_device_types() -> tuple[str, ...]:
-    """Return the kinds of device that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
+    """Return the device types that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
 
     A CPU-only PyTorch build rules out CUDA, and so does a missing NVIDIA driver. The driver library is only loaded, not
     initialised: a process that has initialised CUDA cannot be forked.
@@ -48,7 +48,7 @@ def _has_library(name: str) -> bool:
 
 
 def remedy() -> str:
-    """Return advice that lists the devices available here."""
+    """Return advice for an error message that lists the devices available on this machine."""
     return f"Use {', '.join(('auto', *available_device_types()[:-1]))} or {available_device_types()[-1]}."
 
 
@@ -109,7 +109,7 @@ def _has_numba() -> bool:
 
 
 def why_not_compiled() -> str:
-    """Return why compiled kernels are not available here, as the end of a sentence; empty if they are."""
+    """Return why compiled kernels are not available on this machine, as the end of a sentence; empty if they are."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
     if not _has_numba():

@@ -1,4 +1,7 @@
-"""Locate the user's cache folder for converted models and compiled code, and cache facts about this machine as JSON."""
+"""Locate the user's cache folder for converted models and compiled code, and cache facts about the machine as JSON.
+
+Such facts are, for example, results of measurements and self-tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 def folder() -> Path:
-    """Return the workbench's folder in the user's cache folder.
+    """Return the path of the workbench's folder in the user's cache folder.
 
     Raises:
         RuntimeError: the user has no home folder.
@@ -25,7 +28,7 @@ def folder() -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read the facts in a cached file, by key; {} if the file is missing or damaged, or there is no home folder."""
+    """Read the JSON object in a file of the cache folder; {} if the file or the home folder is missing or damaged."""
     try:
         facts = json.loads((folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
@@ -34,7 +37,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Write facts to a cached file, atomically. If the home folder is missing or read-only, nothing is written."""
+    """Write a JSON object to a file of the cache folder, atomically; do nothing without a writable home folder."""
     with suppress(OSError, RuntimeError):
         path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +45,7 @@ def write(name: str, facts: dict[str, Any]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder for model copies: `WORKBENCH_CACHE`, else the user's cache, else a temporary folder."""
+    """Return the folder for converted models: `WORKBENCH_CACHE`, else the user's cache folder, else a temporary one."""
     if path := os.environ.get("WORKBENCH_CACHE"):
         return Path(path).expanduser() / "models"
     try:
@@ -52,12 +55,14 @@ def cache_folder() -> Path:
 
 
 def code_folder(name: str) -> Path:
-    """Return a folder for compiled code: in the cache if only this user can write to it, else a temporary one.
+    """Return a folder for compiled code: a folder in the cache if only this user can write to it, else a temporary one.
 
-    Anyone who can write to this folder can run code here: numba's index files are pickles, Inductor's are libraries.
+    Anyone who can write to this folder can run code as this user: numba's index files are pickles, and Inductor's files
+    are libraries.
 
     Args:
-        name: name of the folder; the user id is appended, so that users who share `WORKBENCH_CACHE` have separate ones.
+        name: name of the folder; the user id is appended, so that users who share `WORKBENCH_CACHE` have separate
+            folders.
     """
     path = cache_folder().with_name("compiled") / f"{name}-{os.getuid() if hasattr(os, 'getuid') else 0}"
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """Compute top tokens, entropy and single probabilities of distributions over large vocabularies.
 
-Greedy decoding never needs a whole distribution. If compiled kernels are available, one of them reads the model's
-logits directly, and the full distribution is computed only when something requests it.
+Greedy decoding never needs a whole distribution. If compiled kernels are available, one of them summarises the model's
+logits directly, and the full distribution is computed only on request.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from workbench.kernels.rejection import make_ready as make_tests_ready
 log = logging.getLogger(__name__)
 
 TOP = 8
-"""Number of most probable tokens stored per verified node: enough for token recycling and for a node's card in the
-UI."""
+"""Number of most probable tokens stored for each verified node: enough for the drafter token recycling and for the
+details of a node in the UI."""
 MAX_SINGLE_THREADED = 2
-"""Maximum number of distributions for which a single thread is used."""
+"""Maximum number of distributions that are summarised on a single thread."""
 FEW = 16
 """Maximum number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxSummary:
-    """Summary of the softmax of each row of logits, from a compiled kernel.
+    """Summary of the softmax of each row of logits, computed by a compiled kernel: top tokens, entropy, scale.
 
     Attributes:
         logits: float32 or bfloat16 [n, V].
         p_top: float32 [n, k], probabilities of the most probable tokens, in descending order.
         logs: float32 [n, k], logarithms of `p_top`.
-        top: int64 [n, k], token ids of `p_top`; among equal logits the first.
+        top: int64 [n, k], token ids of `p_top`; of equal logits, the lower id first.
         entropy: float32 [n], in nats.
         scale: float64 [n, 2]; a token's probability is exp(logit - scale[:, 0]) / scale[:, 1].
     """
@@ -54,7 +54,7 @@ class SoftmaxSummary:
     scale: Float64[Tensor, "n 2"]
 
     def token_probs(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
-        """Return the probability of `tokens[i]` in row `at[i]`, for each i; if `at` is None, in row i."""
+        """Return the probability of each token `tokens[i]` in row `at[i]` of the logits; if `at` is None, in row i."""
         if at is None:
             token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:
@@ -63,7 +63,7 @@ class SoftmaxSummary:
 
 
 def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
-    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if no kernel is available.
+    """Summarise the softmax of each row of logits with a compiled kernel; None if no kernel is available.
 
     Args:
         logits: the model's logits, without temperature or filters, [n, V].
@@ -90,7 +90,10 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
 
 @cache
 def gpu_summary(device: torch.device) -> Callable[[Tensor, int], tuple[Tensor, ...]] | None:
-    """Return the Triton kernels' `summarise`; None if they do not run on a device or differ from torch there."""
+    """Return the function of the Triton kernels that summarises logits; None if it cannot be used on a device.
+
+    It cannot be used if the kernels do not run there, or if their results differ from torch's.
+    """
     try:
         from workbench.kernels.gpu.summaries import summarise  # Triton is not installed everywhere
 
@@ -112,9 +115,9 @@ def gpu_summary(device: torch.device) -> Callable[[Tensor, int], tuple[Tensor, .
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Allocate a summary of some logits; return it and the arguments with which a compiled function fills it.
+    """Allocate the arrays of a softmax summary; return the summary and the arguments of the function that fills it.
 
-    The function is `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
+    The function is the compiled `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
     """
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
@@ -125,7 +128,7 @@ def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[Softm
 
 @dataclass(frozen=True, slots=True)
 class DistributionSummary:
-    """Distributions at n positions, with the full distribution computed on demand.
+    """Summary of the next-token distributions at n positions; the full distributions are computed on demand.
 
     Attributes:
         p_top: [n, k], probabilities of the k = `TOP` most probable tokens, in descending order.
@@ -133,8 +136,9 @@ class DistributionSummary:
         entropy: [n], entropy of each distribution in nats.
         logits: [n, V], logits in float32 or wider, or a function that returns them.
         probs: [n, V], the distributions, or a function that returns them.
-        token_probs: function that returns single probabilities, with the arguments of `SoftmaxSummary.token_probs`.
-        best: int64 [n], id of the token with the largest logit (among equal logits the first); None: not known.
+        token_probs: function that returns the probabilities of given tokens; arguments as in
+            `SoftmaxSummary.token_probs`.
+        best: int64 [n], id of the token with the largest logit (of equal logits, the lowest id); None: not known.
     """
 
     p_top: Float[Tensor, "n k"]
@@ -147,7 +151,7 @@ class DistributionSummary:
 
 
 def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> DistributionSummary:
-    """Summarise the target's logits for a round.
+    """Summarise the target's logits in a round: top tokens, entropy, and the distribution on demand.
 
     Args:
         logits: logits after `apply_logits_processors`, [n, V].
@@ -176,8 +180,8 @@ def top_and_entropy(
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
     """Return probabilities and ids of the `TOP` most probable tokens of each distribution, and its entropy in nats.
 
-    For large vocabularies, a compiled kernel is used if available: 20 small operations cost 0.3 ms when the target's
-    weights have just evicted everything else from the CPU caches.
+    For large vocabularies, a compiled kernel is used if available: it replaces 20 small operations, which take 0.3 ms
+    when the target's weights have just evicted everything else from the CPU caches.
 
     Args:
         logits: logits after `apply_logits_processors`.

@@ -1,4 +1,4 @@
-"""Base of decoders that run in place of a model's own forward pass, for few tokens."""
+"""Base class of decoders that replace a model's own forward pass, faster for few tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from workbench.kernels.kv_cache import TreeCache
 
 
 class FewTokenDecoder(ABC):
-    """Decoder that computes the same as a Hugging Face model with its own layers. Subclasses run the layers.
+    """Decoder that replaces a Hugging Face model's forward pass and gives the same results, up to rounding.
+
+    Subclasses implement the layers.
 
     Attributes:
         table: token embeddings, [V, D].
@@ -27,12 +29,12 @@ class FewTokenDecoder(ABC):
     layers: Sequence[Any]
 
     def _watch_weights(self, model: nn.Module) -> None:
-        """Remember the present state of a model's weights, for `_has_changed`."""
+        """Store the versions and addresses of a model's weights, so that `_has_changed` can detect changes."""
         self._watched = list(model.parameters())
         self._seen = self._versions()
 
     def _has_changed(self) -> bool:
-        """Return whether a weight was changed or moved since `_watch_weights`."""
+        """Return whether a weight of the model was changed or moved since `_watch_weights` was called."""
         return self._versions() != self._seen
 
     def _versions(self) -> list[tuple[int, int]]:
@@ -49,7 +51,7 @@ class FewTokenDecoder(ABC):
 
     @abstractmethod
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether a forward pass runs here; `shape` is (sequences, tokens per sequence)."""
+        """Return whether this decoder runs a forward pass of a given shape: (sequences, tokens per sequence)."""
 
     @abstractmethod
     def run_layers(
@@ -62,7 +64,16 @@ class FewTokenDecoder(ABC):
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Run the layers `order` on a residual stream x. Other arguments are as in `__call__`.
+        """Run some decoder layers on a residual stream.
+
+        Args:
+            order: indices of the layers, in the order in which they run.
+            x: residual stream before the first of these layers.
+            mask: additive attention mask.
+            positions: positions of the tokens in their sequences.
+            cache: KV cache, written and read at its window.
+            capture_layers: layers after which hidden states are captured.
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 
         Returns:
             The residual stream after these layers; and captured hidden states [B, n, D] by layer.
@@ -94,17 +105,17 @@ class FewTokenDecoder(ABC):
 
         Args:
             ids: token ids.
-            mask: additive mask.
-            positions: positions in the sequence.
+            mask: additive attention mask.
+            positions: positions of the tokens in their sequences.
             cache: KV cache, written and read at its window.
             layers: indices of the layers to run; all by default.
             last_only: compute logits of the last position only (m = 1).
             capture_layers: layers after which hidden states are captured.
-            head: compute logits. Without them the first result is empty, and the second is the residual stream after
-                the last of `layers` instead of the LM head's input; the compiled forward pass returns it in float32.
+            head: whether to compute logits. If not, the first result is empty, and the second is the residual stream
+                after the last of `layers` instead of the LM head's input (in float32 from compiled layers).
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
-            everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
+            everywhere: whether to return the LM head's input at every position even with `last_only` (k = n, else m).
 
         Returns:
             Logits; the LM head's input; and captured hidden states [B, n, D] by layer.
@@ -125,7 +136,7 @@ class FewTokenDecoder(ABC):
 
 
 def norm(module: nn.Module, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """Apply RMS norm with a module's weight; float64 is computed in float32, as in the Hugging Face classes."""
+    """Apply RMS norm with a norm module's weight; float64 is computed in float32, as in the Hugging Face classes."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     eps: float = module.variance_epsilon  # type: ignore[assignment]
     if x.dtype != torch.float64:

@@ -1,10 +1,10 @@
 """Record a GPU forward pass once as a CUDA graph, and replay it with a single launch.
 
-A forward pass has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the
-GPU to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16),
-kernels ran for 2.2 ms. A CUDA graph contains all of them. It always reads and writes the memory of its recording, so
-the inputs that change between forward passes (tokens, masks, positions, cache positions) are copied to that memory
-first, and its outputs are copied from there.
+A forward pass has some forty kernels per layer. For a few tokens the host takes longer to launch a kernel than the GPU
+to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
+ran for 2.2 ms. A CUDA graph launches all kernels of a forward pass at once. It always reads and writes the
+memory of its recording. So the inputs that change between forward passes (tokens, masks, positions, cache positions)
+are copied to that memory first, and the outputs are copied from it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ MOST_TOKENS = 64
 """Maximum number of tokens, over all sequences, in a recorded forward pass. Longer forward passes gain little from a
 replay."""
 MOST_RECORDS = 48
-"""Maximum number of records per model. The least recently replayed one is dropped first."""
+"""Maximum number of recorded forward passes per model. The least recently replayed record is dropped first."""
 MOST_BYTES = 2**29
-"""Maximum memory in bytes of the inputs and outputs of a model's records."""
+"""Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes."""
 AGAIN = 16
-"""Number of uses of a shape, after its record was dropped, until it is recorded again. With more shapes than
-records, each would otherwise be recorded at every use, which takes as long as several forward passes."""
+"""Number of forward passes of one shape, after the record of this shape was dropped, until the shape is recorded again.
+If a run uses more shapes than records are kept, recording a shape at every use would take as long as several forward
+passes."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Maximum difference of logits between a replay and its forward pass by dtype, as a share of the largest logit. The
-kernels are the same, except for products that a library splits differently."""
+"""Maximum difference of logits between a replayed and an ordinary forward pass by dtype, as a share of the largest
+logit. Both run the same kernels, except for products that a library splits differently."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
-"""Function that runs a forward pass. Its arguments are ids [B, n], mask, positions [B, n], and starting states [B, n,
-D] in place of token embeddings, or None."""
+"""Type of a function that runs a forward pass. Its arguments are token ids [B, n], mask, positions [B, n], and starting
+states [B, n, D] in place of token embeddings, or None."""
 
 
 @runtime_checkable
@@ -53,11 +54,11 @@ class Recorder(Protocol):
     """Function that records work on a device, such as a CUDA graph, so that it can be replayed."""
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work. Return its output tensors, and a function that runs it again and overwrites them."""
+        """Record GPU work. Return its output tensors, and a function that runs the work again and overwrites them."""
         ...
 
     def reset(self) -> None:
-        """Release shared memory; earlier records are not replayed after this call."""
+        """Release the memory that recordings share; earlier recordings must not be replayed after this call."""
         ...
 
 
@@ -76,14 +77,14 @@ def recording_paused() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Record:
-    """One forward pass that can be replayed.
+    """One recorded forward pass that can be replayed.
 
     Attributes:
-        inputs: input tensors: ids, masks, positions, states.
+        inputs: input tensors: token ids, masks, positions, states.
         index: cache positions that the forward pass writes.
         output: output tensors.
         replay: function that replays the forward pass.
-        start: cache position of the recording; None: its sequences were at different positions.
+        start: first cache position that was written at the recording; None: it differed between sequences.
         checks_left: number of replays at other positions that must still be compared with an ordinary forward pass.
     """
 
@@ -96,25 +97,26 @@ class Record:
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory of the record's inputs and outputs in bytes."""
+        """Return the memory in bytes of the inputs and outputs of a recorded forward pass."""
         tensors = [*self.inputs, self.index, self.output.logits, self.output.hidden, *self.output.layer_states.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class ReplayCache:
-    """Cache of one model's recorded forward passes, which are recorded at the second use of a shape and then replayed.
+    """Cache of one model's recorded forward passes. A shape is recorded at its second use, and replayed from then on.
 
-    A record is compared with its forward pass when it is recorded and at the first other position (with several
-    sequences, the first two times that it is replayed). If the results differ, or the forward pass cannot be recorded
-    (it waits for the GPU, as some mixtures of experts do), all records are dropped, and nothing is recorded from then
-    on. Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when
-    a sequence is opened after a change of weights or of their addresses (`check`).
+    A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
+    several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is
+    recorded from then on. The same happens if a forward pass cannot be recorded, because it waits for the GPU, as some
+    mixtures of experts do.
+    Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when a
+    sequence is opened after a change of weights or of their addresses (`check`).
 
     Args:
         recorder: recorder for the device.
 
     Attributes:
-        why_not: why nothing is recorded; empty while recording works.
+        why_not: reason why nothing is recorded any more; empty while recording works.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -130,11 +132,14 @@ class ReplayCache:
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of all records' inputs and outputs, without the intermediate memory that records share."""
+        """Return the memory in bytes of the inputs and outputs of all recorded forward passes.
+
+        The memory for intermediate results, which records share, is not included.
+        """
         return sum(record.n_bytes for record in list(self._records.values()))  # other threads read while it records
 
     def check(self, fingerprint: object) -> None:
-        """Drop all records if the model has changed.
+        """Drop all recorded forward passes if the model has changed since they were recorded.
 
         Args:
             fingerprint: addresses of weights and buffers, and settings of the model.
@@ -153,10 +158,10 @@ class ReplayCache:
         positions: Tensor,
         states: Tensor | None = None,
     ) -> Output:
-        """Run a forward pass, replayed if there is a record for its shape.
+        """Run a forward pass: replay it if one of its shape was recorded, else compute it and perhaps record it.
 
         Args:
-            kind: key that separates forward passes of the same shape: layers that run, outputs that are requested.
+            kind: key that separates different forward passes of the same shape, by layers and requested outputs.
             work: function that runs the forward pass.
             cache: KV cache whose window determines which positions are written and read.
             ids: token ids, [B, n].
@@ -247,7 +252,7 @@ class ReplayCache:
             self._seen[oldest] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
-        """Compare the outputs of a replay and of the ordinary forward pass, and stop recording for good if they differ.
+        """Compare the outputs of a replayed and an ordinary forward pass; stop recording for good if they differ.
 
         Returns:
             Whether the outputs could be compared, that is, neither contains NaN.
@@ -269,7 +274,7 @@ class ReplayCache:
 
 
 def model_fingerprint(model: PreTrainedModel) -> list[object]:
-    """Return the addresses of a model's weights and buffers, and its attention implementation."""
+    """Return the addresses of a model's weights and buffers, and its attention implementation, to detect changes."""
     tensors = [*model.parameters(), *model.buffers()]
     return [
         getattr(model.config, "_attn_implementation", ""),
@@ -278,7 +283,7 @@ def model_fingerprint(model: PreTrainedModel) -> list[object]:
 
 
 def _index(window: Window, ids: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
-    """Return the cache position that each token is written to."""
+    """Return the position of the KV cache to which each token of a forward pass is written."""
     if window.index is not None:
         return window.index
     assert window.start is not None

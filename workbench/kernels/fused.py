@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 STEP = 32
-"""Number of inputs that a bfloat16 product reads at once; the product's width must be a multiple of this number."""
+"""Number of inputs that a compiled bfloat16 matrix product reads at once. The width of its input must be a multiple of
+this number."""
 HEAD_SIZES = (32, 64, 96, 128)
-"""Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
+"""Sizes of attention heads that the compiled forward pass supports: 16 times `instructions.VECTORS`."""
 FUSED_TOKENS = 128
-"""Maximum number of tokens per sequence in a compiled forward pass, enough for the largest tree; prompts use torch."""
+"""Maximum number of tokens per sequence in a compiled forward pass, enough for the largest draft tree. The prefill of
+longer prompts uses torch."""
 MOST_BESIDE_TILES = 16
 """Maximum number of tokens, over all sequences, of a compiled forward pass if torch uses AMX tiles and the compiled
-code does not (as with int8 weights): with more tokens, torch is faster. On such machines, only forward passes over few
-tokens give a token the same bits whatever else is in the batch."""
+code does not (as with int8 weights): with more tokens, torch is faster. On such machines, a token's result is
+independent of the other tokens in the batch, bit for bit, only in forward passes of up to this size."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
-    """Return whether the compiled forward pass supports a bfloat16 decoder with these sizes."""
+    """Return whether the compiled forward pass supports a bfloat16 decoder with the sizes in a configuration."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
     draft_vocabulary = config.get("draft_vocabulary")
     n_outputs = len(draft_vocabulary) if isinstance(draft_vocabulary, list) else config.get("vocab_size")
@@ -47,8 +49,8 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 class FusedDecoder:
     """Compiled layers and LM head of a decoder, for forward passes over few tokens; created by `from_model`.
 
-    Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
-    creates a new one when the model's weights have changed.
+    Matrix products read the model's weights in place and keep them alive; norms and biases are copies.
+    `LeanDecoder.fresh` creates a new compiled decoder when the model's weights have changed.
     """
 
     def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
@@ -91,7 +93,7 @@ class FusedDecoder:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, capacity: int) -> FusedDecoder | None:
-        """Return the compiled version of a model that has a lean decoder, or None if its sizes are not supported.
+        """Return the compiled decoder of a model that has a lean decoder; None if its layer sizes are not supported.
 
         Args:
             model: model on the CPU, of a kind that `workbench.kernels.lean` supports.
@@ -120,7 +122,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether the compiled layers should run a forward pass; `shape` is (sequences, tokens per sequence)."""
+        """Return whether compiled layers should run a forward pass of the shape (sequences, tokens per sequence)."""
         n_rows, n = shape
         return n <= FUSED_TOKENS and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
@@ -134,7 +136,9 @@ class FusedDecoder:
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Run some layers. Return the residual stream after them, in float32, and captured hidden states by layer.
+        """Run some decoder layers.
+
+        Return the residual stream after these layers, in float32, and captured hidden states by layer.
 
         Args:
             x: input of the first of these layers, of any dtype, [T, D].
@@ -159,7 +163,7 @@ class FusedDecoder:
         buffer = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
         token_positions = positions.reshape(-1).numpy()
         hidden_states: dict[int, Tensor] = {}
-        for part in _parted(layers, capture_layers):
+        for part in _split_after(layers, capture_layers):
             arguments = self.layer_arguments(
                 stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, skipped_halves
             )
@@ -180,14 +184,14 @@ class FusedDecoder:
         skipped_halves: Collection[int] = (),
         qkv_bias: np.ndarray | None = None,
     ) -> tuple[Any, ...]:
-        """Return the arguments of `forward.run_layers`, which any number of threads may call at once.
+        """Return the arguments of the compiled function `forward.run_layers`; several threads may call it at once.
 
         Args:
             stream: residual stream, float32 [T, D], changed in place.
             kv_buffer: buffer of the KV cache, which must outlive the run: the arguments contain its address.
             shared: for each token, its cache row and position, the cache positions it attends to, and their number.
             positions: positions in the sequence, int64 [T].
-            layers: indices of layers; hidden states can be captured only after the last.
+            layers: indices of layers; hidden states can be captured only after the last of these layers.
             skipped_halves: layer halves that are left out.
             qkv_bias: values added to queries, keys and values of each token instead of the model's biases, float32
                 [layers, T, (H + 2 G) d].
@@ -224,7 +228,8 @@ class FusedDecoder:
     def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
         """Return the logits for the last layer's residual stream, and the LM head's input, both in the model's dtype.
 
-        For a trimmed head (see `workbench.kernels.reduced_vocabulary`) these are the logits of its tokens.
+        For a trimmed LM head (see `workbench.kernels.reduced_vocabulary`), these are the logits of the tokens that it
+        can propose.
         """
         out, hidden, arguments = self.logit_arguments(x.to(torch.float32).contiguous())
         run_in_parallel(lambda: self._read(*arguments))
@@ -233,7 +238,10 @@ class FusedDecoder:
     def logit_arguments(
         self, stream: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"], tuple[Any, ...]]:
-        """Return logits, LM head input (float32), and the arguments with which `forward.read_logits` writes both."""
+        """Allocate the logits and the LM head's input (float32).
+
+        Return both, and the arguments with which the compiled function `forward.read_logits` writes them.
+        """
         hidden, out = torch.empty_like(stream), torch.empty(stream.shape[0], self.n_tokens, dtype=self.dtype)
         return out, hidden, (
             self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
@@ -241,8 +249,11 @@ class FusedDecoder:
         )  # fmt: skip
 
 
-def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
-    """Split a list of layers into parts, each of which ends with a layer in `taps` or with the last layer."""
+def _split_after(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
+    """Split a list of layers into runs, each of which ends with a layer in `taps` or with the last layer.
+
+    `taps` are the layers after which hidden states are captured.
+    """
     parts: list[list[int]] = [[]]
     for layer in layers:
         parts[-1].append(layer)
@@ -252,7 +263,7 @@ def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
 
 
 class _Layer(NamedTuple):
-    """Parts of a decoder layer: seven linear layers, one bias for queries, keys and values together, two norms."""
+    """Modules and weights of a decoder layer: seven linear layers, two norms, one bias for queries, keys and values."""
 
     linears: list[nn.Module]
     bias: Tensor | None
@@ -262,12 +273,12 @@ class _Layer(NamedTuple):
 
     @property
     def weights(self) -> list[Tensor]:
-        """Return the weights of the linear layers, in the model's dtype."""
+        """Return the weights of the decoder layer's seven linear layers, in the model's dtype."""
         return [linear.get_parameter("weight") for linear in self.linears]
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
-        """Return the parts of a decoder layer; None if the layer has other parts than these."""
+        """Return the modules and weights of a decoder layer; None if it has unsupported ones, such as other biases."""
         attention: Any = layer.get_submodule("self_attn")
         mlp = layer.get_submodule("mlp")
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]
@@ -296,7 +307,7 @@ def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
-    """Return the rows of an LM head's weight that are used; for a trimmed head, these are copied."""
+    """Return the rows of an LM head's weight that compute logits; for a trimmed head, a copy of the used rows."""
     token_ids = getattr(head, "token_ids", None)
     return weight if token_ids is None else weight[token_ids]
 

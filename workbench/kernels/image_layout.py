@@ -25,7 +25,7 @@ _MARKERS = (
     "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id",
     "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "begin_image_token_id", "end_image_token_id",
 )  # fmt: skip
-"""Configuration keys for the ids of tokens that stand for images or delimit them."""
+"""Keys of model configurations for the ids of tokens that stand for images or delimit them."""
 _CROSSING = {
     "mllama": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
     "idefics": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
@@ -59,7 +59,7 @@ class ImagePrefill:
 
 
 def image_token_id(config: PretrainedConfig) -> int | None:
-    """Return the id of the placeholder for one vision token in `input_ids`; None if the model has none."""
+    """Return the id of the token that stands for one vision token in `input_ids`; None if the model has none."""
     token_id = getattr(config, "image_token_id", None)
     return token_id if token_id is not None else getattr(config, "image_token_index", None)
 
@@ -85,7 +85,7 @@ def why_no_images(config: PretrainedConfig, name: str) -> str:
 def layout(
     config: PretrainedConfig, inputs: Inputs, counts: Sequence[int] | None = None
 ) -> tuple[Bool[Tensor, " n"], list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return which positions of a prompt are vision tokens, and each image's grid and span.
+    """Locate the images in a prompt: return which positions are vision tokens, and each image's grid and span.
 
     Args:
         config: configuration of the model.
@@ -145,7 +145,7 @@ def _merge(config: PretrainedConfig) -> int:
 
 @contextmanager
 def record_prefill_tensors(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Record, during a prefill, the first layer's input, the position ids, and the output of the last norm."""
+    """Record the first layer's input, position ids and last hidden states in the prefill of a prompt with images."""
     tensors: dict[str, Tensor] = {}
     trunk = model.base_model
     if trunk is model:

@@ -1,9 +1,10 @@
 """KV cache for draft trees and for sequences of different lengths.
 
 Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward pass
-writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
-mask decides which of them a token attends to. Committing a path moves its entries to consecutive positions; rejecting
-moves nothing. Layers with a sliding window keep old positions, too, and no buffer grows during a sequence.
+writes its tokens after the committed length of each row and reads all positions up to the longest row. The attention
+mask decides which of these positions a token attends to. Committing a path moves its entries to consecutive positions;
+rejecting drafted tokens moves nothing. Layers with a sliding window keep old positions, too, and no buffer grows during
+a sequence.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Window:
     """Cache positions that the current forward pass writes and reads; the runner sets them before each forward pass.
 
     Attributes:
-        rows: slice of the buffer rows of the forward pass, [lo, hi).
+        rows: slice of the cache rows (sequences) of the forward pass, [lo, hi).
         start: first position written, if it is the same for all rows; else None.
-        index: int64 [B, n], position written for each token, when rows differ; else None.
-        used: number of positions read back.
+        index: int64 [B, n], position written for each token, if the first positions differ between rows; else None.
+        used: number of positions read, from the first on.
     """
 
     rows: slice = field(default_factory=lambda: slice(0, 1))
@@ -40,9 +41,10 @@ class Window:
 
 @runtime_checkable
 class KVCache(Protocol):
-    """Cached keys and values of several sequences, one per row. Implemented by `TreeCache`.
+    """KV cache of several sequences, one per row. Implemented by `TreeCache`.
 
-    The `Retention` of a sequence's slot decides which committed entries are kept: all, or sinks and a window.
+    The `Retention` of a sequence's slot decides which committed entries are kept: all entries, or attention sinks and a
+    window.
     """
 
     capacity: int
@@ -50,27 +52,32 @@ class KVCache(Protocol):
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory of all entries in bytes."""
+        """Return the memory of the KV cache in bytes."""
         ...
 
     def grow(self, rows: int) -> None:
-        """Grow the cache to `rows` rows; existing entries stay."""
+        """Grow the KV cache to `rows` rows (sequences); existing entries stay."""
         ...
 
     def clear_row(self, row: int) -> None:
-        """Remove all entries of a row."""
+        """Remove all entries of one row (sequence) of the KV cache."""
         ...
 
     def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` entries of one row into another."""
+        """Copy the first `length` entries of one row (sequence) of the KV cache to another row."""
         ...
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
-        """Commit drafted nodes of a row: move entries `length + path[i]` to `length + i`. `path` increases strictly."""
+        """Commit the accepted nodes of a sequence: move cache entries `length + path[i]` to `length + i`.
+
+        `path` increases strictly.
+        """
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
+
+        Entries `stop` … `length − 1` move to `start` and after.
 
         Args:
             row: row of the sequence.
@@ -93,7 +100,7 @@ class TreeLayer(CacheLayerMixin):
         self.layer = layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate buffers with the shape of the first keys and values."""
+        """Allocate the KV cache's buffers with the shape of the first keys and values."""
         self.keys, self.values = self.cache.allocate(self, key_states, value_states)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
@@ -105,7 +112,7 @@ class TreeLayer(CacheLayerMixin):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values, and return all keys and values that the forward pass's mask covers."""
+        """Write a layer's new keys and values, and return all keys and values that the forward pass's mask covers."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.cache.window
@@ -128,11 +135,14 @@ class TreeLayer(CacheLayerMixin):
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (number, first index) of the keys, for masks that the model builds (in a prefill with images)."""
+        """Return the number of keys and the first key's index, for masks that the model itself builds.
+
+        Models build masks themselves only in the prefill of a prompt with images.
+        """
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
-        """Return the capacity in positions."""
+        """Return the capacity of the KV cache: the maximum number of positions per sequence."""
         return self.cache.capacity
 
 
@@ -155,7 +165,10 @@ class TreeCache(Cache):
         self._reached = [0] * rows
 
     def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Allocate buffers for one layer; the first layer with equal key and value shapes allocates for all layers."""
+        """Allocate the KV cache's buffers for one layer, and return its keys and values.
+
+        The first layer whose keys and values have the same shape allocates for all layers of this shape.
+        """
         shape = (keys.shape[1], keys.shape[3])
         if keys.shape == values.shape and self._common in (None, shape):
             if self._common is None:
@@ -173,7 +186,9 @@ class TreeCache(Cache):
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
-        """Return the shared buffer of all layers, for forward passes that do not call `update`; allocated at first use.
+        """Return the KV cache's buffer for all layers, for forward passes that do not call `update`.
+
+        The buffer is allocated at first use.
 
         Args:
             heads: number of key-value heads.
@@ -192,20 +207,21 @@ class TreeCache(Cache):
         return tuple(stack.data_ptr() for stack in self._stacks)
 
     def mark_written(self, rows: slice, stop: int) -> None:
-        """Record that rows are written up to position `stop`, so that later positions are known to be zero.
+        """Record that rows of the KV cache are written up to position `stop`; later positions are known to be zero.
 
-        The operating system allocates a page of zeros at its first access, and most of a long context is never
-        accessed. Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
+        So only written positions are zeroed or copied: with whole rows, this took seconds (SmolLM2, AMD EPYC: 190 MB
+        per row). The operating system allocates a page of zeros at its first access, and most of a long context is
+        never accessed.
         """
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
     @property
     def is_uniform(self) -> bool:
-        """Return whether the keys and values of all layers have one shape. Known after the first forward pass."""
+        """Return whether the keys and values of all layers have one shape; known after the first forward pass."""
         return len(self._stacks) == 1
 
     def grow(self, rows: int) -> None:
-        """Grow the buffers to `rows` rows; existing entries stay."""
+        """Grow the buffers of the KV cache to `rows` rows (sequences); existing entries stay."""
         if rows <= self.n_rows:
             return
         longest = max(self._reached)
@@ -219,19 +235,19 @@ class TreeCache(Cache):
             layer.keys, layer.values = part(0), part(1)
 
     def clear_row(self, row: int) -> None:
-        """Zero a row. Masked entries are multiplied by 0, and 0 × NaN is NaN, so no stale entry may remain."""
+        """Set all entries of one row (sequence) to 0: attention multiplies masked entries by 0, and 0 × NaN is NaN."""
         for stack in self._stacks:
             stack[:, :, row, :, : self._reached[row]].zero_()
         self._reached[row] = 0
 
     def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one row into another."""
+        """Copy the first `length` positions of one row (sequence) of the KV cache to another row."""
         for stack in self._stacks:
             stack[:, :, target, :, :length] = stack[:, :, source, :, :length]
         self.mark_written(slice(target, target + 1), length)
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
-        """Commit drafted nodes of a row: move entries `length + path[i]` to `length + i`, for all layers at once.
+        """Commit the accepted nodes of a sequence: move entries `length + path[i]` to `length + i`, in all layers.
 
         `path` increases strictly.
         """
@@ -251,9 +267,9 @@ class TreeCache(Cache):
             entries.index_copy_(3, target, entries.index_select(3, source))
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row; entries `stop` … `length − 1` move to `start` and after.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
 
-        The cache must be uniform (`is_uniform`).
+        Entries `stop` … `length − 1` move to `start` and after. The cache must be uniform (`is_uniform`).
 
         Args:
             row: row of the sequence.
@@ -270,7 +286,10 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore entries `start` … `stop − 1` of a row on exit; buffers allocated in the meantime get zeros there."""
+        """Restore entries `start` … `stop − 1` of a row of the KV cache when the block ends.
+
+        If the buffers were allocated inside the block, these entries become zero.
+        """
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield
@@ -280,5 +299,5 @@ class TreeCache(Cache):
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory of all buffers in bytes."""
+        """Return the memory of all buffers of the KV cache in bytes."""
         return sum(stack.numel() * stack.element_size() for stack in self._stacks)

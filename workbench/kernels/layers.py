@@ -34,9 +34,9 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def refuse_unverifiable(model: PreTrainedModel) -> None:
-    """Refuse models whose state cannot be rolled back to an earlier token.
+    """Refuse a model with a recurrent state, which cannot be rolled back to an earlier token after a rejection.
 
-    A model of a hybrid family whose layers are all attention has no such state and is accepted here; the self-test at
+    A model of a hybrid family whose layers are all attention has no such state and is accepted; the self-test at
     loading checks it.
 
     Raises:
@@ -72,9 +72,10 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
     The limits exist where later tokens would change the results of earlier ones:
 
     - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
-      model's original context: cached keys were rotated by the old factors, and shorter sequences in the batch change.
+      model's original context. Keys in the cache were rotated by the old factors, and the results of shorter sequences
+      in the batch change.
     - Dynamic NTK scaling changes the factors with every token after the trained length.
-    - Doge attends to only some keys if the KV cache has more than `keep_window_size` keys, those of drafts included.
+    - Doge attends to only some keys if the KV cache has more than `keep_window_size` keys; keys of drafts count, too.
 
     Args:
         config: configuration of the decoder.
@@ -115,7 +116,7 @@ def has_rotary_positions(model: PreTrainedModel) -> bool:
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """Return the dotted name and the list of the decoder layers.
+    """Return the dotted name of a model's list of decoder layers, and the list.
 
     Raises:
         ModelError: no list of attention layers of the configured length was found.
@@ -133,7 +134,9 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 
 
 def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collection[int] = ()) -> PreTrainedModel:
-    """Return a copy of a model with only the layers `keep`. It shares weights and, through `layer_idx`, the KV cache.
+    """Return a copy of a model with only the layers `keep`.
+
+    The copy shares the weights and, through `layer_idx`, the KV cache of the model.
 
     Args:
         model: the whole model.
@@ -147,17 +150,22 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     width = text_config(model.config).hidden_size
     missing_halves = [[h for h in (0, 1) if 2 * i + h in skipped_halves] for i in keep]
     return with_layers(
-        model, [_half(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)], keep
+        model,
+        [_without_halves(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)],
+        keep,
     )
 
 
 def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[int] | None = None) -> _P:
-    """Return a copy of a model with other layers. Only the modules on the path to the layer list are copied, shallowly.
+    """Return a copy of a model with other decoder layers.
+
+    Only the modules on the path to the layer list are copied, shallowly.
 
     Args:
         model: the model; it is not changed.
         new_layers: the new layers.
-        replaced: index of the layer that each new one replaces; by default, the new layers replace all layers in order.
+        replaced: index of the layer that each new layer replaces; by default, the new layers replace all layers in
+            order.
     """
     path = decoder_layers(model)[0].split(".")
     top = shallow_copy(model)
@@ -176,7 +184,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
 
 class LayerSubsets:
-    """Copies of a model with some of its layers and layer halves, made by `subset`; the last few are cached.
+    """Maker of copies of a model with some of its layers and layer halves (`subset`); the last few copies are cached.
 
     Args:
         model: the whole model.
@@ -187,7 +195,7 @@ class LayerSubsets:
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, skipped_halves: Collection[int]) -> PreTrainedModel:
-        """Return the result of `subset` for these layers (default: all) and halves, from the cache if possible."""
+        """Return a copy of the model with some layers (default: all) and layer halves, from the cache if possible."""
         if layers is None and not skipped_halves:
             return self.model
         all_layers = range(len(decoder_layers(self.model)[1]))
@@ -204,8 +212,10 @@ def name_of(layer: nn.Module, half: int) -> str | None:
     return next((name for name, _ in layer.named_children() if name in HALVES[half]), None)
 
 
-def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
-    """Return a layer with some halves replaced by modules that add nothing; unchanged if their names are unknown.
+def _without_halves(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
+    """Return a copy of a layer whose attention or MLP is replaced by a module that adds nothing.
+
+    If the attribute name of a half (attention or MLP) is unknown, the layer is returned unchanged.
 
     Args:
         layer: the layer; it is not changed.
@@ -217,12 +227,14 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
         return layer
     shared_copy = shallow_copy(layer)
     for index, name in zip(without, names, strict=True):
-        shared_copy._modules[str(name)] = _Nothing(1 if index == 0 else _besides(layer.get_submodule(str(name)), width))
+        shared_copy._modules[str(name)] = _Nothing(
+            1 if index == 0 else _count_extra_outputs(layer.get_submodule(str(name)), width)
+        )
     return shared_copy
 
 
-def _besides(feed_forward: nn.Module, width: int) -> int:
-    """Call an MLP once, and return its number of outputs beyond the first (routing in a mixture of experts).
+def _count_extra_outputs(feed_forward: nn.Module, width: int) -> int:
+    """Call an MLP once, and return how many outputs it has besides the first (routing in a mixture of experts).
 
     Args:
         feed_forward: the MLP.
@@ -235,7 +247,7 @@ def _besides(feed_forward: nn.Module, width: int) -> int:
 
 
 class _Nothing(nn.Module):
-    """Module that returns zeros in place of an attention or MLP, and None for each further output."""
+    """Module that replaces an attention or MLP: it returns zeros, and None for each further output."""
 
     def __init__(self, besides: int) -> None:
         super().__init__()
@@ -249,9 +261,9 @@ class _Nothing(nn.Module):
 def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Replace the input of layer `first`, the first that is run, by `states` (for layer 0: the embedding's output).
+    """Replace the input of the first decoder layer that is run by `states` within this context.
 
-    If `states` is None, nothing is replaced.
+    For layer 0, the output of the input embedding is replaced.
 
     Args:
         embedding: input embedding of the model.
@@ -266,7 +278,7 @@ def override_input(
 
 @contextlib.contextmanager
 def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Make an input embedding return `states` for any input within this context."""
+    """Make an input embedding return `states`, whatever the token ids, within this context."""
     hook = embedding.register_forward_hook(lambda module, args, output: states)
     try:
         yield
@@ -276,7 +288,7 @@ def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) ->
 
 @contextlib.contextmanager
 def override_layer_input(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """Make a layer read the residual streams `states` instead of its input within this context."""
+    """Make a decoder layer read the residual streams `states` instead of its input within this context."""
 
     def instead(
         module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]

@@ -1,8 +1,8 @@
 """Run Llama-like models with as few operations as possible, for forward passes over few tokens (lean decoders).
 
 Decoding processes one to a few dozen tokens at a time. In a small model most of the time is not arithmetic but the
-launch of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one
-product, RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products
+launch of some seventy operations per layer. A lean layer has about twenty operations: queries, keys and values come
+from one product, RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products
 themselves. The weights remain the model's own; only rearranged copies are added. Measured on two cores (AMD EPYC, torch
 2.13, context 130; ms for 1 / 5 / 9 tokens, the model's own forward pass on packed layers → lean): 13 M parameters (12 ×
 288) float32 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32 0.52
@@ -31,12 +31,13 @@ from workbench.kernels.quantised import quantise, weight_dtype
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Class names of the supported decoders, alone or in a vision-language model whose images are only input embeddings."""
+"""Class names of the Hugging Face decoders for which a lean decoder exists. The decoder may be part of a
+vision-language model whose images are only input embeddings."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
-"""Minimum number of tokens for which `attend` does not regroup queries."""
+"""Number of tokens from which on `attend` does not regroup queries, because regrouping pays off only for few tokens."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""RoPE types whose tables do not depend on the length of the sequence."""
+"""RoPE types whose cosines and sines do not depend on the length of the sequence."""
 
 
 class CacheViews:
@@ -64,7 +65,7 @@ class CacheViews:
 
 
 class LeanLayer:
-    """One decoder layer: attention and gated MLP, each after an RMS norm and added to the residual stream."""
+    """Decoder layer that runs with few operations: attention and gated MLP, each after an RMS norm, with residuals."""
 
     def __init__(self, layer: nn.Module) -> None:
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -88,7 +89,7 @@ class LeanLayer:
         self.down = Matrix.from_linears(mlp.get_submodule("down_proj"))
 
     def with_mlp(self, mlp: nn.Module) -> LeanLayer:
-        """Return a copy of this layer with another MLP."""
+        """Return a copy of this decoder layer with another MLP."""
         shared_copy = copy.copy(self)
         shared_copy._feed_by(mlp)
         return shared_copy
@@ -96,7 +97,7 @@ class LeanLayer:
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Run the layer, and return the residual stream after it.
+        """Run the decoder layer, and return the residual stream after it.
 
         Args:
             x: residual stream before the layer.
@@ -110,7 +111,7 @@ class LeanLayer:
     def apply_attention(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Run the attention of the layer, and return the residual stream after it.
+        """Run the attention of the decoder layer, and return the residual stream after the attention.
 
         Args:
             x: residual stream before the layer.
@@ -135,18 +136,21 @@ class LeanLayer:
         return self.out(attention_output.transpose(1, 2).reshape(x.shape[0], -1), add=x)
 
     def apply_mlp(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
-        """Return the residual stream after the layer's MLP."""
+        """Run the MLP of the decoder layer on a residual stream, and return the stream after the MLP."""
         gate, up = self.gate_up(norm(self.post_attention_norm, x)).chunk(2, -1)
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
 
 def has_lean_version(model: PreTrainedModel) -> bool:
-    """Return whether a lean decoder supports a model's architecture, dtype and device."""
+    """Return whether a lean decoder supports a model's architecture, dtype, device and size."""
     return has_lean_architecture(model) and model.dtype in DTYPES and is_small_on_cpu(model)
 
 
 def has_lean_architecture(model: PreTrainedModel) -> bool:
-    """Return whether a model's layers are those of `LeanLayer`, with rotary tables that do not depend on the length."""
+    """Return whether a lean decoder supports a model's architecture: its class, activation and RoPE type.
+
+    RoPE's cosines and sines must not depend on the length of the sequence.
+    """
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
@@ -154,7 +158,7 @@ def has_lean_architecture(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder(FewTokenDecoder):
-    """Lean version of a whole model. Create it with `self_test.make_lean_decoder`, which compares it with the model."""
+    """Decoder of a whole model with few operations. Create it with `self_test.make_lean_decoder`, which tests it."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if weight_dtype(model) == torch.int8:
@@ -187,11 +191,11 @@ class LeanDecoder(FewTokenDecoder):
 
     @property
     def has_float32_stream(self) -> bool:
-        """Return whether the residual stream is kept in float32 between layers: in compiled layers."""
+        """Return whether the residual stream is kept in float32 between layers, which only compiled layers do."""
         return self.fused is not None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether a forward pass runs here: always."""
+        """Return whether this decoder runs a forward pass of a given shape: always true."""
         return True
 
     def run_layers(
@@ -204,7 +208,16 @@ class LeanDecoder(FewTokenDecoder):
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Run the layers `order` on a residual stream x. Other arguments are as in `__call__`.
+        """Run some decoder layers on a residual stream.
+
+        Args:
+            order: indices of the layers, in the order in which they run.
+            x: residual stream before the first of these layers.
+            mask: additive attention mask.
+            positions: positions of the tokens in their sequences.
+            cache: KV cache, written and read at its window.
+            capture_layers: layers after which hidden states are captured.
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 
         Returns:
             The residual stream after these layers; and captured hidden states [B, n, D] by layer.
@@ -226,7 +239,7 @@ class LeanDecoder(FewTokenDecoder):
         return x, tap_states
 
     def prepare(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
-        """Return the inputs that all layers share: (cosines, sines) for the positions, and views of the KV cache."""
+        """Return inputs that all layers share: (cosines, sines) of the tokens' positions, and views of the KV cache."""
         first = self.layers[0]
         store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
@@ -257,7 +270,7 @@ def attend(
     heads that share keys are laid out as several queries of one head, and a single query is duplicated. Measured
     on one core (AMD EPYC, AVX-512 with bfloat16, torch 2.13; µs, plain → regrouped): 9 heads over 3, one token, 200
     keys 186 → 42, 800 keys 795 → 123; eight rows 4593 → 307, 21809 → 5166; 15 heads over 15, 200 keys 431 → 135. On
-    that machine the products are bit-identical, on others equal up to rounding.
+    that machine the products are bit-identical, on other machines equal up to rounding.
     """
     n_rows, n_heads, n, size = queries.shape
     groups = keys.shape[1]

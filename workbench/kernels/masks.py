@@ -11,12 +11,12 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""On a GPU, the number of cache positions to read is rounded up to a multiple of this number. Up to this number, it is
-rounded up to a multiple of a quarter of it."""
+"""Step by which the number of KV-cache positions that a forward pass reads is rounded up on a GPU. A number up to
+`STEP` is rounded up to a multiple of `STEP` / 4, a larger number to a multiple of `STEP`."""
 
 
 class MaskMaker:
-    """Builder of additive masks: 0 for positions that a token attends to, else the dtype's minimum."""
+    """Builder of additive attention masks: 0 at positions that a token attends to, else the dtype's minimum."""
 
     def __init__(self, spans: AttentionSpans, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
         self.spans, self.dtype, self.device, self.reach = spans, dtype, device, reach
@@ -26,22 +26,23 @@ class MaskMaker:
         self._strips: dict[int, Tensor] = {}
 
     def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
-        """Return the mask of one token that attends to all positions; a view that must not be written to."""
+        """Return the attention mask of one token that attends to all positions; a view that must not be written to."""
         if self._zeros.shape[-1] < used:
             self._zeros = torch.zeros(1, 1, 1, 2 * used, dtype=self.dtype, device=self.device)
         return self._zeros[..., :used]
 
     def causal(self, n: int) -> Float[Tensor, "n n"]:
-        """Return the causal mask of n tokens: the upper triangle above the diagonal is blocked."""
+        """Return the causal attention mask of n tokens: entries above the diagonal are blocked."""
         return torch.full((n, n), self.floor, dtype=self.dtype, device=self.device).triu_(1)
 
     def chain(self, start: int, n: int, used: int) -> Float[Tensor, "1 1 n used"]:
-        """Return the mask of a chain of n tokens after `start` entries that all of them attend to.
+        """Return the attention mask of a chain of n tokens that follows `start` cache entries.
 
-        The result is a view of a cached strip and must not be written to. The strip is [open … open | triangle |
-        blocked … blocked]; sliding along it gives the mask for every length. On a GPU the result is a copy of the view:
-        torch's attention reads masks 16 bytes at a time there, and checks their strides but not the alignment of their
-        start ("CUDA error: misaligned address", torch 2.11 on an H200).
+        Each token attends to these entries, to itself and to earlier tokens of the chain. The result is a view of a
+        cached strip and must not be written to. The strip is [open … open | triangle | blocked … blocked]; a shifted
+        view gives the mask for every length. On a GPU the result is a copy of the view: torch's attention reads masks
+        16 bytes at a time on GPUs, and checks their strides but not the alignment of their start ("CUDA error:
+        misaligned address", torch 2.11 on an H200).
 
         Args:
             start: number of entries before the chain.
@@ -66,10 +67,10 @@ class MaskMaker:
     def tree(
         self, starts: Sequence[int], attention_masks: Sequence[Tensor | None], n: int, used: int
     ) -> Float[Tensor, "B 1 n used"]:
-        """Return the full-attention mask of a ragged batch.
+        """Return the full-attention mask of a batch of draft trees and chains of different sizes.
 
         Args:
-            starts: per sequence, the number of entries that all its tokens attend to.
+            starts: per sequence, the number of cache entries that all its tokens attend to.
             attention_masks: per sequence, a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new
                 tokens), or None for a chain of n tokens.
             n: tokens per sequence, padding included. Padding attends to at least one entry, as its output would
@@ -92,7 +93,7 @@ class MaskMaker:
     def by_layer_type(
         self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
     ) -> Tensor | dict[str, Tensor]:
-        """Return the mask argument of the model: one mask, or a dict of masks by layer type.
+        """Return the attention mask in the form that the model takes: one mask, or a dict of masks by layer type.
 
         Args:
             full: mask of layers with full attention.

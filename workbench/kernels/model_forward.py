@@ -16,7 +16,9 @@ Mask = Tensor | dict[str, Tensor]
 
 
 class ModelForward:
-    """Call a model with an explicit mask, explicit positions and a `TreeCache`; hooks capture hidden states.
+    """Function that calls a model with an explicit attention mask, explicit positions and a `TreeCache`.
+
+    Hooks capture hidden states.
 
     Args:
         head: the model's LM head.
@@ -41,7 +43,7 @@ class ModelForward:
         capture_layers: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
-        """Run one forward pass.
+        """Run one forward pass of a model over the window of the KV cache.
 
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.

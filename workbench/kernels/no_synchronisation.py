@@ -13,11 +13,13 @@ READS = {
     "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
     "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
 }  # fmt: skip
-"""Names of operators after which the host must read the result or its size."""
+"""Names of torch operators for which the host must wait, because it reads their result or the size of the result."""
 
 
 class NoSyncMode(TorchDispatchMode):
-    """Context in which operators that make the host wait raise a RuntimeError with their name, in this thread only.
+    """Context in which a torch operator that makes the host wait for a device raises a RuntimeError with its name.
+
+    The context applies to the current thread only.
 
     Args:
         kind: type of the device that the host must not wait for.
@@ -40,7 +42,7 @@ class NoSyncMode(TorchDispatchMode):
 
 
 def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the name of an operator if the host waits for a result of this call; "" if not."""
+    """Return the name of a torch operator if the host would wait for the result of this call; "" if not."""
     name = func.__name__.partition(".")[0]
     if name in READS:
         return name

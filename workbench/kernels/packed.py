@@ -1,10 +1,10 @@
 """Rearrange the weights of linear layers so that products of few rows, as in decoding, are fast.
 
 On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. With weights stored in
-that order, a product of five rows, as in verification, takes little longer than one row. Measured on one core (AMD
-EPYC, AVX-512, torch 2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 /
-732 / 254; 768×288 five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155.
-The baseline and every method run on the same layers.
+the rearranged order, a product of five rows, as in verification, takes little longer than one row. Measured on one core
+(AMD EPYC, AVX-512, torch 2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows
+867 / 732 / 254; 768×288 five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 /
+155. The baseline and every method run on the same layers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from torch import Tensor, nn
 _M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
-"""Maximum number of parameters of a packed model. For larger models, the copies would take too much memory."""
+"""Maximum number of parameters of a model whose weights are packed (copied in rearranged order). For larger models, the
+copies would take too much memory."""
 SMALLEST = 150_000
-"""Minimum number of weights of a packed float32 matrix; packing smaller ones does not pay."""
+"""Minimum number of entries of a float32 weight matrix that is packed (copied in rearranged order); for smaller
+matrices, packing does not make products faster."""
 WIDENED = 8
 """Minimum number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
 
 
 def has_bfloat16() -> bool:
-    """Return whether this CPU has bfloat16 products (AVX-512 and newer). Emulating them is far slower than float32."""
+    """Return whether this CPU has instructions for bfloat16 products; emulating them is far slower than float32.
+
+    CPUs with AVX-512 BF16 or AMX have them.
+    """
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Matrix:
-    """Weight of a linear layer, or of several that read the same input, in layouts that are fast for few rows.
+    """Weight of a linear layer, or of several layers that read the same input, in layouts that are fast for few rows.
 
     Args:
         weight: [o, i], bfloat16, float32, or float64 (never packed), on the CPU.
@@ -58,7 +63,7 @@ class Matrix:
         return cls(weight, torch.cat([b.detach() for b in biases if b is not None]) if biases[0] is not None else None)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
-        """Return x Wᵀ + bias + add.
+        """Return the matrix product x Wᵀ + bias + add.
 
         Args:
             x: inputs.
@@ -93,17 +98,23 @@ def emulate_bf16_matmul(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -
 
 
 class PackedLinear(nn.Linear):
-    """`nn.Linear` with rearranged copies of its weight, created at first use and again when the weight changes."""
+    """`nn.Linear` with rearranged copies of its weight, which make products of few rows fast.
+
+    The copies are created at first use, and again when the weight changes.
+    """
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        """Return the same product as `nn.Linear`, up to rounding."""
+        """Return the output of the linear layer, equal to that of `nn.Linear` up to rounding."""
         state = (self.weight._version, self.weight.data_ptr())
         if self.__dict__.get("_seen") != state:
             self._matrix, self._seen = Matrix(self.weight, self.bias), state
         return self._matrix(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the layer's state without the rearranged copies; a deep copy or an unpickled layer creates its own."""
+        """Return the state of the linear layer for copying and pickling, without the rearranged copies of its weight.
+
+        A deep copy or an unpickled layer creates new ones.
+        """
         return {name: value for name, value in self.__dict__.items() if name not in ("_matrix", "_seen")}
 
 

@@ -19,12 +19,12 @@ class ForwardInputBuilder:
 
     Args:
         masks: builder of the model's masks.
-        reach: number of positions that the KV cache holds.
+        reach: maximum number of positions per sequence in the KV cache.
         multi_rope: whether positions have time, height and width components (Qwen-VL).
 
     Attributes:
-        is_length_rounded: whether the length read from the cache is rounded up, as on a GPU, so that forward passes
-            have few shapes and recorded ones can be replayed.
+        is_length_rounded: whether the number of cache positions that a forward pass reads is rounded up, as on a GPU.
+            Forward passes then have few shapes, and recorded forward passes can be replayed.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
@@ -35,10 +35,10 @@ class ForwardInputBuilder:
     def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Return the mask and positions of a batch, and set the window of the KV cache.
+        """Return the attention mask and positions of a batch's new tokens, and set the window of the KV cache.
 
         Args:
-            rows: segment of each cache row from `lo` on; None: padding.
+            rows: segment (new tokens) of each cache row from `lo` on; None: padding.
             slots: all open slots, by cache row.
             lo: first row.
             cache: KV cache, written after the entries of each row.
@@ -146,7 +146,7 @@ class ForwardInputBuilder:
         return "the model's masks depend on positions (sliding windows or chunks)" if self.masks.positional else ""
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the number of cache positions that a forward pass reads, rounded if `is_length_rounded`.
+        """Return the number of cache positions that a forward pass reads, rounded up if `is_length_rounded`.
 
         Args:
             needed: number of positions that the forward pass writes and reads.
@@ -164,7 +164,10 @@ class ForwardInputBuilder:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Return the sequence position of each cache entry, int64 [B, used]; store those of new tokens in the slots."""
+        """Return the position in the text of each KV-cache entry, int64 [B, used].
+
+        The positions of scratch nodes and new tokens are stored in the slots.
+        """
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

@@ -1,10 +1,10 @@
 """Quantise linear layers to int8 (weights only): signed 8-bit weights, and one scale per 64 inputs of an output.
 
 A forward pass over one token takes as long as reading the weights, and int8 weights have half the bytes of bfloat16.
-The rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that
-prefill, heads that share the LM head and the model's own forward pass use them; forward passes over few tokens read the
-int8 copy (`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of a weight.
-Embeddings that are not tied to the LM head, norms and biases stay unrounded.
+The rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters. So prefill,
+trained heads that share the LM head and the model's own forward pass use the rounded weights. Forward passes over few
+tokens read the int8 copy (`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of
+a weight. Embeddings that are not tied to the LM head, norms and biases stay unrounded.
 
 So decoding is lossless for the *rounded* model, as it is in bfloat16: with compiled kernels, speculative and plain
 decoding give exactly the same text. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores,
@@ -31,13 +31,14 @@ from workbench.kernels.devices import why_not_compiled
 from workbench.kernels.packed import LARGEST_MODEL
 
 GROUP = 64
-"""Number of inputs of one output that share a scale; the width of a product must be a multiple of this number."""
+"""Number of int8 weights of one output that share a scale. The width of a product's input must be a multiple of this
+number."""
 STEPS = 127
 """Maximum magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 
 
 class Int8Weight(NamedTuple):
-    """int8 weights of a linear layer.
+    """Weights of a linear layer in int8, with their scales.
 
     Attributes:
         values: weights, in the order that compiled products read: of each 32 inputs first the even ones, then the odd
@@ -71,7 +72,10 @@ def dequantise_weight(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o grou
 
 
 def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
-    """Reorder the inputs (columns) as compiled products read them (`compiled.layer_steps.to_even_odd_order`)."""
+    """Return a weight with its inputs (columns) in even-odd order, the order in which compiled products read them.
+
+    In each 32 columns, those at even indices come first (`compiled.layer_steps.to_even_odd_order`).
+    """
     return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)
 
 
@@ -103,7 +107,7 @@ def quantise(model: PreTrainedModel) -> None:
 
 
 def int8_weight_of(linear: nn.Module) -> Int8Weight | None:
-    """Return the int8 weights that `quantise` attached to a linear layer, or None."""
+    """Return the int8 weights that `quantise` attached to a linear layer; None if the layer is not quantised."""
     return getattr(linear, "int8", None)
 
 
@@ -114,7 +118,10 @@ def weight_dtype(model: PreTrainedModel) -> torch.dtype:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype for computation and KV cache of a model with weights of `dtype`: bfloat16 for int8."""
+    """Return the dtype in which a model with weights of `dtype` computes and stores keys and values.
+
+    It is bfloat16 for int8 weights, else `dtype`.
+    """
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 

@@ -1,8 +1,8 @@
 """Run draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
 
 A small drafter with a large vocabulary spends most of a forward pass on logits of tokens that it almost never proposes.
-Its `config.json` lists the remaining tokens as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
-exact acceptance rule allows: the target can still sample the tokens that the drafter cannot propose. The model stays an
+A trimmed drafter lists the tokens that it can propose as `draft_vocabulary` in its `config.json`. All other tokens get
+the logit −∞, hence q = 0, which any exact acceptance rule allows: the target can still sample them. The model stays an
 ordinary Hugging Face model with all embeddings; software that ignores the entry uses the whole LM head. Source: Goel et
 al. 2025, VocabTrim, arXiv:2506.22694, §3.
 """
@@ -31,12 +31,12 @@ KEY = "draft_vocabulary"
 
 
 class TrimmedLinear(nn.Linear):
-    """LM head that computes only some rows; the other logits are −∞. Created by `trim`."""
+    """LM head that computes only the logits of a draft vocabulary; all other logits are −∞. Created by `trim`."""
 
     token_ids: Tensor
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
-        """Return logits of all tokens; −∞ for tokens whose rows are not computed."""
+        """Return the logits of all tokens; −∞ for tokens outside the draft vocabulary."""
         state = (self.weight._version, self.weight.data_ptr(), self.token_ids.device)
         if self.__dict__.get("_seen") != state:
             self._rows, self._seen = make_head_product(self, self.token_ids), state
@@ -44,39 +44,43 @@ class TrimmedLinear(nn.Linear):
         return scatter_logits(logits, self.token_ids, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the head's state without the copied rows; a deep copy or an unpickled head creates its own."""
+        """Return the state of the LM head for copying and pickling, without the copied weight rows.
+
+        A deep copy or an unpickled head creates new ones.
+        """
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
 
 
 def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
-    """Return a copy of the weight rows of an LM head for the K tokens `kept`."""
+    """Return a copy of the rows of an LM head's weight for the K tokens of a draft vocabulary."""
     weight = head.get_parameter("weight").detach()
     return weight[kept.to(weight.device)]
 
 
 def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the logits of the K tokens `kept`, [T, D] → [T, K], fast for small T."""
+    """Return a function that computes the logits of K tokens of a draft vocabulary, [T, D] → [T, K], fast for few T."""
     rows = select_head_rows(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens: those of `token_ids` from `logits`, −∞ for all other tokens.
+    """Return logits of the whole vocabulary from the logits of some tokens; all other tokens get −∞.
 
     Args:
         logits: logits of some tokens.
         token_ids: ids of these tokens.
-        size: number of all tokens V.
+        size: size V of the whole vocabulary.
     """
     return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 
 class SharedHead:
-    """A target's LM head as trained heads use it for drafting: with all tokens, or with a subset.
+    """The target's LM head as trained heads use it for drafting: for all tokens, or for a draft vocabulary.
 
     Args:
         head: the target's LM head.
-        config: configuration of the trained heads; `draft_vocabulary` lists the tokens; without it, all are used.
+        config: configuration of the trained heads; `draft_vocabulary` lists the tokens that they can propose. Without
+            it, they can propose all tokens.
 
     Raises:
         ModelError: `draft_vocabulary` is not an increasing list of the target's token ids.
@@ -95,7 +99,7 @@ class SharedHead:
 
     @cached_property
     def vocabulary(self) -> frozenset[int] | None:
-        """Return the token ids in the draft vocabulary; None: all tokens."""
+        """Return the ids of the tokens in the draft vocabulary; None if it has all tokens."""
         return None if self.token_ids is None else frozenset(to_list(self.token_ids))
 
     @property
@@ -106,7 +110,7 @@ class SharedHead:
         return select_head_rows(self._head, self.token_ids)
 
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
-        """Return logits over the draft vocabulary."""
+        """Return the logits of hidden states over the draft vocabulary."""
         if self._product is None:
             return self._head.forward(x)  # without the hooks that capture the target's hidden states
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
@@ -125,7 +129,7 @@ class SharedHead:
         """Return log-probabilities and ids of the k most probable tokens of each row.
 
         Args:
-            logits: logits of this head, in any dtype.
+            logits: logits over the draft vocabulary, in any dtype.
             k: number of tokens.
         """
         k = min(k, logits.shape[1])
@@ -136,7 +140,7 @@ class SharedHead:
         return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.to_token_ids(top.indices)
 
     def to_token_ids(self, indices: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Convert indices into the logits of this head to token ids."""
+        """Convert indices into logits over the draft vocabulary to token ids."""
         return indices if self.token_ids is None else self.token_ids[indices]
 
 
@@ -144,7 +148,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
     """Restrict a model's LM head to the draft vocabulary in its configuration, in place.
 
     Args:
-        model: any model; one without a draft vocabulary is left unchanged.
+        model: any model; a model without a draft vocabulary is left unchanged.
         name: name of the model, for the message.
 
     Raises:
@@ -166,13 +170,13 @@ def trim(model: PreTrainedModel, name: str) -> None:
 
 
 def _are_tokens(ids: Any, size: int) -> bool:
-    """Return whether `ids` is a non-empty increasing list of integers from 0 to below `size`."""
+    """Return whether `ids` is a valid draft vocabulary: a non-empty increasing list of token ids below `size`."""
     if not isinstance(ids, list) or not ids or any(type(i) is not int for i in ids):
         return False
     return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))
 
 
 def draft_vocabulary_size(model: PreTrainedModel) -> int | None:
-    """Return how many tokens a trimmed model can propose; None for a model with a whole LM head."""
+    """Return how many tokens a model with a trimmed LM head can propose; None for a model with a whole LM head."""
     head = model.get_output_embeddings()
     return len(head.token_ids) if isinstance(head, TrimmedLinear) else None

@@ -1,8 +1,8 @@
 """Verify drafts by recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
 
-`workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here each test reads the
-vocabulary once, with the same results. Machines without compiled kernels, other dtypes and mixed trees use those
-modules' torch implementations.
+`workbench.core.rejection` and `workbench.core.relaxed` define the algorithms and implement them in torch. The compiled
+kernels give the same results, but each test reads the distributions only once. On machines without compiled kernels,
+for dtypes other than float32 and for mixed trees, the torch implementations are used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import load_kernels, run_in_parallel
 
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Sampling methods that draw all siblings from one distribution."""
+"""Sampling methods that draw all siblings at a tree position from one draft distribution."""
 NO_LIFT = Lift()
 
 
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> AcceptanceDecision:
-    """Verify a draft by recursive rejection, with compiled kernels if they support it.
+    """Verify a draft by recursive rejection, with compiled kernels if they support the draft.
 
-    Arguments and result are those of `workbench.core.rejection.recursive_rejection`.
+    `workbench.core.rejection.recursive_rejection` describes the rule, the arguments and the result.
     """
 
     def tests(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
@@ -54,9 +54,9 @@ def relaxed_rejection(
     lazy: bool = False,
     with_total_variation: bool = False,
 ) -> RelaxedResult:
-    """Verify a draft by relaxed rejection, with compiled kernels if they support it.
+    """Verify a draft by relaxed recursive rejection, with compiled kernels if they support the draft.
 
-    Arguments and result are those of `workbench.core.relaxed.relaxed_rejection`.
+    `workbench.core.relaxed.relaxed_rejection` describes the rule, the arguments and the result.
     """
 
     def tests(fans: SiblingGroups, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
@@ -79,9 +79,11 @@ class TestResults:
 
     Attributes:
         accept: float [R, F], each child's acceptance probability if it is tested; 0 if it is not.
-        residual: float [R, F], residual probability of the child's token after its earlier siblings were rejected.
-        q_left: float [R, F], the token's draft probability, after removing earlier siblings if drafting removed them.
-        lifted: float [R, F], the target probability that the test used (after the lift).
+        residual: float [R, F], probability of the child's token in the residual distribution after its earlier siblings
+            were rejected.
+        q_left: float [R, F], the token's draft probability; for siblings drawn without replacement, after removal of
+            earlier siblings.
+        lifted: float [R, F], the raised probability of the token against which it was tested.
         residual_probs: float [R, V], distribution of the next token if no child was accepted; equal to p if not
             requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
@@ -100,14 +102,14 @@ class TestResults:
 
 
 def supports_distributions(p: Tensor, q: Tensor) -> bool:
-    """Return whether compiled kernels are available and support distributions p and q: float32 [·, V], large V."""
+    """Return whether compiled kernels can verify drafts with distributions p and q: float32 on a CPU, large V."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
     return p.is_contiguous() and q.is_contiguous() and load_kernels("siblings") is not None
 
 
 def make_ready(vocabulary: int) -> None:
-    """Compile the kernels, which takes seconds once, so that no round waits for compilation."""
+    """Compile the verification kernels, which takes seconds once, so that no round waits for compilation."""
     probs = torch.full((1, vocabulary), 1 / vocabulary)
     if supports_distributions(probs, probs):
         fans = dummy_sibling_groups(probs)
@@ -115,13 +117,13 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return sibling groups with one position and one child, as inputs for calls that compile a function."""
+    """Return a tree position with one child (`SiblingGroups`), as input for a call that only compiles a kernel."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
-    """Return whether the compiled kernels support this draft."""
+    """Return whether the compiled kernels can verify a draft tree."""
     if (
         tree.q is None
         or tree.child_q_rows is None
@@ -145,8 +147,8 @@ def run_sibling_tests(
 
     Args:
         fans: positions with children, with distributions that `supports_distributions` accepts.
-        is_tested: whether each child is tested. Untested earlier children only have an effect with
-            `without_replacement`: they are removed from q.
+        is_tested: whether each child is tested. Untested earlier children have an effect only with
+            `without_replacement`: their tokens are removed from q.
         without_replacement: whether siblings were drawn without replacement from q.
         lift: relaxation of the test.
         with_residual: whether `residual_probs` is requested.

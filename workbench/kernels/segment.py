@@ -1,4 +1,4 @@
-"""Types for the inputs and outputs of a forward pass: cache slots, segments of new tokens, logits and hidden states."""
+"""Types for the inputs and outputs of a forward pass: KV-cache slots, segments of new tokens, logits, hidden states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Retention(Protocol):
     """Rule that decides which committed entries of the KV cache a sequence keeps."""
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop the entries of a slot that the rule does not keep, and adjust the slot's length and shift."""
+        """Drop the KV-cache entries of a slot that this rule does not keep, and adjust the slot's length and shift."""
         ...
 
 
@@ -40,13 +40,13 @@ class CaptureSelection:
 
 @dataclass(slots=True)
 class PrefillHiddenStates:
-    """Hidden states captured during prefill, from the first position on, one tensor per forward pass. Default: none.
+    """Hidden states captured during prefill, from the first position on, one tensor per forward pass; by default none.
 
     Attributes:
-        selection: which states are captured.
-        n: number of positions.
-        features: pieces of [1, n, D], the LM head's input.
-        layer_states: layer → pieces of [1, n, D].
+        selection: selection of the hidden states that are captured.
+        n: number of positions captured so far.
+        features: the LM head's input, one tensor [1, n, D] per forward pass.
+        layer_states: layer → its residual stream, one tensor [1, n, D] per forward pass.
     """
 
     selection: CaptureSelection = CaptureSelection()
@@ -63,7 +63,7 @@ class PrefillHiddenStates:
             self.layer_states.setdefault(layer, []).append(out.layer_states[layer])
 
     def from_position(self, first: int) -> HiddenStates:
-        """Return the hidden states at all positions from `first` on."""
+        """Return the captured hidden states at all positions from `first` on."""
         streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.layer_states.items()}
         return HiddenStates(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
 
@@ -98,16 +98,16 @@ class DeviceLength:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
+    """Row of a runner's KV cache, used by one sequence: `length` committed entries, then `scratch` drafted nodes.
 
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
     `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens of the
-    text that have no entry: in a draft model's slot if its prompt has fewer image tokens, in a target's slot if
-    `retention` dropped their entries. `sequence_id` is the `id` of the engine's sequence that the slot serves, so that
+    text that have no cache entry: in a draft model's slot if its prompt has fewer image tokens, in a target's slot if
+    `retention` dropped their entries. `sequence_id` is the `id` of the engine's sequence that uses the slot, so that
     forward passes are counted for their sequences. `prefill_states` holds the hidden states captured for the drafter
-    during prefill; it is dropped when the drafter has read them. `retention` decides after each commit which entries
-    stay; None: all. `on_device` is set while rounds are queued that the host has not read: `length` is then the number
-    of positions before these rounds.
+    during prefill; they are dropped when the drafter has read them. `retention` decides after each commit which entries
+    stay; None: all entries. `on_device` is set while rounds are queued that the host has not read: `length` is then
+    the number of positions before these rounds.
     """
 
     index: int
@@ -141,14 +141,16 @@ class Segment:
     Attributes:
         slot: slot of the sequence.
         tokens: int64 [n], token ids.
-        attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
-            continues the last node and attends to all nodes. If no new token attends to itself or to another new token,
-            the mask may be [n, scratch]. Then no token attends to the entries that the new tokens write, and, if
-            nothing is committed, each new token must attend to some node.
-        depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
+        attention_mask: bool [n, scratch + n], attention of the new tokens to the nodes after the committed entries and
+            to the new tokens; None for a chain that continues the last node and attends to all nodes. If no new token
+            attends to itself or to another new token, the mask may be [n, scratch]. Then no token attends to the
+            entries that the new tokens write. In this case, if nothing is committed, each new token must attend to some
+            node.
+        depth: int64 [n], distance of each token from the committed entries, 0 for their first successor; None for a
+            chain.
         states: [n, D], used instead of the tokens: residual stream before the first layer that is run, or input
             embeddings if that is layer 0. None: use the tokens. If the first layer that is run is not layer 0, either
-            all segments of a forward pass have states or none.
+            all segments of a forward pass have states or no segment has.
     """
 
     slot: Slot
@@ -163,8 +165,9 @@ class Output:
     """Results of a forward pass, in the order of the cache rows.
 
     Attributes:
-        logits: [B, n, V], padded to the longest segment; float.
-        hidden: [B, k, D], the LM head's input; k is the number of logits, or n if requested at every position.
+        logits: float [B, n, V], padded to the longest segment.
+        hidden: [B, k, D], the LM head's input; k is the number of positions with logits, or n if it was requested at
+            every position.
         layer_states: layer index → [B, n, D], residual stream after that layer.
     """
 
@@ -179,9 +182,9 @@ def states_of(
     """Return the input states of a forward pass's first layer, zero-padded; None if it starts from token embeddings.
 
     Args:
-        rows: segments; None: padding.
-        n: tokens of the longest segment.
-        embed: embedding function, for segments without states in a batch in which others have states.
+        rows: segments of the batch; None: padding.
+        n: number of tokens of the longest segment.
+        embed: embedding function, for segments without states in a batch in which other segments have states.
     """
     segment_states = [None if segment is None else segment.states for segment in rows]
     like = next((states for states in segment_states if states is not None), None)

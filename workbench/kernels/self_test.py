@@ -1,12 +1,12 @@
 """Compare a lean decoder with its model before it is used (self-test).
 
-In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
-layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
-contains little else. For SmolLM2-135M in bfloat16, the model's own logits have an error of 0.23 of the largest one, and
-those of the lean decoder one of 0.13. So each layer is tested alone: both versions get their input from the model's own
-layers, the same layer in float32 is the reference, and for each token the lean layer's error may be little more than
-the model's own. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random models of all kinds), and
-77 times and more if a layer lacked its sliding window.
+In float64 and float32 it suffices to compare the logits of a short text. In bfloat16 it does not, because rounding
+errors grow from layer to layer. Also, huge activations dominate the hidden state of the attention sink (in most real
+models the first token). For SmolLM2-135M in bfloat16, the error of the model's own logits is 0.23 of the largest logit,
+and that of the lean decoder's logits is 0.13. So each layer is tested alone. The lean layer and the model's own layer
+get the same input, and the same layer in float32 is the reference. For each token the lean layer's error may be little
+more than that of the model's own layer. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random
+models of all kinds), but 77 times as much and more if a layer lacked its sliding window.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ log = logging.getLogger(__name__)
 
 PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-"""Maximum difference between the logits of a lean decoder and its model's by dtype, as a share of the largest
-magnitude."""
+"""Maximum difference between the logits of a lean decoder and those of its model by dtype, as a share of the largest
+logit."""
 TIMES = 4.0
-"""Maximum ratio, in bfloat16, of a lean layer's error to the error of the model's own layer, for each token."""
+"""Maximum ratio of a lean layer's error to the error of the model's own layer in bfloat16, for each token."""
 HEAD = 4.0
-"""Maximum difference, in bfloat16, of logits from the same residual stream, in units of the dtype's rounding."""
+"""Maximum difference in bfloat16 between the logits of a lean decoder's and its model's LM head for the same input. The
+unit is the dtype's relative rounding error."""
 
 
 def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
-    """Return the lean decoder of a model; None if architecture, dtype or device are unsupported or results differ.
+    """Return the tested lean decoder of a model.
+
+    None if architecture, dtype or device are not supported, or if the decoder's results differ from the model's.
 
     Args:
         model: any model.
@@ -60,13 +63,13 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
 
 
 def make_gpu_decoder(model: PreTrainedModel, capacity: int) -> FewTokenDecoder | None:
-    """Return the decoder of Triton kernels of a model on a GPU, or None; see `tested_gpu_decoder`."""
+    """Return the tested Triton decoder of a model; None if the model is not on a GPU, or its decoder fails the test."""
     is_supported = model.device.type == "cuda" and has_lean_architecture(model)
     return tested_gpu_decoder(model, capacity) if is_supported else None
 
 
 def tested_gpu_decoder(model: PreTrainedModel, capacity: int) -> FewTokenDecoder | None:
-    """Return the decoder of Triton kernels of a Llama-like model; None if they cannot run it or its results differ.
+    """Return the Triton decoder of a Llama-like model; None if it cannot run the model, or its results differ.
 
     The reason is logged. Results may differ, for example, because a version of Triton compiles a kernel wrongly.
 
@@ -88,9 +91,10 @@ def tested_gpu_decoder(model: PreTrainedModel, capacity: int) -> FewTokenDecoder
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Return text that says how the compiled decoder differs from its model; empty if it does not.
+    """Return text that says how the compiled decoder's results differ from its model's; empty if they do not.
 
-    The first call compiles the kernels and caches them on disk; if that fails (a full disk), the text says so.
+    The first call compiles the kernels and caches them on disk. If this fails, for example because the disk is full,
+    the text says so.
     """
     try:
         return describe_difference(lean, model)
@@ -99,10 +103,10 @@ def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
 
 
 def describe_difference(lean: FewTokenDecoder, model: PreTrainedModel) -> str:
-    """Return text that says how a decoder differs from its model by more than rounding; empty if it does not.
+    """Return text that says how a decoder's results differ from its model's by more than rounding; empty if equal.
 
     Args:
-        lean: idle decoder, lean or of Triton kernels.
+        lean: decoder to test, lean or of Triton kernels, which no other thread uses.
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)
@@ -142,7 +146,7 @@ def _by_layers(
         if not torch.equal(layer_input, stream):
             return f"the input of layer {index} is not the output of the previous one"
         stream = _first(output)
-        reference = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
+        reference = _first(copy.deepcopy(layer).float()(*_to_float32(args), **_to_float32(named)))[0]
         lean_output = lean.run_layers([index], layer_input[0], mask, places, cache)[0]
         size = (
             reference.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny
@@ -160,13 +164,14 @@ def _by_layers(
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Maximum difference between two computations of the same forward pass by dtype, as a share of the largest logit."""
+"""Maximum difference between the logits of two computations of the same forward pass by dtype, as a share of the
+largest logit."""
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Return the largest difference of two arrays of logits, as a share of the largest magnitude.
+    """Return the largest difference between two arrays of logits, as a share of the second array's largest magnitude.
 
-    Entries that are −∞ in both are left out.
+    Entries that are −∞ in both arrays are left out.
     """
     is_finite = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[is_finite].double(), own[is_finite].double()
@@ -177,10 +182,10 @@ def _first(made: Any) -> Tensor:
     return made[0] if isinstance(made, tuple) else made
 
 
-def _wide(given: Any) -> Any:
-    """Return `given`, a tensor or nested lists, tuples and dicts, with floating-point tensors converted to float32."""
+def _to_float32(given: Any) -> Any:
+    """Convert floating-point tensors in a tensor, list, tuple or dict (possibly nested) to float32."""
     if isinstance(given, Tensor):
         return given.float() if given.is_floating_point() else given
     if isinstance(given, tuple | list):
-        return type(given)(map(_wide, given))
-    return {name: _wide(value) for name, value in given.items()} if isinstance(given, dict) else given
+        return type(given)(map(_to_float32, given))
+    return {name: _to_float32(value) for name, value in given.items()} if isinstance(given, dict) else given

@@ -1,7 +1,7 @@
 """Write to CPU tensors on the calling thread, without torch's thread pool.
 
 torch splits work on more than 32,768 numbers among its threads. For such small work the operating system then moves
-threads between cores for milliseconds, and the threads of the next compiled forward pass end up on one core: that
+threads between cores for milliseconds. The threads of the next compiled forward pass end up on one core, and that
 forward pass took 2 ms longer (Intel Xeon, 2 cores, AMX; 9 tokens of SmolLM2, 11.7 → 14.4 ms).
 """
 
@@ -18,11 +18,11 @@ from workbench.core.transfer import on_host, to_device
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LINE = 64
-"""Size of a CPU cache line in bytes. torch aligns its own memory to it, too."""
+"""Size of a CPU cache line in bytes. torch aligns the memory of tensors to multiples of this number, too."""
 
 
 def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:
-    """Fill a contiguous tensor with one value and return it; on a CPU the calling thread writes it."""
+    """Fill a contiguous tensor with one value and return it; on a CPU, without torch's thread pool."""
     if not on_host(tensor.device):
         return tensor.fill_(value)
     bits = _BITS[tensor.element_size()]
@@ -46,12 +46,12 @@ def allocate_lazy_zeros(size: Sequence[int], like: Tensor) -> Tensor:
 
 
 def move_single_threaded(tensor: Tensor, places: Sequence[int], to: int) -> None:
-    """Move entries of the second-to-last dimension to consecutive indices from `to` on, in place, on this thread.
+    """Move entries of a tensor's second-to-last dimension to consecutive indices, in place, on the calling thread.
 
     Args:
         tensor: [*b, C, D], a view of a larger tensor.
         places: indices of the entries to move, before the move.
-        to: index of the first entry after the move.
+        to: index of the first moved entry after the move.
     """
     if not on_host(tensor.device):
         tensor[..., to : to + len(places), :] = tensor.index_select(-2, to_device(places, tensor.device))

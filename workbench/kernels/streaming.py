@@ -1,8 +1,8 @@
 """Keep a streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
 
-Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are counted within the
-cache, not within the text. When entries in between are dropped, later entries move to lower positions, and their keys
-are rotated to these positions.
+The entries of the first tokens stay, and positions are counted within the cache, not within the text. When entries
+between the sinks and the window are dropped, later entries move to lower positions, and their keys are rotated to these
+positions. Source: Xiao et al. 2023, arXiv:2309.17453, §3.2.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class SinkWindow:
     rounding its rotations to half precision does not add up, and most commits move nothing.
 
     Attributes:
-        sinks: number of first entries that stay.
-        window: number of newest entries that stay.
+        sinks: number of first entries (attention sinks) that stay.
+        window: minimum number of newest entries that stay.
         rotation: rotation of the model's keys.
     """
 
@@ -37,11 +37,11 @@ class SinkWindow:
 
     @property
     def block(self) -> int:
-        """Return the minimum number of entries that are dropped at once."""
+        """Return the minimum number of KV-cache entries that are dropped at once."""
         return max(1, self.window // 4)
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop the oldest entries after the sinks if a block of them is outside the window."""
+        """Drop the oldest KV-cache entries after the sinks if at least a block of entries is outside the window."""
         n = slot.length - self.sinks - self.window
         if n >= self.block:
             cache.drop(slot.index, self.sinks, self.sinks + n, slot.length, lambda keys: self.rotation(keys, -n))
@@ -60,7 +60,7 @@ class KeyRotation:
         self.frequencies = frequencies.double()
 
     def __call__(self, keys: Float[Tensor, "*b n D"], by: int) -> Float[Tensor, "*b n D"]:
-        """Return the keys of the same tokens at positions that are `by` larger."""
+        """Return cached keys, rotated to positions that are larger by the number `by`."""
         wide = keys if keys.dtype == torch.float64 else keys.float()
         angle = self.frequencies * by
         cos, sin = (torch.cat([value, value], -1).to(wide.device, wide.dtype) for value in (angle.cos(), angle.sin()))
@@ -69,9 +69,10 @@ class KeyRotation:
 
 
 def find_key_rotation(model: Any) -> KeyRotation | None:
-    """Return the rotation of a model's keys; None if the model has none, or different ones per layer.
+    """Return the rotation that moves a model's cached keys to other positions.
 
-    The rotation is taken from the model's rotary embedding; the caller must compare it with the model's own keys.
+    The rotation is taken from the model's rotary embedding; the caller must compare it with the model's own keys. None
+    if the model has no rotary embedding, or different ones per layer.
 
     Args:
         model: causal language model.

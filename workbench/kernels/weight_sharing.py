@@ -11,10 +11,10 @@ from workbench.kernels.lean import LeanDecoder
 
 @dataclass(frozen=True, eq=False)  # without slots: weak references point to it
 class WeightSharingCopy:
-    """Weight-sharing copy that `Runner.forward` runs instead of its own model.
+    """Copy of a runner's model that shares its weights; `Runner.forward` can run it instead of the model.
 
     Attributes:
-        model: model with the layers of the runner's model, or replacements for them.
+        model: the copy, with the layers of the runner's model or replacements for them.
         lean: lean decoder of `model`; None: use the forward pass of `model`.
     """
 

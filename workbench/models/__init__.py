@@ -1,1 +1,1 @@
-"""Find, download, convert, load and check models and heads, and run their forward passes."""
+"""Find, download, convert, load and check models and trained heads (Medusa, EAGLE), and run their forward passes."""

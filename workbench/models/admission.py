@@ -1,4 +1,4 @@
-"""Admit a model after its self-test (`model_self_test`), whose result is cached on this machine."""
+"""Run the self-test of a model (`model_self_test`) before its first use; cache the result on this machine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from workbench.models.runner import Runner
 from workbench.models.weight_files import weight_files
 
 FACTS = "verified.json"
-"""Name of the file with cached check results, in the cache folder."""
+"""Name of the file in the cache folder that stores the results of models' self-tests."""
 
 SOURCES, CHECKED = Path(__file__).parents[1], ("core", "kernels", "models")
-"""Folder of the workbench's packages, and names of the packages that the self-test uses. A change in their code
-invalidates cached results."""
+"""`SOURCES`: folder of the workbench's packages. `CHECKED`: names of the packages whose code a model's self-test runs.
+A change in this code invalidates cached self-test results."""
 
 MOST_FACTS = 500
-"""Maximum number of cached results; the oldest are dropped."""
+"""Maximum number of cached self-test results; the oldest results are dropped."""
 
 
 def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Check a model before its first use. If it passes only for chains, the runner refuses trees from then on.
+    """Test a model before its first use. If it passes only for chains, the runner refuses draft trees from then on.
 
     Args:
         runner: runner of a target or of a draft model, not in use.
@@ -39,9 +39,9 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
         folder: folder of the model's files, for caching the result on disk; None: cache the result in the model object.
 
     Raises:
-        ModelError: the model fails the check for chains, too, so that the engine cannot verify any drafts with it.
+        ModelError: the model fails the test for chains, too, so that the engine cannot verify any drafts with it.
     """
-    result = _recall(runner, folder)
+    result = _cached_result(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
     if result.why_not:
         raise ModelError(
@@ -55,7 +55,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
 _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestResult]] = weakref.WeakKeyDictionary()
 
 
-def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
+def _cached_result(runner: Runner, folder: str | Path | None) -> SelfTestResult:
     """Return the cached self-test result for the same weights, dtype, device and code, or run the self-test."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
@@ -76,7 +76,7 @@ def _version(weight: Tensor) -> tuple[int, int]:
 
 
 def _key(runner: Runner, folder: Path) -> str:
-    """Return a cache key of the weight files, the configuration, dtype, device and code."""
+    """Return the key of a cached self-test result: a hash of weight files, configuration, dtype, device and code."""
     files = weight_files(folder)
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
@@ -86,7 +86,7 @@ def _key(runner: Runner, folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of the source files that a self-test uses and the versions of torch and transformers."""
+    """Return a hash of the source files that a self-test uses, and of the versions of torch and Transformers."""
     digest = hashlib.sha256()
     for name in ("torch", "transformers"):
         digest.update(importlib.metadata.version(name).encode())

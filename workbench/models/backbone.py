@@ -36,11 +36,11 @@ class Backbone(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of logits per position."""
+        """Return the vocabulary size of the model: the number of logits per position."""
         ...
 
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot of the KV cache for a sequence; `owner` is the sequence's `id`, None if unknown."""
+        """Open an empty slot (row) of the KV cache for a sequence; `owner` is the sequence's `id`, None if unknown."""
         ...
 
     def close(self, slot: Slot) -> None:
@@ -48,7 +48,7 @@ class Backbone(Protocol):
         ...
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop all committed and scratch tokens after the first positions of a slot.
+        """Drop all tokens of a sequence after its first `length` positions from the KV cache.
 
         Args:
             slot: slot of the sequence.
@@ -57,7 +57,9 @@ class Backbone(Protocol):
         ...
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop all other scratch nodes.
+        """Commit the accepted nodes of a sequence's draft in the KV cache, and drop all other drafted nodes.
+
+        The nodes `path` are committed; the nodes `kept` remain as uncommitted scratch nodes.
 
         Args:
             slot: slot of the sequence.
@@ -67,7 +69,7 @@ class Backbone(Protocol):
         ...
 
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run the tokens that follow the committed part of a slot, and commit them, `chunk` tokens at a time."""
+        """Prefill: run the next tokens of a sequence, `chunk` tokens per forward pass, and commit them."""
         ...
 
     def forward(
@@ -78,7 +80,7 @@ class Backbone(Protocol):
         head: bool = True,
         capture_layers: Collection[int] = (),
     ) -> Output:
-        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes.
+        """Run new tokens of several sequences in one forward pass; the tokens become uncommitted scratch nodes.
 
         Args:
             batch: one segment of new tokens per sequence.

@@ -16,9 +16,10 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
 DIFFUSION_TARGET = "diffusion-target"
 SOURCE = "source.json"
-"""Name of the file in each converted copy of a model that describes the original."""
+"""Name of the file in each converted copy of a model that describes the original model."""
 Progress = Callable[[int, int], None]
-"""Progress callback. Its arguments are the completed bytes of a file and the file's bytes in total."""
+"""Type of a progress callback for converting a file. Its arguments are the completed bytes and the file's size in
+bytes."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,7 +29,7 @@ def bundled_folder() -> Path:
 
 
 def bundled() -> dict[str, Path]:
-    """Return the folders of bundled models and heads by name."""
+    """Return the folders of bundled models and bundled trained heads by name."""
     folder = bundled_folder()
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 (as in `_has_config`)
@@ -47,9 +48,9 @@ def _has_config(folder: Path | str) -> bool:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return the configuration of a model or a head; {} if the file is missing or damaged.
+    """Return the configuration (config.json) of a model or a trained head; {} if the file is missing or damaged.
 
-    An unchanged file is parsed once per process: lists of models need the configurations of all heads, and some
+    An unchanged file is parsed once per process: lists of models need the configurations of all trained heads, and some
     configurations list thousands of token ids. Callers must not change values inside the result.
     """
     path = os.path.join(folder, "config.json")  # noqa: PTH118
@@ -62,7 +63,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _parsed(path: str, *version: int) -> dict[str, Any]:
-    """Return the content of a configuration file. `version` (size and modification time) is part of the cache key."""
+    """Return the content of a configuration file, cached by path and `version` (size and modification time)."""
     config = json.loads(Path(path).read_text(encoding="utf-8"))
     return config if isinstance(config, dict) and isinstance(config.get("workbench_head", ""), str) else {}
 
@@ -87,7 +88,7 @@ def check_nesting(folder: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a model folder that contains pipes, devices or the like: opening them would block.
+    """Refuse a model folder that contains pipes, devices or similar special files: opening them would block.
 
     Raises:
         ModelError: an entry is not a regular file; the message names it.

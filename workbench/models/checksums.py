@@ -21,7 +21,7 @@ _POINTER = b"version https://git-lfs"
 
 
 def write_sums(folder: Path, pattern: str = "*.safetensors") -> None:
-    """Write the checksums of the files in a folder that match a pattern (default: weights)."""
+    """Write the SHA-256 sums of the files in a folder that match a pattern (by default, weights) to `SHA256SUMS`."""
     files = sorted(folder.glob(pattern))
     write_atomically(folder / SUMS_FILE, "".join(f"{sum_of(file)}  {file.name}\n" for file in files).encode())
 
@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def checksum_problem(file: Path, wanted: str) -> str:
-    """Return why the SHA-256 sum of a file is not `wanted`, as text that follows the file's name; empty if it is."""
+    """Return why a file fails a check of its SHA-256 sum, as text that follows the file's name; empty if it passes."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:
@@ -76,7 +76,7 @@ def sum_of(file: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _read(file: str, n_bytes: int, changed: int) -> str:
-    """Return the SHA-256 sum of a file. `n_bytes` and `changed`, its modification time, are only for the cache key."""
+    """Return the SHA-256 sum of a file, cached by path, size (`n_bytes`) and modification time (`changed`)."""
     digest = hashlib.sha256()
     with Path(file).open("rb") as stream:
         while piece := stream.read(_PIECE):

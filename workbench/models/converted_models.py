@@ -1,8 +1,8 @@
-"""Convert models in other formats once, and store the copies in a cache folder.
+"""Convert models in GGUF files to Transformers' format once, and store the converted copies in a cache folder.
 
 A copy is written into a temporary folder next to the final folder, with the checksums last, and renamed when it is
-complete. After a kill there is thus no incomplete copy in the final folder; the next start deletes the temporary folder
-and begins again. A lock lets one process convert while others wait.
+complete. So a killed process leaves no incomplete copy in the final folder; the next start deletes the temporary folder
+and begins again. A lock ensures that one process converts a model while other processes wait.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from workbench.trace.files import PART, check_regular
 LOG = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Version of the conversion. Increase it when the conversion changes, so that older copies are replaced."""
+"""Version of the conversion of models. Increase it when the conversion changes, so that older copies are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
-"""Time in seconds between calls of the progress callback while another process makes the copy."""
+"""Time in seconds between calls of the progress callback while another process converts the model."""
 
 
 def source_of(place: Path) -> dict[str, str]:
-    """Return the origin of a converted copy: "file", "title", "licence" and "family", as far as they are known."""
+    """Return the origin of a converted model: "file", "title", "licence" and "family", as far as they are known."""
     try:
         return json.loads((place / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def source_of(place: Path) -> dict[str, str]:
 
 
 def copies() -> list[Path]:
-    """Return the folders of all converted copies."""
+    """Return the folders of all converted copies of models."""
     folder = cache_folder()
     try:
         return sorted(sums.parent for sums in folder.glob(f"*/{SUMS_FILE}")) if folder.is_dir() else []
@@ -57,7 +57,7 @@ def is_gguf(name: str) -> bool:
 
 
 def copy_folder(stem: str, digest: str) -> Path:
-    """Return the folder for the converted copy of a file with this SHA-256 sum; it need not exist yet.
+    """Return the folder for the converted copy of a GGUF file with a given SHA-256 sum; it need not exist yet.
 
     Args:
         stem: start of the folder's name.
@@ -68,7 +68,7 @@ def copy_folder(stem: str, digest: str) -> Path:
 
 
 def is_complete(place: Path) -> bool:
-    """Return whether a converted copy was completed. Its files are not checked; `is_intact` does that."""
+    """Return whether the conversion of a model was completed. The files are not checked; `is_intact` does that."""
     return is_file(place / SUMS_FILE)
 
 
@@ -81,7 +81,9 @@ def is_file(path: Path) -> bool:
 
 
 def copy_of(file: Path) -> Path | None:
-    """Return the existing converted copy of a GGUF file; None if there is none. The file is read once per process.
+    """Return the folder of the converted copy of a GGUF file; None if the file is not converted yet.
+
+    The GGUF file is read once per process to compute its SHA-256 sum.
 
     Raises:
         ModelError: there is no such file, or it is not a GGUF file.
@@ -128,17 +130,17 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
         return copy
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
+        with _hold_lock(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
             if not is_intact(copy):  # another process may have written it in the meantime
                 _make(file, copy, on_progress)
     except OSError as error:
-        raise _unwritten(error, copy) from error
+        raise _write_error(error, copy) from error
     return copy
 
 
 @contextlib.contextmanager
-def _held(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock.
+def _hold_lock(lock: FileLock, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a conversion inside the block.
 
     While another process holds the lock, call `on_wait` every `WAIT_S` seconds; an exception in `on_wait` ends the
     wait.
@@ -172,10 +174,10 @@ def _make(file: Path, place: Path, on_progress: Progress) -> None:
 
 
 def fill(place: Path, write: Callable[[Path], object]) -> None:
-    """Write a converted copy with its checksums atomically; it replaces an existing copy.
+    """Write the converted copy of a model and its checksums atomically; replace an existing copy.
 
-    Call this function only while holding the lock. Temporary folders next to the copy can then only be left over from
-    killed processes, and are deleted.
+    Call this function only while holding the conversion's lock. Temporary folders next to the copy are then left over
+    from killed processes, and are deleted.
 
     Args:
         place: folder of the copy.
@@ -200,7 +202,7 @@ def fill(place: Path, write: Callable[[Path], object]) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Flush a file, or a folder's entries, to disk. Windows cannot open folders and syncs only writable files."""
+    """Flush a file, or the entries of a folder, to disk. Windows cannot open folders and syncs only writable files."""
     if os.name == "nt":
         if path.is_file():
             with path.open("rb+") as file:
@@ -213,8 +215,8 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unwritten(error: OSError, place: Path) -> WorkbenchError:
-    """Return the user-facing error for a converted copy that could not be written and was removed."""
+def _write_error(error: OSError, place: Path) -> WorkbenchError:
+    """Return the error for users if the converted copy of a model could not be written and was removed."""
     message = system_reason(error)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors drops errno

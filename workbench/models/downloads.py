@@ -1,7 +1,8 @@
 """Download from the Hugging Face Hub so that Ctrl-C or an exception in the progress callback ends the download.
 
 The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception in a progress bar
-ends the download of a file, but not with Xet, which has its own threads. So files are downloaded over HTTP.
+ends the download of a file, but not if the Hub's transfer protocol Xet is used, which has its own threads. So files are
+downloaded over HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FILES: dict[str, Any] = {
     "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
-"""Patterns of the files of a Hub model that are downloaded. Pickles and code never are."""
+"""Name patterns of the files of a Hub model that are downloaded. Pickles and code are never downloaded."""
 
 
 WAIT_S = 0.2
@@ -27,7 +28,7 @@ WAIT_S = 0.2
 
 
 def download_files(hub_id: str, on_progress: Callable[[int], None] | None = None, **options: Any) -> str:
-    """Download a model's files and return their folder.
+    """Download a model's files from the Hugging Face Hub, and return their folder.
 
     Args:
         hub_id: Hub id of the model.
@@ -90,7 +91,7 @@ def _over_http() -> Iterator[None]:
 
 
 def _bar(on_progress: Callable[[int], None] | None, over: threading.Event) -> Any:
-    """Return a progress bar class for the Hub's library, which calls `on_progress` with the downloaded bytes.
+    """Return a progress bar class for the Hub's library that calls `on_progress` with the downloaded bytes.
 
     Once the event `over` is set, the next update of a bar raises an error, which ends the download.
     """

@@ -1,10 +1,10 @@
-"""Compute a short fingerprint of a target's weights, which is stored with heads trained on them.
+"""Compute a short fingerprint of a target's weights, which is stored with the heads that are trained on the target.
 
-Heads are found by their target's name, but a name can belong to other weights: a target trained again, or another model
-in its folder. All drafts of such heads would be rejected without an explanation. A checksum does not help: a target
-from the Hub, its copy from a GGUF file and both of them in bfloat16 differ in every byte, but the same heads fit all of
-them. A fingerprint hardly changes with quantisation. To compute it, 256 pairs of weights, spread over the embedding,
-are compared, and each bit records which weight of a pair is larger.
+Trained heads are found by their target's name, but the weights under a name may change: the target is trained again, or
+its folder gets another model. All drafts of the heads would then be rejected without an explanation. A checksum does
+not help: a target from the Hub, its copy from a GGUF file and both in bfloat16 differ in every byte, but the same heads
+fit all of them. A fingerprint hardly changes with quantisation. It compares 256 pairs of weights, spread over the
+embedding; each bit records which weight of a pair is larger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 WEIGHTS = "target_weights"
-"""Key in the configuration of heads for the fingerprint of the target that they were trained on."""
+"""Key in the configuration of trained heads for the fingerprint of the target on which they were trained."""
 N_BITS = 256
 TOLERATED = 32
 """Number of bits in which fingerprints of the same weights may differ. Rounding to four bits changes a weight by a
@@ -35,7 +35,7 @@ def fingerprint(model: Any) -> str:
 
 
 def fingerprints_differ(one: str, other: str) -> bool:
-    """Return whether two fingerprints belong to different weights; an invalid fingerprint differs from all."""
+    """Return whether two fingerprints belong to different weights; an invalid fingerprint differs from all others."""
     try:
         return (int(one, 16) ^ int(other, 16)).bit_count() > TOLERATED
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read GGUF files of Llama-like models: dequantise, rename and write a folder that `from_pretrained` opens.
+"""Convert GGUF files of Llama-like models: dequantise and rename weights, write a folder that `from_pretrained` opens.
 
 llama.cpp's package `gguf` decodes the numbers. This module decides which files can be targets, and maps the weights;
 `workbench.models.gguf_tokenizer` builds the tokenizer.
@@ -23,15 +23,15 @@ from workbench.models.gguf_metadata import DAMAGED_ADVICE, config_of, first_line
 from workbench.models.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
-"""Size in bytes at which a shard is written to disk; weights in memory take at most this much at once."""
+"""Size in bytes at which a shard of converted weights is written to disk; it limits the weights in memory at once."""
 
 
 def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, total: None) -> None:
     """Write a GGUF model as configuration, safetensors, tokenizer and chat template into an empty folder.
 
-    Quantised matrices are written as float16: their scales are float16, so that rounding adds at most 2⁻¹¹ of a
-    weight, a hundredth of the error of Q4_1, at half the size of float32 (measured in `tests/engine`). Weights that
-    have 16 or 32 bits in the file keep their format.
+    Quantised matrices are written as float16, at half the size of float32. Their scales are float16, so rounding adds
+    at most 2⁻¹¹ of a weight, a hundredth of the error of Q4_1 (measured in `tests/engine`). Weights that have 16 or 32
+    bits in the file keep their format.
 
     Args:
         file: GGUF file of the model; it is memory-mapped, never read completely.
@@ -45,7 +45,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
     """
     gguf = import_gguf()
     on_progress(0, file.stat().st_size)
-    reader = _opened(gguf, file)
+    reader = _open_reader(gguf, file)
     config = config_of(reader, file)
     tokenizer = tokenizer_of(reader, file)
     if len(tokenizer) > config.vocab_size:
@@ -58,7 +58,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
 
 
 def import_gguf() -> Any:
-    """Import the package `gguf`.
+    """Import and return the Python package `gguf`, which reads GGUF files.
 
     Raises:
         WorkbenchError: the package is not installed.
@@ -70,7 +70,7 @@ def import_gguf() -> Any:
     return gguf
 
 
-def _opened(gguf: Any, file: Path) -> Any:
+def _open_reader(gguf: Any, file: Path) -> Any:
     """Open a GGUF file and return its reader. Its tables are checked; its weights are not read."""
     try:
         return gguf.GGUFReader(file)
@@ -83,7 +83,7 @@ def _opened(gguf: Any, file: Path) -> Any:
 
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
-    """Write the file that describes the origin of a converted copy, for lists of available models."""
+    """Write the file that describes the origin of a converted model, for lists of available models."""
     keys = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
     facts = {name: reader.fields[key].contents() for name, key in keys.items() if key in reader.fields}
     (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
@@ -100,15 +100,15 @@ def _generation(config: PretrainedConfig, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A model's weight, with its name in Transformers."""
+    """Weight of a model: the tensor and its name in Transformers."""
 
     name: str
     value: torch.Tensor
 
 
 def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progress) -> Iterator[_Weight]:
-    """Yield all weights of the model in the file's order, each with the shape that the model expects."""
-    expected = _wanted(gguf, config)
+    """Yield all weights of the model in a GGUF file, in the file's order, with Transformers' names and shapes."""
+    expected = _expected_weights(gguf, config)
     names = {tensor.name for tensor in reader.tensors}
     if missing := sorted(expected.keys() - names):
         raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", DAMAGED_ADVICE)
@@ -124,11 +124,11 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progr
             value = reorder_rope_rows(value, config.num_attention_heads)
         elif config.model_type == "llama" and ".attn_k." in tensor.name:
             value = reorder_rope_rows(value, config.num_key_value_heads)
-        yield _Weight(name, _kept(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
+        yield _Weight(name, _to_stored_dtype(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
         on_progress(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
 
 
-def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _expected_weights(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return a dict from the GGUF name of each weight to its Transformers name and shape.
 
     Args:
@@ -164,15 +164,15 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
         raise AssertionError from None
 
 
-def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """Return a weight in the dtype of the converted copy.
+def _to_stored_dtype(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
+    """Convert a weight of a GGUF file to the dtype in which the converted model stores it.
 
     The dtype is bfloat16 for BF16, float32 for F32, F64 and vectors, and float16 for all other formats. A weight that
     exceeds the range of float16 becomes float32.
 
     Args:
         values: numbers in float32.
-        kind: name of the number format in the file.
+        kind: name of the weight's number format in the GGUF file.
         what: name of the tensor, for errors.
     """
     tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
@@ -198,7 +198,7 @@ def reorder_rope_rows(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
-    """Write weights as safetensors shards; if there are several, also write the index that Transformers reads."""
+    """Write weights as safetensors shards; for several shards, also write the index file that Transformers reads."""
     shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}
     n_bytes = total = 0

@@ -1,4 +1,4 @@
-"""Convert the metadata of a GGUF file to the Transformers configuration of its model, or say why it is unsupported."""
+"""Convert a GGUF file's metadata to the Transformers configuration of its model, or find why it is not supported."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 from workbench.core.errors import ModelError
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-"""Configuration class of each supported architecture. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
+"""GGUF architecture → Transformers configuration class, for the supported architectures. GGUF files of Mistral, SmolLM
+and TinyLlama also have the architecture "llama"."""
 UNSUPPORTED_ADVICE = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
-"""Advice in errors about files with an unsupported model."""
+"""Advice in error messages about GGUF files with an unsupported model."""
 DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
-"""Advice in errors about damaged files."""
+"""Advice in error messages about damaged GGUF files."""
 
 
 def config_of(reader: Any, file: Path) -> PretrainedConfig:
@@ -86,7 +87,10 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Return why a model's positional encoding is not supported; "" if it is. The weights' shapes do not show this."""
+    """Return why the positional encoding of a GGUF file's model is not supported; "" if it is.
+
+    The file's metadata decides this, because the shapes of the weights do not depend on it.
+    """
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled in a way that its metadata describes only in part"
@@ -99,13 +103,13 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 
 
 def refuse(why: str, file: Path) -> None:
-    """Raise ModelError if `why`, the reason why a file's model cannot be a target, is not empty."""
+    """Raise ModelError with the reason `why` a GGUF file's model cannot be a target; do nothing if `why` is empty."""
     if why:
         raise ModelError(f"{file.name} cannot be used as a target: {why}.", UNSUPPORTED_ADVICE)
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:
-    """Return the id of a special token from the file, or llama.cpp's default for a SentencePiece vocabulary.
+    """Return the id of a special token from a GGUF file, or llama.cpp's default for a SentencePiece vocabulary.
 
     Args:
         facts: metadata of the file, with or without the prefix "tokenizer.".
@@ -123,10 +127,10 @@ def _ends(facts: dict[str, Any]) -> int | list[int] | None:
     """Return the ids of the tokens that end a text: end of sequence, and end of turn if it is another token.
 
     Args:
-        facts: metadata of the file.
+        facts: metadata of the GGUF file.
 
     Returns:
-        One id, or several; None if there is none.
+        One id or a list of ids; None if the file has no such token.
     """
     candidates = [special_id(facts, name) for name in ("eos", "eot")]
     ids = sorted({i for i in candidates if i is not None})
@@ -134,7 +138,7 @@ def _ends(facts: dict[str, Any]) -> int | list[int] | None:
 
 
 def _short(value: float) -> float:
-    """Round a float32 number of the metadata to its shortest decimal: 1e-05, not 9.999999747378752e-06."""
+    """Round a float32 number of a GGUF file's metadata to its shortest decimal: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 

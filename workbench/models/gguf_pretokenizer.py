@@ -1,8 +1,9 @@
-"""Build llama.cpp's pre-tokenisation before byte-pair encoding, from its name in `tokenizer.ggml.pre`.
+"""Build the pre-tokeniser that llama.cpp applies before byte-pair encoding, from its name in `tokenizer.ggml.pre`.
 
-llama.cpp applies the regular expressions of a name in order, each to the pieces from the previous one; text that no
-expression matches stays one piece. If llama.cpp rewrote an expression because its regex engine lacks a feature, this
-module has the original. Source: `llama_vocab::impl::load` and `llm_tokenizer_bpe` in llama.cpp's `src/llama-vocab.cpp`.
+A name stands for a list of regular expressions. llama.cpp applies them in order, each to the pieces of text from the
+previous one; text that no expression matches stays one piece. llama.cpp rewrote some expressions because its regex
+engine lacks a feature; this module has the originals. Source: `llama_vocab::impl::load` and `llm_tokenizer_bpe` in
+llama.cpp's `src/llama-vocab.cpp`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _CASED_LETTERS = (
     r"\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}"
     r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}"
 )
-"""Letters with case in the regular expression of DeepSeek LLM."""
+"""Upper-case and lower-case letters in the regular expression of DeepSeek LLM's pre-tokeniser."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Splitting:
     has_bytes: bool = True
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Build the pre-tokenizer of the `tokenizers` library with these settings."""
+        """Build the pre-tokenizer object of the `tokenizers` library for this pre-tokenisation."""
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions
         ]
@@ -96,7 +97,7 @@ class Splitting:
 
 
 def name_of(expressions: Iterable[str], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for a pre-tokenisation with byte-level `expressions` in this order; None if unknown."""
+    """Return llama.cpp's name for a byte-level pre-tokenisation with given regular expressions; None if unknown."""
     key = (tuple(expressions), ignores_merges, True)
     return next(
         (
@@ -250,4 +251,4 @@ SPLITTINGS: dict[str, Splitting] = {
     ),
     **_named(Splitting((_LINES,), has_bytes=False), "gemma4 granite-embed-multi-311m sarvam-moe"),
 }
-"""Pre-tokenisation by name, for all names that llama.cpp supports for decoders."""
+"""Pre-tokenisation by the name in `tokenizer.ggml.pre`, for all names that llama.cpp supports for decoders."""

@@ -1,10 +1,10 @@
 """Build the tokenizer of a GGUF file from the file's metadata alone.
 
-Transformers builds a tokenizer from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it
-does not read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and
-puts a space before texts regardless of `add_space_prefix`. The reference is llama.cpp's `src/llama-vocab.cpp`. Like
-llama.cpp, and unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC,
-because no field requests it.
+Transformers' own conversion is not used, because it ignores some of the metadata: it adds `<|endoftext|>`, `<s>` and
+`</s>` to vocabularies without these tokens, ignores `ignore_merges`, and puts a space before texts regardless of
+`add_space_prefix`. The reference for this module is llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp, and unlike the
+`tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC, because no field of the
+metadata requests it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workbench.models.gguf_metadata import DAMAGED_ADVICE, refuse, special_id
 from workbench.models.gguf_pretokenizer import SPLITTINGS, Splitting
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Token types in `tokenizer.ggml.token_type`."""
+"""Token types that a GGUF file lists in `tokenizer.ggml.token_type`."""
 _SPACE = "\u2581"
 _SENTENCEPIECE = Splitting((), adds_bos=True, has_bytes=False)
 
@@ -63,7 +63,7 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
 
 
 def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
-    """Return the tokenizer's pre-tokenisation.
+    """Return the pre-tokenisation of a GGUF file's tokenizer.
 
     Args:
         kind: value of `tokenizer.ggml.model`.
@@ -92,7 +92,9 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
 def _model(
     kind: Any, facts: dict[str, Any], ids: dict[str, int], kinds: list[int], splitting: Splitting, file: Path
 ) -> models.BPE:
-    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores.
+    """Return the BPE model of a GGUF file's tokenizer.
+
+    Its merges come from the file, or are computed from SentencePiece scores.
 
     Args:
         kind: value of `tokenizer.ggml.model`.
@@ -128,8 +130,8 @@ def _model(
 def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Splitting) -> None:
     """Set how the tokenizer `backend` encodes and decodes spaces and bytes.
 
-    llama.cpp puts a space before the text and after each special token. A normalizer does the same, because it is
-    applied to each piece between special tokens. Byte-level vocabularies have no such space.
+    llama.cpp puts a space before the text and after each special token. A normalizer has the same effect, because it is
+    applied to each piece of text between special tokens. For byte-level vocabularies, no space is added.
     """
     if splitting.has_bytes:
         backend.pre_tokenizer = splitting.pre_tokenizer()
@@ -149,7 +151,7 @@ def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Spl
 def _ends(
     backend: Tokenizer, facts: dict[str, Any], splitting: Splitting, special: dict[str, str | None], file: Path
 ) -> None:
-    """Let the tokenizer add BOS before a text and EOS after it, if the file or its pre-tokenisation requires them."""
+    """Let the tokenizer add BOS before a text and EOS after it, if the GGUF file or its pre-tokeniser requires it."""
     flags = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in flags.items():
         refuse(
@@ -171,5 +173,5 @@ def _of(kinds: list[int], kind: int) -> list[int]:
 
 
 def _text(tokens: list[str], token: int | None) -> str | None:
-    """Return the text of a token; None if there is no token with this id."""
+    """Return the text of the token with a given id; None if there is no such token."""
     return tokens[token] if token is not None and 0 <= token < len(tokens) else None

@@ -56,11 +56,13 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
         states["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - start_s
     )
     if not runner.is_image_decoding_tested:
-        _try_to_go_on(runner, slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
+        _check_continuation(runner, slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
 
 
-def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
-    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill.
+def _check_continuation(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
+    """Check that a model can continue after images: its logits for the prompt's last token alone equal the prefill's.
+
+    The check runs once per model.
 
     Args:
         runner: runner of the model.

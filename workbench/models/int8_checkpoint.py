@@ -1,8 +1,8 @@
-"""int8 checkpoints of heads, draft models and small targets, at half the file size.
+"""Write and read int8 checkpoints of trained heads, draft models and small targets, at half the file size.
 
 A matrix is stored as signed bytes with one scale per group of 64 (or 32) inputs of an output. Rounding changes a weight
-by at most 1/254 of the largest weight in its group. Reading returns ordinary weights, so that no other code depends on
-the format. An int8 tensor `name` has its scales in `name_scale`, in the layout of compressed-tensors' group
+by at most 1/254 of the largest weight in its group. Reading returns ordinary weights, so no other code depends on the
+format. An int8 tensor `name` has its scales in the tensor `name_scale`, in the layout of compressed-tensors' group
 quantisation.
 """
 
@@ -23,16 +23,18 @@ from workbench.models.weight_files import SCALE, is_scale, weight_files
 from workbench.trace.files import replace_atomically
 
 STORED = "stored"
-"""Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights, …}."""
+"""Key in a model's configuration that marks an int8 checkpoint. Its value is a dict with `bits` and `error` (relative
+change of the weights by rounding)."""
 MODEL_FILE = "int8.safetensors"
-"""Name of a model's file. `from_pretrained` must not find the file, as it would load the bytes as if they were the
-weights."""
+"""Name of the weight file of a model in an int8 checkpoint. It is a name that `from_pretrained` does not find, because
+`from_pretrained` would load the bytes as if they were the weights."""
 METADATA = {"format": "pt", "quantisation": "int8, symmetric, bfloat16 scales NAME_scale [outputs, groups]"}
-"""Metadata of the safetensors files."""
+"""Metadata of the safetensors files of int8 checkpoints."""
 GROUPS = (64, 32)
-"""Possible numbers of inputs that share a scale; the first that divides a matrix's number of inputs is used."""
+"""Possible numbers of int8 weights that share a scale. The first number that divides a matrix's number of inputs is
+used."""
 LEAST = 4096
-"""Minimum number of elements of a weight that is quantised; norms and biases are stored unchanged."""
+"""Minimum number of elements of a weight that an int8 checkpoint stores in int8; norms and biases stay unchanged."""
 
 
 def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -91,7 +93,10 @@ def read_folder(folder: Path, names: set[str] | None = None) -> dict[str, Tensor
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> float:
-    """Write an int8 checkpoint; return ‖rounded − original‖ / ‖original‖ of the quantised weights; 0 if none."""
+    """Write an int8 checkpoint, and return its relative error ‖rounded − original‖ / ‖original‖.
+
+    The error is over the quantised weights; 0 if no weight is quantised.
+    """
     stored = quantise_weights(weights)
     with replace_atomically(path) as part:
         save_file(stored, part, metadata=METADATA)
@@ -109,12 +114,12 @@ def is_int8(config: Any) -> bool:
 
 
 def storage_entry(error: float) -> dict[str, Any]:
-    """Return the entry of a configuration that marks an int8 checkpoint; `error` is the result of `write_weights`."""
+    """Return the entry for a model's configuration that marks an int8 checkpoint with the given relative error."""
     return {STORED: {"bits": 8, "error": round(error, 5)}}
 
 
 def remove_storage_entry(config: Any) -> None:
-    """Remove the entry that marks an int8 checkpoint from a configuration, because the loaded weights are not int8."""
+    """Remove the entry that marks an int8 checkpoint from the configuration of a loaded (dequantised) model."""
     if hasattr(config, STORED):
         delattr(config, STORED)
 
@@ -129,7 +134,8 @@ def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dt
         dtype: dtype of the loaded model.
 
     Raises:
-        OSError, SafetensorError, ValueError: as for `read_folder`.
+        OSError, SafetensorError: a file cannot be read.
+        ValueError: the scales do not fit the int8 tensors.
     """
     remove_storage_entry(config)
     mapping = getattr(model_class, "_model_mapping", None)
@@ -141,7 +147,7 @@ def load_int8_model(model_class: Any, folder: Path, config: Any, dtype: torch.dt
 
 
 def load_folder(model_class: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """Load a transformers model from a folder with an int8 checkpoint or, by `from_pretrained`, an ordinary one."""
+    """Load a transformers model from a folder with an int8 checkpoint or an ordinary checkpoint (`from_pretrained`)."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if is_int8(config):
         return load_int8_model(model_class, folder, config, dtype)
@@ -149,7 +155,7 @@ def load_folder(model_class: Any, folder: Path, dtype: torch.dtype) -> Any:
 
 
 def _group(weight: Tensor) -> int:
-    """Return the number of inputs that share a scale; 0: the weight is stored unchanged."""
+    """Return how many inputs of a weight share a scale in an int8 checkpoint; 0 if the weight is stored unchanged."""
     is_matrix = weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= LEAST
     return next((group for group in GROUPS if is_matrix and weight.shape[1] % group == 0), 0)
 

@@ -14,14 +14,15 @@ from workbench.kernels.streaming import KeyRotation, find_key_rotation
 from workbench.models.runner import ROUNDING, Runner
 
 _BY = 7
-"""Distance in positions by which the test moves keys."""
+"""Distance, in positions, by which the test of a model's key rotation moves keys."""
 _ANGLES = 1e-5
-"""Relative rounding error of cosines and sines, which models compute in float32 for any dtype."""
+"""Relative rounding error of the cosines and sines of rotary embeddings, which models compute in float32 for any
+dtype."""
 _tested: weakref.WeakKeyDictionary[Any, KeyRotation | None] = weakref.WeakKeyDictionary()
 
 
 def key_rotation(runner: Runner) -> KeyRotation:
-    """Return a function that moves a model's cached keys to other positions, after testing it.
+    """Return a function that rotates a model's cached keys to other positions, after testing it on the model.
 
     Raises:
         MethodUnavailableError: the model's keys at other positions are not rotations of its keys at the first
@@ -29,7 +30,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
     """
     if runner.model not in _tested:
         rotation = find_key_rotation(runner.model)
-        _tested[runner.model] = rotation if rotation is not None and _is_right(runner, rotation) else None
+        _tested[runner.model] = rotation if rotation is not None and _matches_own_keys(runner, rotation) else None
     rotation = _tested[runner.model]
     if rotation is None:
         raise MethodUnavailableError(
@@ -40,7 +41,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
 
 
 @torch.inference_mode()
-def _is_right(runner: Runner, rotation: KeyRotation) -> bool:
+def _matches_own_keys(runner: Runner, rotation: KeyRotation) -> bool:
     """Return whether rotated keys of a short text equal the model's own keys of this text at later positions."""
     tokens = torch.arange(1, 4, device=runner.device) % runner.vocab_size
     causal = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=runner.device).tril()

@@ -1,4 +1,4 @@
-"""Load a target with its draft model and trained heads, by name, folder or Hub id, and check that these fit it."""
+"""Load a target with its draft model and trained heads, by name, folder or Hub id; check that they fit the target."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from workbench.models.untrained_heads import no_heads
 
 @dataclass(slots=True)
 class HeadInfo:
-    """A trained head found on disk.
+    """Trained head (such as Medusa's or EAGLE's) that was found on disk.
 
     Attributes:
         name: name of the head's folder.
         folder: path of the head's folder.
         config: configuration of the head.
-        problem: why the head cannot be used with the target; empty if it can.
-        checkpoint: description of the head's files if another project wrote them; None: this workbench wrote them.
+        problem: reason why the head cannot be used with the target; empty if it can.
+        checkpoint: description of the head's files if another project wrote them; None if this workbench wrote them.
     """
 
     name: str
@@ -56,25 +56,25 @@ class HeadInfo:
 
 @dataclass
 class Models:
-    """A target, and the draft model and heads for it.
+    """Loaded models of a session: a target, and the draft model and trained heads for it.
 
     Attributes:
         target: runner of the target.
         tokenizer: tokenizer of the target.
-        target_name: bundled name, folder or Hub id.
-        drafter: runner of a separate draft model with the target's vocabulary, or None; not a `Drafter`, which is a
-            part of a method.
+        target_name: bundled name, folder or Hub id of the target.
+        drafter: runner of a separate draft model with the target's vocabulary, or None. (A `Drafter` is something else,
+            a component of a method.)
         drafter_name: name of the draft model.
-        drafter_problem: why there is no draft model, or why it does not fit.
-        drafter_error: exception for `drafter_problem`, if one was raised.
+        drafter_problem: reason why there is no draft model, or why it does not fit.
+        drafter_error: exception that was raised for the reason in `drafter_problem`, if any.
         heads: trained heads for this target by kind ("medusa").
-        shared: state of drafters across requests; each drafter has its own keys.
-        meter: timings of the heads' forward passes.
+        shared: data that drafters keep across requests; each drafter uses its own keys.
+        meter: timings of the trained heads' forward passes.
         processor: the target's processor for prompts with images; None if the target reads text only.
         drafter_processor: the draft model's processor for prompts with images; None if the draft model reads text
             only.
-        other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then
-            explains why methods that need a draft model with the target's vocabulary cannot run.
+        other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`. In this case
+            `drafter_problem` explains why methods that need a draft model with the target's vocabulary cannot run.
     """
 
     target: Runner
@@ -103,7 +103,7 @@ class Models:
 
     @property
     def eos(self) -> frozenset[int]:
-        """Return the token ids that end a text."""
+        """Return the ids of the target's tokens that end a text (EOS)."""
         eos_ids = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
         eos_ids = getattr(self.target.config, "eos_token_id", None) if eos_ids is None else eos_ids
         ids = [] if eos_ids is None else [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
@@ -116,11 +116,11 @@ class Models:
 
     @property
     def predicts_next(self) -> bool:
-        """Return whether the target is a masked language model that predicts position i + 1 from position i."""
+        """Return whether the target is a masked language model whose logits at position i predict position i + 1."""
         return bool(getattr(self.target.config, "predicts_next", False))
 
     def missing_reason(self, need: str) -> str:
-        """Return why these models do not meet a method's requirement `need`; empty if they do."""
+        """Return why the loaded models do not meet one requirement of a method (`need`); empty if they do."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
         if need == ANY_DRAFTER:
@@ -145,7 +145,7 @@ class Models:
         return no_heads(need, self.target_name)
 
     def unsupported_reason(self, needs: tuple[str, ...]) -> str:
-        """Return why a method with the requirements `needs` cannot run on these models; "" if it can."""
+        """Return why a method with the requirements `needs` cannot run with the loaded models; "" if it can."""
         reasons = [
             why_not_masked(self.target_name or "This target", self.mask_token is not None, needs),
             *(self.missing_reason(need) for need in needs),
@@ -156,11 +156,11 @@ class Models:
 
     @property
     def meters(self) -> list[Meter]:
-        """Return the meters that time the forward passes of target, heads and draft model."""
+        """Return the meters that time the forward passes of target, trained heads and draft model."""
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
-        """Let the draft model replace token ids of the target for which it has no embedding by an unknown token."""
+        """Make the draft model replace token ids for which it has no embedding by an unknown token."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
@@ -169,11 +169,11 @@ class Models:
         )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """Return a copy with another draft model. It shares the target and everything else with this object.
+        """Return a copy of the loaded models with another draft model; it shares everything else with this object.
 
         Args:
-            name: draft model, as in `load_models`; None: no draft model.
-            dtype: dtype of the draft model, as in `load_models`.
+            name: bundled name, local folder or Hub id of the draft model; None: no draft model.
+            dtype: dtype of the draft model; see `resolve_drafter_dtype`.
 
         Raises:
             ModelError: the draft model cannot be loaded.
@@ -188,7 +188,7 @@ class Models:
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
-    """Return the heads on disk for a target of this name and width, by kind.
+    """Return the trained heads on disk for a target's name and hidden size, by kind ("medusa").
 
     `HeadInfo.problem` is set for heads that were trained for other weights.
     """
@@ -208,9 +208,10 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield (kind, heads) for the user's own heads. If heads do not fit the target, their `problem` says why.
+    """Yield (kind, heads) for the user's own trained heads. If heads do not fit the target, their `problem` says why.
 
-    The pairs are in reverse order of the user's folders, so that in a dict made of them the folder named first wins.
+    The pairs are in reverse order of the user's folders. In a dict made from the pairs, the folder that the user named
+    first thus has precedence.
 
     Raises:
         ModelError: a folder named by the user cannot be read.
@@ -231,7 +232,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
-    """Return why heads do not fit the weights of a target; "" if they fit or have no fingerprint.
+    """Return why trained heads do not fit a target's weights; "" if they fit, or have no fingerprint to compare.
 
     Args:
         name: name of the heads.
@@ -262,7 +263,7 @@ def load_models(
     context: int | None = None,
     strict: bool = False,
 ) -> Models:
-    """Load a target, its tokenizer, a draft model and the heads trained for it.
+    """Load a target, its tokenizer, a draft model and the trained heads for this target.
 
     Args:
         target: bundled name, local folder, or Hub id.
@@ -272,8 +273,8 @@ def load_models(
         dtype: dtype of the target; see `resolve_dtype`.
         drafter_dtype: dtype of the draft model; see `resolve_drafter_dtype`.
         context: maximum length of a sequence in tokens; by default the model's own, at most 4,096.
-        strict: raise an error if the draft model does not fit; else the reason is in `drafter_problem`, and a draft
-            model with a different vocabulary is stored in `other_vocabulary_drafter`.
+        strict: whether to raise an error if the draft model does not fit. If not, the reason is stored in
+            `drafter_problem`, and a draft model with a different vocabulary in `other_vocabulary_drafter`.
 
     Raises:
         ModelError: a model cannot be loaded or verified.
@@ -311,13 +312,14 @@ def load_models(
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     """Load a draft model for a loaded target, and store it in `models`.
 
-    If its vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
+    If the draft model's vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that
+    still work.
 
     Args:
         models: the target's models. The draft model becomes `drafter`, or `other_vocabulary_drafter` if its vocabulary
             differs.
-        name: name of the draft model, as in `load_models`.
-        dtype: dtype of the draft model, as in `load_models`.
+        name: bundled name, local folder or Hub id of the draft model.
+        dtype: dtype of the draft model; see `resolve_drafter_dtype`.
 
     Raises:
         TokenizerMismatchError: the draft model uses the tokenizer of another target and has none of its own.

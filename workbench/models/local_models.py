@@ -1,7 +1,8 @@
-"""Give the user's own model folders and GGUF files short names: the last part of the path.
+"""Give the user's own model folders and GGUF files short names: the last component of the path.
 
 A full path reveals folder and user names of a machine. So users enter paths, but lists, responses, traces and messages
-show a model's short name. A name is assigned once per process: a second path with the same last part gets a number.
+show a model's short name. Short names are unique in a process: a second path with the same last component gets a
+number.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ _LOCK = threading.Lock()
 class HubId(str):
     """Name of a model on the Hub, even if a local folder has the same name.
 
-    Names from remote users are only looked up on the Hub: a result that depended on a local folder would reveal it.
+    Names from remote users are only looked up on the Hub. If the result depended on a local folder, it would reveal
+    that the folder exists.
     """
 
     __slots__ = ()
 
 
 def short_name(model: str) -> str:
-    """Return the short name of a model in this process; anything else is returned unchanged.
+    """Return the short name of a model folder or GGUF file in this process; other names are returned unchanged.
 
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
@@ -49,14 +51,14 @@ def short_name(model: str) -> str:
         existing = next(
             (name for name, other_path in {**bundled_models, **_PLACES}.items() if other_path.resolve() == path), None
         )
-        name = existing or _free(path)
+        name = existing or _unused_name(path)
         if name not in bundled_models:  # must not confirm a remote user's guess of a bundled model's path
             _PLACES[name] = path
     return name
 
 
-def _free(place: Path) -> str:
-    """Return a name that no other model has: the last part of the path, with a number if necessary."""
+def _unused_name(place: Path) -> str:
+    """Return an unused short name for a model: the last component of its path, with a number if necessary."""
     used_names, count, name = {*_PLACES, *bundled(), *MODEL_INDEX}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
     while name in used_names:
@@ -66,7 +68,7 @@ def _free(place: Path) -> str:
 
 
 def path_of(model: str) -> Path:
-    """Return the path of the local model with this short name; any other string is taken as a path."""
+    """Return the path of the local model with a given short name; any other string is taken as a path."""
     if isinstance(model, HubId):
         relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
         return Path(os.devnull) / relative  # a path that cannot exist
@@ -74,10 +76,10 @@ def path_of(model: str) -> Path:
 
 
 def with_paths(text: str) -> str:
-    """Replace the short names of local models by their paths in the commands of a text, for a terminal.
+    """Replace the short names of local models by their paths in the commands that a text contains, for a terminal.
 
-    A short name does not work as a command argument: only this process can resolve it. Texts for the web page keep it,
-    since a path reveals folder and user names.
+    A short name does not work as a command argument, because only this process can resolve it. Texts for the web page
+    keep short names, since a path reveals folder and user names.
 
     Example:
         >>> with_paths("Train a head: workbench train eagle-3 --target smollm2.")

@@ -1,4 +1,4 @@
-"""Collect facts about the machine of a measurement: processor, accelerator, versions."""
+"""Collect facts about the machine on which a measurement runs: processor, accelerator, versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return processor, cores, threads, accelerator, versions and the time, as JSON values."""
+    """Return facts about this machine as JSON values: processor, cores, threads, accelerator, versions, time."""
     import torch  # imported late: reports describe a machine without it
     import transformers
 
@@ -33,19 +33,19 @@ def machine_facts() -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Describe the output of `machine_facts` in one line of text."""
+    """Return one line of text that describes a machine, from the output of `machine_facts`."""
     return f"{describe_hardware(facts)}; {facts['date']}; load before the run {facts['load']}"
 
 
 def describe_hardware(facts: dict[str, Any]) -> str:
-    """Describe the facts from `machine_facts` that stay the same from run to run, as text."""
+    """Return text that describes a machine: those facts of `machine_facts` that stay the same from run to run."""
     extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
     return f"{facts['cpu']}, {facts['cores']} cores{extras}; {versions}"
 
 
 def _instructions() -> str:
-    """Return the widest instruction set that PyTorch reports: CPUs with the same name may differ in speed by half."""
+    """Return the CPU's widest instruction set as PyTorch reports it: CPUs of one name may differ in speed by half."""
     import torch
 
     checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",
@@ -54,7 +54,7 @@ def _instructions() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Return the main memory in GiB; None if psutil, which the extra `bench` contains, is not installed."""
+    """Return the size of main memory in GiB; None if the package psutil (in the extra `bench`) is not installed."""
     try:
         import psutil
     except ModuleNotFoundError:

@@ -12,7 +12,7 @@ MASK = "<|reserved_0|>"
 
 
 def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
-    """Return why a method cannot decode a target; "" if both are for masked language modelling, or neither is.
+    """Return why a method cannot decode a target because only one of the two uses masked language modelling; else "".
 
     Args:
         target: name of the target.

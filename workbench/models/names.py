@@ -14,7 +14,8 @@ from workbench.models.shards import join_shards
 from workbench.models.weight_files import weight_files
 
 ANY_DRAFTER = "any-drafter"
-"""Name of the requirement of methods that accept a draft model with any vocabulary, because they translate tokens."""
+"""Name of the requirement of methods that accept a draft model with any vocabulary, because they translate its tokens.
+"""
 
 
 def folder_of(name: str) -> Path | None:
@@ -30,10 +31,10 @@ def folder_of(name: str) -> Path | None:
 
 
 def locate(name: str) -> str:
-    """Return the argument for `from_pretrained`: a folder, or a Hub id.
+    """Return the argument for `from_pretrained` by which a model can be loaded: a folder, or a Hub id.
 
     A published model that is not on this machine is downloaded, and a GGUF file is converted. `service.hub.fetch` does
-    this beforehand with progress messages, so that only direct users of the engine have to wait here.
+    this beforehand with progress messages, so that only programs that use the engine directly have to wait here.
 
     Raises:
         ModelError: `name` is not a bundled or published name, a model folder, a GGUF file, or a possible Hub id; or
@@ -76,7 +77,7 @@ def weight_bytes(name: str) -> int:
 
 
 def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:
-    """Return the name of the bundled draft model for a target, or None.
+    """Return the name of the bundled draft model for a target; None if there is none.
 
     Args:
         target: name of the target.
@@ -102,6 +103,6 @@ def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
-    """Return the names of the bundled heads of these kinds for a target, without loading them."""
+    """Return the names of the bundled trained heads of given kinds for a target, without loading them."""
     configs = ((name, config_of(folder)) for name, folder in bundled().items())
     return [n for n, c in configs if c.get("workbench_head") in kinds and local_models.trained_for(c) == target_name]

@@ -1,8 +1,8 @@
 """Narrow a model's MLPs to some of their columns, and measure the activity of each column on a text.
 
 A *column* of an MLP is one of its inner dimensions: an output of the input projections (gate, up) and an input of the
-output projection (down). Dropping it drops its contribution to the residual stream. A layer with another kind of MLP (a
-mixture of experts) stays unchanged.
+output projection (down). Without a column, its contribution to the residual stream is missing. A layer with another
+kind of MLP (a mixture of experts) stays unchanged.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class FeedForward(NamedTuple):
     """Linear layers of an MLP.
 
     Attributes:
-        width: number of columns.
-        into: names of the input projections; each maps the residual stream to all columns, or to twice as many (fused
-            gate and up).
+        width: number of columns (inner dimensions).
+        into: names of the input projections; each maps the residual stream to all columns, or to twice as many outputs
+            (fused gate and up).
         out: name of the output projection.
     """
 
@@ -64,7 +64,7 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 
 @torch.inference_mode()
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
-    """Return the mean contribution of each MLP column to the residual stream over some tokens, by layer, [I].
+    """Return, for each layer, the mean contribution of each MLP column to the residual stream over some tokens, [I].
 
     The contribution of a column is |activation| · ‖output weights of the column‖. Layers with another kind of MLP are
     left out.
@@ -94,12 +94,12 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
 
 
 def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
-    """Return a copy of the model with narrowed MLPs. It shares all weights except those of the narrowed MLPs.
+    """Return a copy of a model with narrowed MLPs. It shares all weights except those of the narrowed MLPs.
 
     Args:
         runner: runner of the whole model.
-        columns: layer → indices of its remaining columns, equally many in each of these layers. Other layers keep all
-            columns.
+        columns: layer → indices of the MLP columns that remain, equally many in each of these layers. Other layers keep
+            all columns.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [
@@ -111,9 +111,9 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
-    """Return the lean decoder with a narrowed model's MLPs.
+    """Return a lean decoder for a model with narrowed MLPs.
 
-    The result is compiled if the whole model's decoder is compiled, all layers are narrowed, and weights are not int8.
+    It is compiled if the whole model's decoder is compiled, all layers are narrowed, and weights are not int8.
     """
     layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
     shared_copy.layers = [
@@ -140,14 +140,14 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
     inner = shallow_copy(module)
     for part in parts.into:
         is_fused = _weight(module.get_submodule(part)).shape[0] > parts.width  # gate and up in one
-        _put(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
-    _put(inner, parts.out, columns, 1)
+        _replace_linear(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
+    _replace_linear(inner, parts.out, columns, 1)
     shared_copy._modules[name] = inner
     return shared_copy
 
 
-def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
-    """Replace a linear layer of a module by one with some of its rows or columns.
+def _replace_linear(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
+    """Replace a linear layer of an MLP by a linear layer with some of its rows or columns.
 
     Args:
         module: shallow copy of an MLP, which is changed.

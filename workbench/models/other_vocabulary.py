@@ -15,7 +15,7 @@ class OtherVocabularyDrafter:
     Attributes:
         runner: runner of the draft model.
         tokenizer: tokenizer of the draft model.
-        name: bundled name, folder or Hub id.
+        name: bundled name, folder or Hub id of the draft model.
     """
 
     runner: Runner

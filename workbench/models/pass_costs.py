@@ -1,4 +1,4 @@
-"""Measure the time of a forward pass of n tokens on this machine, T(n) in seconds, once, and cache it on disk."""
+"""Measure the time T(n) of a forward pass over n tokens on this machine once, in seconds, and cache it on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 FACTS = "pass-costs.json"
-"""Name of the file with measured costs, in the cache folder."""
+"""Name of the file in the cache folder that stores the measured times of forward passes."""
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -27,15 +27,15 @@ class Costs:
     """Measured durations of forward passes of a target and its draft model.
 
     Attributes:
-        target_s: seconds of a target forward pass of n tokens, by n.
-        draft_s: seconds of one single-token forward pass of the draft model (0 without a draft model).
+        target_s: number of tokens n → seconds of a target forward pass over n tokens.
+        draft_s: seconds of one single-token forward pass of the draft model; 0 without a draft model.
     """
 
     target_s: dict[int, float]
     draft_s: float
 
     def verify_s(self, n: int) -> float:
-        """Return the seconds to verify n tokens (root included), interpolated between measured sizes."""
+        """Return the seconds of a target forward pass over n tokens (root included), interpolated between sizes."""
         sizes = sorted(self.target_s)
         if n >= sizes[-1]:
             return self.target_s[sizes[-1]] * n / sizes[-1]
@@ -47,11 +47,11 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Return the times of forward passes of some models on this machine, measured at the first call and then cached.
+    """Return the times of forward passes of target and draft model on this machine, measured once and then cached.
 
     Args:
-        models: models that are idle or between rounds; a slot is opened temporarily.
-        fresh: measure again.
+        models: loaded models, idle or between rounds; a slot of the KV cache is opened temporarily.
+        fresh: whether to measure again.
     """
     key = _key(models)
     if key in models.shared and not fresh:
@@ -68,14 +68,14 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 
 
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
-    """Measure the shortest times of forward passes of 1 … 64 tokens after `context` tokens.
+    """Measure the shortest times of forward passes over 1 … 64 tokens after `context` tokens.
 
-    The time for n tokens is never larger than the time for more tokens. Other load on the machine only lengthens a
-    time, and the results are cached permanently. So the result is the minimum of several repeats, with the sizes
-    interleaved.
+    Other load on the machine can only lengthen a measured time, and the results are cached permanently. So the result
+    is the minimum of several repeats, with the sizes interleaved. The time for n tokens is never larger than the time
+    for more tokens.
 
     Args:
-        models: the models.
+        models: target and draft model.
         context: number of tokens before the measured ones.
         repeats: number of measurements of each size.
     """
@@ -106,7 +106,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 
 def _key(models: Models) -> str:
-    """Return a cache key made of the machine, the models' names, dtypes and configurations.
+    """Return the key of cached pass times, made of the machine, the models' names, dtypes and configurations.
 
     Configurations are included because two folders may have the same name.
     """

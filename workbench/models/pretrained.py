@@ -37,7 +37,7 @@ TRAIN = "Fetch the target again, or train the draft model again: workbench train
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return a device by name; "auto" is a GPU if there is one.
+    """Return the PyTorch device with a given name; "auto" is a GPU if there is one.
 
     Raises:
         ModelError: the device does not exist on this machine.
@@ -53,13 +53,13 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
-    """Return a dtype by name; "auto" is bfloat16 on a GPU, and usually float32 on a CPU.
+    """Return the PyTorch dtype with a given name; "auto" is bfloat16 on a GPU, and usually float32 on a CPU.
 
-    On a CPU, "auto" is also bfloat16 for a published target if compiled kernels are available: their forward passes
+    On a CPU, "auto" is also bfloat16 for a published target if compiled kernels are available. Their forward passes
     over few tokens take as long as reading the weights, so half the bytes take half the time
     (`workbench.kernels.fused`), with or without bfloat16 instructions.
 
-    "int8" rounds only the weights, and the result is another model than the unrounded one
+    "int8" rounds only the weights. The result is a different model from the unrounded one
     (`workbench.kernels.quantised`).
 
     Args:
@@ -80,14 +80,14 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
 def resolve_drafter_dtype(
     dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
 ) -> torch.dtype:
-    """Return the dtype of a draft model by name; "auto" depends on the device and on the target's dtype.
+    """Return the PyTorch dtype of a draft model by name; "auto" depends on the device and on the target's dtype.
 
     "auto" is float64 for a float64 target. On a CPU it is bfloat16 only if the target is published and computes in
     bfloat16, and if the compiled kernels support the draft model's sizes: other draft models would be slower in
     bfloat16. Otherwise "auto" is the default of `resolve_dtype`.
 
     Args:
-        dtype: as in `resolve_dtype`.
+        dtype: one of `devices.DTYPES` or "auto".
         device: device that the draft model runs on.
         target: dtype of the target's computation (for int8 weights: bfloat16).
         name: name of the draft model; its sizes are only checked if it is in a local folder.
@@ -184,7 +184,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a prompt.
+    """Encode a prompt with a tokenizer, and return its token ids.
 
     Raises:
         PromptError: the tokenizer fails on the prompt.

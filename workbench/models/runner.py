@@ -41,9 +41,9 @@ from workbench.kernels.self_test import ROUNDING, logits_error, make_gpu_decoder
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
-"""Number of cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root
-included. A decoder that keeps scratch nodes from round to round may use more while the text is shorter than the
-context."""
+"""Number of KV-cache positions reserved after the context for drafted nodes: the size of the largest draft tree of a
+round, root included. A decoder that keeps scratch nodes from round to round may use more positions while the text is
+shorter than the context."""
 
 
 class Runner:
@@ -104,7 +104,7 @@ class Runner:
 
     @property
     def lm_head(self) -> nn.Module:
-        """Return the LM head: hidden states [.., D] → logits [.., V]."""
+        """Return the module of the LM head, which maps hidden states [.., D] to logits [.., V]."""
         head = self.model.get_output_embeddings()
         if head is None:
             raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
@@ -112,45 +112,45 @@ class Runner:
 
     @property
     def embed(self) -> nn.Module:
-        """Return the input embedding: ids [..] → [.., D]."""
+        """Return the module of the input embedding, which maps token ids [..] to vectors [.., D]."""
         return self.model.get_input_embeddings()
 
     @property
     def lean(self) -> LeanDecoder | None:
-        """Return the lean decoder that runs in the model's place, or None."""
+        """Return the lean decoder that replaces the model's own forward pass; None if the model is run itself."""
         return self._lean
 
     @property
     def runs_kernels(self) -> bool:
-        """Return whether forward passes over few tokens run on Triton kernels."""
+        """Return whether the model's forward passes over few tokens run on Triton kernels."""
         return self._gpu is not None
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of logits per position."""
+        """Return the vocabulary size of the model: the number of logits per position."""
         return self.lm_head.get_parameter("weight").shape[0]
 
     @property
     def hidden_size(self) -> int:
-        """Return the width of the residual stream."""
+        """Return the hidden size of the model: the width of the residual stream."""
         return self.config.hidden_size
 
     # -- ids of another model's padded vocabulary --------------------------------------------------------------------
 
     def set_unknown_token(self, n_ids: int, token: int) -> None:
-        """Map ids for which the model has no embedding to an unknown token.
+        """Map token ids for which the model has no embedding to an unknown token.
 
         Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
 
         Args:
-            n_ids: number of ids that texts may contain.
+            n_ids: number of different token ids that texts may contain.
             token: id of the unknown token.
         """
         rows = self.embed.get_parameter("weight").shape[0]
         self.unknown_token = None if n_ids <= rows else min(token, rows - 1)
 
     def replace_unknown(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Return the ids, with those that have no embedding replaced by the unknown token."""
+        """Return token ids, with those for which the model has no embedding replaced by the unknown token."""
         if self.unknown_token is None:
             return ids
         return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown_token)
@@ -159,9 +159,9 @@ class Runner:
 
     @torch.inference_mode()
     def open(self, owner: int | None = None) -> Slot:
-        """Open an empty slot for the sequence with the `id` `owner`, or for no known sequence.
+        """Open an empty slot (row) of the KV cache; `owner` is the `id` of its sequence, None if unknown.
 
-        Rows are kept dense: a slot's `index` may change when another slot closes.
+        Used rows stay contiguous: a slot's `index` may change when another slot closes.
         """
         if len(self.slots) == self.cache.n_rows:
             try:
@@ -184,7 +184,7 @@ class Runner:
 
     @torch.inference_mode()
     def close(self, slot: Slot) -> None:
-        """Release a slot. The last row of the KV cache is moved into the row of this slot."""
+        """Release a sequence's slot of the KV cache. The last row of the cache moves into the row of this slot."""
         if slot not in self.slots:
             return
         last = self.slots.pop()
@@ -194,11 +194,13 @@ class Runner:
             self.slots[slot.index], last.index = last, slot.index
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop all committed and scratch tokens of a slot after the first `length` positions."""
+        """Drop all tokens of a sequence after its first `length` positions from the KV cache."""
         slot.length, slot.scratch = min(slot.length, length), 0
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, in order; keep the scratch nodes `kept`, and drop all others.
+        """Commit the accepted nodes of a sequence's draft in the KV cache, and drop all other drafted nodes.
+
+        The nodes `path` are committed in order; the nodes `kept` remain as uncommitted scratch nodes.
 
         If only the device knows the slot's length, `path` must contain all scratch nodes; see also `DeviceLength`.
 
@@ -224,9 +226,9 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run the tokens that follow the committed part of a slot, and commit them, `chunk` tokens at a time.
+        """Prefill: run the next tokens of a sequence, `chunk` tokens per forward pass, and commit them.
 
-        Hidden states that the slot selects are captured.
+        Hidden states that the sequence's slot selects are captured.
 
         Raises:
             ContextError: the tokens do not fit the context.
@@ -243,12 +245,12 @@ class Runner:
             slot.prefill_states.take(out, len(piece))
 
     def refuse_beyond(self, n: int) -> None:
-        """Raise ContextError if a text of n tokens does not fit the context."""
+        """Raise ContextError if a text of n tokens does not fit the model's context."""
         if n > self.context:
             raise ContextError(f"The text has {n} tokens, images included; the context holds {self.context}.")
 
     def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
-        """Run the first layers for new tokens and return their residual stream; no logits are computed.
+        """Run new tokens through the first layers only, and return their residual stream after these layers.
 
         Args:
             batch: one segment of new tokens per sequence, as for `forward`.
@@ -261,8 +263,8 @@ class Runner:
         """Return whether a forward pass may start from the hidden states after `layer` layers.
 
         With compiled layers it may not: they keep their residual stream in float32, but states that are passed in are
-        rounded to the model's dtype, so the results would differ. It may not either if an earlier comparison for this
-        layer failed (`forward_from`).
+        rounded to the model's dtype, so the results would differ. It may not either if an earlier comparison of the
+        results for this layer failed (`forward_from`).
         """
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
@@ -272,9 +274,9 @@ class Runner:
 
         The keys and values of these tokens in the first layers are scratch entries of the KV cache.
 
-        At the first use of a starting layer, the tokens are also run through the whole model, and that result is
-        returned. If the logits differ by more than rounding, as for models with more than one residual stream, the
-        whole model is used from then on.
+        At the first use of a starting layer, the tokens are also run through the whole model, and the result of the
+        whole model is returned. If the logits differ by more than rounding, as for models with more than one residual
+        stream, the whole model is used from then on.
 
         Args:
             batch: segments, each with the `states` after the first layers.
@@ -309,15 +311,16 @@ class Runner:
         shared_copy: WeightSharingCopy | None = None,
         everywhere: bool = False,
     ) -> Output:
-        """Run new tokens of several sequences at once; the tokens become scratch nodes of their sequences.
+        """Run new tokens of several sequences in one forward pass; the tokens become uncommitted scratch nodes.
 
         Args:
-            batch: one segment per sequence; outputs are in the order of the cache rows. Cache rows between those of the
-                batch are padding.
-            last_only: compute logits for the last position only (all segments must then have the same length).
-            layers: indices of the layers to run; all by default. The first of them reads the segments' `states`, if
-                any.
-            head: compute logits; without them only the captured hidden states are meaningful.
+            batch: one segment of new tokens per sequence; outputs are in the order of the cache rows. Cache rows
+                between those of the batch are padding.
+            last_only: whether to compute logits for the last position only; all segments must then have the same
+                length.
+            layers: indices of the layers to run; all by default. The first of these layers reads the segments'
+                `states`, if any.
+            head: whether to compute logits; if not, only the captured hidden states are meaningful.
             capture_layers: indices of the layers after which hidden states are captured.
             skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
                 layer writes no cache entries.

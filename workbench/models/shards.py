@@ -22,16 +22,16 @@ from workbench.models.weight_files import weight_files
 
 SHARD_PATTERN = "part-*-of-*.safetensors"
 MOST = 9_000_000
-"""Maximum size of a shard in bytes."""
+"""Maximum size of a shard (part of a split weight file) in bytes."""
 
 
 def join_shards(folder: Path) -> Path:
-    """Return the folder to load: `folder` itself or, if its weights are split, a copy with joined tensors.
+    """Return the folder from which to load a model: `folder` or, if its weights are split, a copy with joined tensors.
 
     The copy is created at the first call.
 
     Raises:
-        ModelError: a part is missing or damaged.
+        ModelError: a shard is missing or damaged.
         WorkbenchError: the copy cannot be written.
     """
     if not any(folder.glob(SHARD_PATTERN)) or not (folder / SUMS_FILE).is_file():

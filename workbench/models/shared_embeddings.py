@@ -1,7 +1,7 @@
 """Load draft models that share the target's embedding and LM head, each through one projection matrix.
 
-Nine tenths of the weights of a small model with a large vocabulary are rows of the embedding and the LM head, which can
-be computed from the target's rows. The folder of such a draft model has two small matrices instead, and its
+Nine tenths of the weights of a small model with a large vocabulary are rows of the embedding and the LM head. These
+rows can be computed from the target's rows. So the folder of such a draft model has two small matrices instead, and its
 configuration names the target. Loading it builds an ordinary decoder, so that it works like any other model of its
 kind:
 
@@ -25,11 +25,12 @@ from workbench.models.names import folder_of
 from workbench.models.tokenizer_source import tokenizer_source_of
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
-"""Names of the projection matrices A and B among the weights."""
+"""Names of the two projection matrices in the weights of a draft model: A for the embedding, B for the LM head."""
 ROWS = "borrowed_rows"
-"""Key in a draft model's configuration for the width D of the target's rows."""
+"""Key in a draft model's configuration for the width D of the rows of the target's embedding and LM head."""
 ROUNDING = 0.01
-"""Maximum relative error allowed for rows computed from the target's rows; float16 rounding stays below it."""
+"""Maximum relative error of a draft model's embedding and LM head rows that are computed from the target's rows;
+float16 rounding stays below it."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -39,7 +40,7 @@ def shares_embeddings(config: Any) -> bool:
 
 
 def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Load the decoder in a folder; compute its embedding and LM head from the target's embedding and LM head.
+    """Load a draft model; compute its embedding and LM head from the target's embedding and LM head.
 
     Args:
         folder: folder of a draft model that `shares_embeddings`.
@@ -94,9 +95,9 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
 def expand_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Return a draft model's weights with full embedding and LM head rows, float32, in place of its two matrices.
+    """Return a draft model's weights with an embedding and an LM head in place of its two projection matrices.
 
-    `embedding` and `head` are the target's rows.
+    Both are computed in float32 from the target's embedding and LM head, the arguments `embedding` and `head`.
     """
     others = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
     return others | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
@@ -105,10 +106,10 @@ def expand_rows(
 def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Replace a draft model's embedding and LM head by two projection matrices from the target's rows.
+    """Replace a draft model's embedding and LM head by two matrices that project the target's rows.
 
-    This is the inverse of `expand_rows`. `embedding` and `head` are the target's rows. Weights that already have the
-    matrices are returned unchanged.
+    This is the inverse of `expand_rows`. `embedding` and `head` are the target's embedding and LM head. Weights that
+    already have the matrices are returned unchanged.
 
     Raises:
         ValueError: the rows cannot be computed from the target's rows.

@@ -1,4 +1,4 @@
-"""Run extra forward passes outside the rounds, for drafters that tune themselves. They leave the KV cache unchanged."""
+"""Run extra forward passes outside the rounds, for drafters that tune themselves; the KV cache stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 
 AT_ONCE = 96
-"""Number of hidden states per call of the LM head."""
+"""Number of hidden states to which the LM head is applied at once."""
 
 
 @torch.inference_mode()
@@ -26,9 +26,9 @@ def recompute_logits(
     skipped_halves: Collection[int] = (),
     shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Run some tokens through a part of the model or a weight-sharing copy, and return their logits.
+    """Run tokens through some layers of a model or through a weight-sharing copy, and return their logits.
 
-    Earlier positions are read from the KV cache as the whole model wrote them.
+    Keys and values of earlier positions are read from the KV cache as the whole model wrote them.
 
     Args:
         runner: runner of the model.
@@ -57,7 +57,7 @@ def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Flo
     Args:
         runner: runner of the model.
         slot: slot of the sequence to which the time is assigned; it is not changed.
-        states: residual streams, of any layers and positions.
+        states: residual streams after any layers, at any positions.
     """
     last = runner.n_layers - 1
     dummy = Slot(

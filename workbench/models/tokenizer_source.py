@@ -1,4 +1,4 @@
-"""Find the tokenizer of a model in a local folder: its own, or the one of the target for which it was trained.
+"""Find the tokenizer of a model in a local folder: its own, or that of the target for which it was trained.
 
 A draft model uses its target's tokenizer. A published target's tokenizer is as large as many draft models, and is
 always available with the target. So the draft model's folder has no copy; its configuration names the `target` and the
@@ -18,15 +18,15 @@ from workbench.models.model_index import MODEL_INDEX, vocabulary_hash, vocabular
 from workbench.models.names import folder_of
 
 VOCABULARY = "target_vocabulary"
-"""Key in a draft model's configuration for the `vocabulary_hash` of the tokens it was trained with, if its folder has
-no tokenizer."""
+"""Key in the configuration of a draft model without its own tokenizer, for the hash of the vocabulary with which it was
+trained (`vocabulary_hash`)."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Names of tokenizer files in a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """Target whose tokenizer a draft model uses.
+    """Target whose tokenizer a draft model uses, because its folder has none.
 
     Attributes:
         target: name of a published model; a configuration may not name anything else, such as a local folder.
@@ -51,13 +51,13 @@ def tokenizer_source_of(folder: Path) -> TokenizerSource | None:
 
 
 def tokenizer_source_for(name: str) -> TokenizerSource | None:
-    """Return `tokenizer_source_of` for the folder of a model; None if the model is not on this machine."""
+    """Return the target whose tokenizer a model uses; None if it has its own, or is not on this machine."""
     folder = folder_of(name)
     return None if folder is None else tokenizer_source_of(folder)
 
 
 def vocabulary_hash_of(folder: Path) -> str:
-    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if it is unknown."""
+    """Return the SHA-256 of the tokens and ids of a local model, without loading its tokenizer; empty if unknown."""
     if (source := tokenizer_source_of(folder)) is not None:
         return source.vocabulary
     file = folder / FILES[0]
@@ -66,5 +66,5 @@ def vocabulary_hash_of(folder: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _read(file: str, changed: int) -> str:
-    """Return `vocabulary_of` for a tokenizer file; its modification time `changed` is part of the cache key."""
+    """Return the hash of the vocabulary in a tokenizer.json, cached by path and modification time (`changed`)."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))

@@ -18,8 +18,9 @@ from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.names import bundled_drafter, locate
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
-_made: dict[str, tempfile.TemporaryDirectory[str]] = {}
-"""Temporary folders of the models that this process created, by target; deleted when the process ends."""
+_temporary_folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
+"""Target → temporary folder of the draft model that this process made from the target's first layers. The folders are
+deleted when the process ends."""
 
 
 def save_truncated(target: str, folder: Path, layers: int) -> Path:
@@ -45,7 +46,7 @@ def save_truncated(target: str, folder: Path, layers: int) -> Path:
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
     processor = load_processor(target, model)
-    with _quietly():
+    with _hide_progress_bars():
         model.save_pretrained(folder)
         load_tokenizer(target).save_pretrained(folder)
         if processor is not None:
@@ -54,11 +55,13 @@ def save_truncated(target: str, folder: Path, layers: int) -> Path:
 
 
 def drafter_for(target: str | None, drafter: str | None = None) -> str:
-    """Return a draft model for a target: the one named, else the bundled one, else a saved copy of its first layers.
+    """Return the name or folder of a draft model for a target: the given one, else the bundled one, else a new one.
+
+    The new draft model consists of the target's first layers, saved in a temporary folder.
 
     Args:
-        target: name of the target, as in `Workbench`; None: the bundled one.
-        drafter: name of the draft model, as in `Workbench`; None: choose one.
+        target: name of the target, as in `Workbench`; None: the bundled target.
+        drafter: name of the draft model, as in `Workbench`; None: choose a draft model.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
@@ -66,18 +69,18 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
     name = target or DEFAULT_TARGET
     if existing := drafter or bundled_drafter(name):
         return existing
-    if name not in _made:
+    if name not in _temporary_folders:
         config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
         layers = max(1, text_config(config).num_hidden_layers // 6)
         temporary = tempfile.TemporaryDirectory(prefix="drafter-")
         save_truncated(name, Path(temporary.name) / f"{Path(name).name}-first-{layers}", layers)
-        _made[name] = temporary
-    return str(next(Path(_made[name].name).iterdir()))
+        _temporary_folders[name] = temporary
+    return str(next(Path(_temporary_folders[name].name).iterdir()))
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Hide progress bars while a model is saved."""
+def _hide_progress_bars() -> Iterator[None]:
+    """Hide Transformers' progress bars while a model is saved."""
     is_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -19,8 +19,8 @@ from workbench.models.runner import Runner
 def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
     """Return a truncated target: embedding, the given first layers, final norm and LM head.
 
-    The model's own layers give bit-identical results in the copy, which is lean or compiled if the model is (but not
-    compiled for int8 weights).
+    The model's own layers give bit-identical results in the truncated target. It uses a lean or compiled decoder if the
+    whole model does, but no compiled decoder for int8 weights.
 
     Args:
         runner: runner of the whole model.
@@ -38,7 +38,7 @@ def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharin
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a layer with some weights replaced; the copy shares all other weights.
+    """Return a copy of a decoder layer with some weights replaced; the copy shares all other weights.
 
     Args:
         layer: layer to copy.

@@ -1,4 +1,4 @@
-"""Write the message about heads that a target lacks, without importing PyTorch."""
+"""Write the message about trained heads that a target lacks, without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workbench.models.local_models import trained_for
 
 
 def no_heads(kind: str, target: str) -> str:
-    """Return the message that a target has no heads of a kind; it names a bundled target that has such heads."""
+    """Return the message that a target has no trained heads of some kind; it names a bundled target that has them."""
     message = f"There are no {kind} heads trained for {target or 'this target'}."
     targets = sorted({trained_for(config) for config in map(config_of, bundled().values())
                     if config.get("workbench_head") == kind and trained_for(config) != target})  # fmt: skip

@@ -1,4 +1,4 @@
-"""Headers of safetensors files, read without PyTorch."""
+"""Find safetensors files and read their headers, without PyTorch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from safetensors import safe_open
 
 SCALE = "_scale"
-"""End of the name of an int8 tensor's scales (`workbench.models.int8_checkpoint`)."""
+"""Suffix of the name of the tensor that holds an int8 tensor's scales (`workbench.models.int8_checkpoint`)."""
 
 
 def is_scale(name: str, names: Collection[str]) -> bool:
-    """Return whether the tensor `name`, in a file with the tensors `names`, holds the scales of another tensor."""
+    """Return whether a tensor of a safetensors file holds the scales of an int8 tensor of the same file."""
     return name.endswith(SCALE) and name.removesuffix(SCALE) in names
 
 
@@ -26,7 +26,7 @@ def count_weights(path: Path) -> int:
 
 @lru_cache(maxsize=512)
 def _count_weights(path: Path, *version: int) -> int:
-    """Return the number of weights in a file. `version` (size and modification time) is part of the cache key."""
+    """Return the number of weights in a safetensors file, cached by path and `version` (size, modification time)."""
     with safe_open(path, "np") as file:
         names = set(file.keys())
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not is_scale(name, names))

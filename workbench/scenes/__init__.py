@@ -1,1 +1,1 @@
-"""Generate synthetic scenes of coloured shapes, images of them, and questions, for the bundled vision models."""
+"""Generate synthetic images of coloured shapes (scenes) with questions, for the bundled vision models."""

@@ -1,4 +1,4 @@
-"""Draw the image of a scene, and a map of the object at each pixel.
+"""Draw the image of a scene (coloured shapes), and a map that names the object at each pixel.
 
 All shapes are drawn at three times the size and then reduced, which smooths their edges.
 """
@@ -29,11 +29,11 @@ HUES: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, flo
     "pink": ((0.86, 0.95), (0.3, 0.62), (0.95, 1.0)),
     "black": ((0.0, 1.0), (0.0, 0.15), (0.0, 0.16)),
 }
-"""Ranges of hue, saturation and value (0 to 1) by colour name."""
+"""Ranges of hue, saturation and value (each 0 to 1) of the colours in scenes, by colour name."""
 
 
 def shade(colour: str, rng: random.Random) -> tuple[int, int, int]:
-    """Return red, green and blue of a random shade of a named colour."""
+    """Return the RGB values of a random shade of a named colour."""
     hue, saturation, value = (rng.uniform(*ends) for ends in HUES[colour])
     red, green, blue = colorsys.hsv_to_rgb(hue % 1.0, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -112,11 +112,11 @@ def _paint_writing(canvas: Image.Image, writing: Writing, seed: int, ids: Image.
 
 
 WRITING = 100
-"""Value in the object map of `paint` that stands for the writing."""
+"""Value in the object map of a scene's image that stands for the written word or number."""
 
 
 def paint(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the image of a scene, and its object map.
+    """Draw the image of a scene, and a map of the object at each pixel.
 
     Returns:
         The image, uint8 [64, 64, 3], and the object map, uint8 [64, 64]: 1 + the index of the item at each pixel,
@@ -136,5 +136,5 @@ def paint(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 
 
 def picture(scene: Scene) -> Image.Image:
-    """Draw a scene as an image of 64 × 64 pixels."""
+    """Draw a scene of coloured shapes as an image of 64 × 64 pixels."""
     return Image.fromarray(paint(scene)[0])

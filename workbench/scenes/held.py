@@ -1,4 +1,4 @@
-"""Generate held-out scenes, on which no model was trained."""
+"""Generate held-out scenes: synthetic images on which no model was trained."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from workbench.scenes.scene import FREEHAND, Scene, scenes
 
 HELD_SEED = 9
 CAPTION_TOKENS = 136
-"""Maximum length in tokens of a generated description."""
+"""Maximum length in tokens of a model's description of a scene."""
 
 
 def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first `count` held-out scenes. See `workbench.scenes.scene.scenes` for the arguments."""
+    """Return the first `count` held-out scenes. The arguments are those of `workbench.scenes.scene.scenes`."""
     return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))

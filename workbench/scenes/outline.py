@@ -1,4 +1,4 @@
-"""Compute outlines of shapes and the overlap of two outlines."""
+"""Compute outlines of shapes in a scene, and the overlap of two outlines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FINE = 4  # silhouettes are compared on a grid with this many cells per pixel
 
 
 class Outlined(Protocol):
-    """Object with an outline. See `workbench.scenes.scene.Item` for the attributes."""
+    """Interface of an object with an outline; `workbench.scenes.scene.Item` describes the attributes."""
 
     @property
     def shape(self) -> str: ...
@@ -33,7 +33,7 @@ class Outlined(Protocol):
 
 
 def _outline(shape: str) -> np.ndarray:
-    """Return the outline of a shape about the origin, float64 [n, 2]."""
+    """Return the outline of a shape centred on the origin, as n points, float64 [n, 2]."""
     if shape == "circle":
         t = np.linspace(0, 2 * math.pi, 40, endpoint=False)
         return np.stack([np.cos(t), np.sin(t)], 1)
@@ -65,7 +65,10 @@ _OUTLINES = {shape: _outline(shape) for shape in ("circle", "heart", "star", "tr
 
 
 def item_points(item: Outlined) -> np.ndarray:
-    """Return the outline of an item in pixels of the image, float64 [n, 2], centred on its bounding box."""
+    """Return the outline of an item in pixels of the image, as n points, float64 [n, 2].
+
+    The centre of the outline's bounding box is the position of the item.
+    """
     points = _OUTLINES[item.shape].copy()
     if item.wobble:
         rng = np.random.default_rng(item.shade)

@@ -17,17 +17,17 @@ from itertools import combinations, pairwise
 from workbench.scenes.outline import covered
 
 SIDE = 64
-"""Width and height of an image in pixels."""
+"""Width and height of a scene's image in pixels."""
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
-"""Length in pixels of the longer side of an object's bounding box, by name of the size."""
+"""Length in pixels of the longer side of an object's bounding box, by name of the object's size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Maximum size in pixels of a shape on a freehand sheet, by number of shapes; the fewer, the larger."""
+"""Maximum size in pixels of a shape in a freehand scene, by number of shapes; fewer shapes are larger."""
 FREEHAND = 0.25
-"""Share of freehand sheets among the scenes. They imitate users' drawings on an empty sheet."""
+"""Fraction of freehand scenes, which imitate users' drawings on an empty sheet, among all scenes."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
 POSITIONS = (
     ("top left", "top", "top right"),
@@ -46,7 +46,7 @@ _LEVEL, _APART = 3.0, 6.5
 
 @dataclass(frozen=True)
 class Item:
-    """One coloured shape.
+    """Coloured shape in a scene.
 
     Attributes:
         shape: One of `SHAPES`.
@@ -84,7 +84,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Writing:
-    """Word or number drawn in the image.
+    """Word or number drawn in the image of a scene.
 
     Attributes:
         text: The word or number.
@@ -104,18 +104,18 @@ class Writing:
 
     @property
     def kind(self) -> str:
-        """Return the kind of text: "number" or "word"."""
+        """Return the kind of the written text: "number" or "word"."""
         return "number" if self.text.isdigit() else "word"
 
     @property
     def width(self) -> float:
-        """Return the approximate width of the text, in pixels."""
+        """Return the approximate width of the written text, in pixels."""
         return 0.66 * self.height * len(self.text)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Contents of an image.
+    """Contents of a synthetic image: coloured shapes and an optional word or number.
 
     Attributes:
         items: The shapes from left to right.
@@ -143,13 +143,13 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """Return whether the scene is excluded from training, by a hash of its contents."""
+        """Return whether the scene is held out from training, which a hash of its contents decides."""
         text = ";".join(f"{item.name} {place(item.x, item.y)}" for item in self.items)
         return hashlib.sha256(f"{text};{self.writing and self.writing.text}".encode()).digest()[0] < 16
 
 
 def place(x: float, y: float) -> str:
-    """Return the name of the part of the image in which a point lies; x and y are in pixels.
+    """Return the name of the region of the image in which a point lies; x and y are in pixels.
 
     >>> place(10, 10), place(32, 30)
     ('top left', 'middle')
@@ -163,14 +163,14 @@ def _clear(x: float, y: float) -> bool:
 
 
 def _reach(item: Item) -> float:
-    """Return the radius of a circle that contains the item."""
+    """Return the radius in pixels of a circle around the item's centre that contains the item."""
     return item.extent / 2 * {"square": 1.25, "circle": 1.0, "cross": 1.08}.get(item.shape, 1.05)
 
 
 def draw_scene(
     rng: random.Random, count: int | None = None, sketch: bool | None = None, freehand: bool = False
 ) -> Scene:
-    """Generate a random scene.
+    """Generate a random scene of coloured shapes.
 
     Args:
         rng: Source of randomness.
@@ -277,7 +277,7 @@ def _item(rng: random.Random, colour: str, shape: str, hand: bool, count: int, p
 
 
 def _freehand(rng: random.Random, item: Item, hand: bool, count: int) -> Item:
-    """Return the item changed to imitate a user's drawing on an empty sheet."""
+    """Return a copy of an item, changed to imitate a user's drawing on an empty sheet."""
     fill = STROKES if hand and item.shape == "cross" and rng.random() < 0.5 else item.fill
     if rng.random() < 0.4:
         return replace(item, fill=fill)
@@ -345,7 +345,7 @@ def scenes(
         held_out: Whether to yield held-out scenes.
         sketch: Whether to yield only scenes that imitate drawings by hand (True) or only others (False); None: both.
         count: Number of shapes; None: any.
-        freehand: Share of freehand sheets; it does not change the other scenes.
+        freehand: Fraction of freehand scenes; it does not change the other scenes of the stream.
     """
     rng, other = random.Random(f"scenes/{seed}/{held_out}"), random.Random(f"freehand/{seed}/{held_out}")
     while True:

@@ -1,8 +1,8 @@
 """Generate questions about a scene, with answers derived from its geometry.
 
-Every answer has three styles: `plain`, the style of the bundled target, and two paraphrases. A drafter trained on all
-styles is not aligned with its target; a drafter trained on the target's own answers is (self-data distillation, MASSV,
-arXiv 2505.10526).
+Every answer has three styles: `plain`, the style of the bundled target, and two paraphrases. A drafter that was trained
+on all styles is not aligned with its target; a drafter that was trained on answers of the target is aligned (self-data
+distillation, MASSV, arXiv 2505.10526).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BESIDE = 4.0  # minimum difference in x (or y) for a question about left and ri
 
 @dataclass(frozen=True)
 class Ask:
-    """Question about a scene with its answers.
+    """Question about a scene, with one answer per style.
 
     Attributes:
-        kind: Name in `QUESTIONS`.
+        kind: Kind of the question, a key of `QUESTIONS`.
         question: Text of the question.
         answers: One correct answer per style.
         named: Indices of the scene's items that the question names, in the question's order.
@@ -37,7 +37,7 @@ class Ask:
 
     @property
     def answer(self) -> str:
-        """Return the answer in the style of the bundled target."""
+        """Return the answer to the question in the style of the bundled target."""
         return self.answers[0]
 
 
@@ -51,7 +51,7 @@ def plural(noun: str) -> str:
 
 
 def where(item: Item | Writing) -> str:
-    """Return the position of an object as a phrase.
+    """Return the position of an object in the image as a phrase.
 
     >>> where(Writing("7", "red", 10, 30, 12))
     'on the left'
@@ -327,7 +327,10 @@ QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
     "reading": _reading,
     "list": _list,
 }
-"""Question generators by kind; a generator returns None if the scene does not allow such a question."""
+"""Functions that generate questions about a scene, by kind of question.
+
+A function returns None if the scene does not allow such a question.
+"""
 
 
 def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
@@ -348,7 +351,7 @@ def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[st
         scene: Scene to ask about.
         count: Number of questions in addition to the caption.
         rng: Source of randomness.
-        favoured: Kinds that are chosen five times as often as others.
+        favoured: Kinds of questions that are chosen five times as often as others.
     """
     questions = [_caption(scene, rng)]
     kinds = [kind for kind in QUESTIONS if kind != "caption"]
@@ -362,13 +365,13 @@ def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[st
 
 @dataclass(frozen=True)
 class Said:
-    """Description of one object in a plain caption.
+    """Description of one object, parsed from a caption in the plain style.
 
     Attributes:
         size: One of `workbench.scenes.scene.SIZES`.
         colour: One of `workbench.scenes.scene.COLOURS`.
         shape: One of `workbench.scenes.scene.SHAPES`.
-        place: Part of the image in which the object lies, such as "top left".
+        place: Region of the image in which the object lies, such as "top left".
         relation: Position relative to the previous object ("above", …); "" for the first object.
     """
 
@@ -387,7 +390,7 @@ _OBJECT = re.compile(
 
 
 def read_caption(text: str) -> list[Said]:
-    """Parse a plain caption, and return the objects that it describes, in the caption's order.
+    """Parse a caption in the plain style, and return the objects that it describes, in the caption's order.
 
     >>> read_caption("There is one shape: a large red star at the top left.")
     [Said(size='large', colour='red', shape='star', place='top left', relation='')]
@@ -405,4 +408,7 @@ LEXICON: dict[str, tuple[str, ...]] = {
     ),
     "number": (*NUMBERS, "no", *map(str, range(100))),
 }
-"""Words that state facts about an image, by kind. All other words are of the kind `other`."""
+"""Words in captions that state facts about an image, by category (colour, shape, …).
+
+All other words have the category `other`.
+"""

@@ -1,1 +1,1 @@
-"""HTTP server without pages: health, metrics and an OpenAI-compatible API. Its middleware also serves the app."""
+"""HTTP server without pages: health, metrics and an OpenAI-compatible API. The app uses its middleware, too."""

@@ -1,6 +1,7 @@
-"""Access control of a server: client addresses, host names, allowed origins, API key, and the machine's own user.
+"""Access control of a server: client addresses, host names, allowed origins, API key, and the local user.
 
-The app and `serve` share it, with the same options: `AccessControl.wrap` wraps the application that is served.
+The app and `workbench serve` use it with the same options: `AccessControl.wrap` wraps the ASGI application. The local
+user is the person who uses the machine on which the server runs.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from workbench.service.checks import set_error_option
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
 _PROXIES = (b"via", b"x-real-ip", b"cf-connecting-ip")
 USER = "workbench.user"
-"""Scope entry of a request to an `open` server: whether it may come from this machine's user."""
+"""Key in the ASGI scope of a request to an `open` server: whether the request may come from the local user."""
 
 
 def is_user() -> bool:
-    """Return whether the current request may come from this machine's user; true outside of requests.
+    """Return whether the current request may come from the user of this machine; True outside of requests.
 
-    Gradio's queue (runs, sweeps) runs calls in another context, which counts as no request: there use `is_user_scope`
-    with the request's scope.
+    Gradio's queue (runs, sweeps) executes calls outside of the request's context. There use `is_user_scope` with the
+    request's ASGI scope.
     """
     return _USER.get()
 
 
 def is_user_scope(scope: Mapping[str, Any]) -> bool:
-    """Return whether a request may come from this machine's user, as its scope records; True without such a record."""
+    """Return whether a request may come from the user of this machine, according to its ASGI scope.
+
+    The result is True if the scope has no entry for this.
+    """
     return scope.get(USER, True)
 
 
@@ -46,13 +50,13 @@ class AccessControl:
 
     Attributes:
         allow: host names of the server, and origins whose pages may call it.
-        key: API key that requests need; None: requests need no key.
-        open: whether other machines may reach the private server without a key. Then the data of
-            this machine's user is shown only to requests from this machine that did not come through a proxy.
-        shared: whether the user gave the server host names or trusted proxies. Then a request from this machine may be
-            from a proxy that sends no header, so a request counts as the user's only if it uses a loopback host name,
-            and never if there are trusted proxies.
-        trusted: proxies whose forwarding headers are trusted; see `workbench.server.callers`.
+        key: API key that every request must contain; None: requests need no key.
+        open: whether other machines may reach a private server without a key. If so, the data of the user of this
+            machine is shown only in answers to requests from this machine that did not come through a proxy.
+        shared: whether host names or trusted proxies were configured for the server. Then a request from this machine
+            may come from a proxy that sends no header. So a request counts as one of the local user only if it uses a
+            loopback host name, and never if there are trusted proxies.
+        trusted: addresses of proxies whose forwarding headers are trusted; see `workbench.server.callers`.
         public: whether the server is open to everybody.
     """
 
@@ -64,13 +68,13 @@ class AccessControl:
     shared: bool = False
 
     def wrap(self, app: Any) -> Any:
-        """Return the ASGI application with the access control around it."""
+        """Return an ASGI application wrapped in the middleware of the access control."""
         app = LocalUserMiddleware(app, self.is_from_user) if self.open else app
         app = Keys(app, self.key, self.allow.allows_frames) if self.key else app
         return ClientAddressMiddleware(Origins(app, self.allow, forms=self.key is not None), self.trusted)
 
     def is_from_user(self, scope: Any) -> bool:
-        """Return whether a request may come from this machine's user."""
+        """Return whether a request may come from the user of this machine."""
         if not self.open:
             return True
         names = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"host"]
@@ -78,7 +82,7 @@ class AccessControl:
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def is_for_others(self, host: str) -> bool:
-        """Return whether other users may reach a server at `host`, so that its logs must omit prompts and texts."""
+        """Return whether other people may reach a server at `host`; its logs must then omit prompts and texts."""
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:
@@ -93,18 +97,18 @@ class AccessControl:
 
 
 class LocalUserMiddleware:
-    """ASGI middleware that records whether a request may come from this machine's user.
+    """ASGI middleware that records in a request's scope whether the request may come from the user of this machine.
 
     Args:
         app: next ASGI application.
-        is_users: function that decides this from a request's scope.
+        is_users: function from a request's scope to whether the request may come from the user of this machine.
     """
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
         self.app, self.is_users = app, is_users
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Record whether a request may come from this machine's user, in its scope and context; pass it on."""
+        """Record in the request's scope and context whether it may come from the local user, and pass it on."""
         is_from_user = self.is_users(scope)
         token = _USER.set(is_from_user)
         try:
@@ -114,10 +118,10 @@ class LocalUserMiddleware:
 
 
 def is_from_here(scope: Any) -> bool:
-    """Return whether a request comes from this machine and has no header of a proxy.
+    """Return whether a request comes from this machine and has no header that a proxy adds.
 
-    A proxy on this machine that adds no header and sends a loopback name as `Host` looks like the user. Configure it to
-    send `X-Forwarded-For`, or give the server a key.
+    A proxy on this machine that adds no header and sends a loopback name as `Host` cannot be distinguished from the
+    local user. Configure it to send `X-Forwarded-For`, or give the server a key.
     """
     names = {name.lower() for name, _ in scope.get("headers", ())}
     try:
@@ -141,12 +145,12 @@ def make_access_control(
 
     Args:
         host: address that the server listens on.
-        hosts: further host names, see `workbench.server.origins.make_allowlist`.
-        origins: further origins whose pages may call the server.
-        key: API key; None: the key in the environment, if set.
-        trusted: trusted proxies; empty: the proxies in the environment.
+        hosts: additional allowed host names, see `workbench.server.origins.make_allowlist`.
+        origins: additional origins whose pages may call the server.
+        key: API key; None: the key in the environment variable, if it is set.
+        trusted: trusted proxies; empty: the proxies in the environment variable.
         env: environment variables; by default this process's.
-        public: whether the server is open to everybody; true on every Space.
+        public: whether the server is open to everybody; always true on a Hugging Face Space.
 
     Raises:
         ParameterError: a host name, origin, key or address is invalid; `option` names the option.

@@ -19,7 +19,7 @@ from workbench.server.routes import router
 
 
 def make(client: Client, access_control: AccessControl | None = None) -> FastAPI:
-    """Return the ASGI application for a `Workbench`, with its access control; by default for this machine only."""
+    """Return the ASGI application that serves a `Workbench`. By default only this machine has access."""
     app = FastAPI(
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
@@ -35,12 +35,12 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        """Return an HTML page that lists the routes."""
+        """Return an HTML page that lists the routes of the server."""
         return HTMLResponse(page(app.openapi()))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, problem: HTTPException) -> JSONResponse:
-        """Answer a request for an unknown route, in the format of all other errors."""
+        """Answer a request for an unknown route with an error in OpenAI's format."""
         body = {"message": str(problem.detail), "type": "invalid_request_error", "param": None, "code": None}
         return JSONResponse({"error": body | {"remedy": "GET /docs lists the routes."}}, problem.status_code)
 
@@ -48,7 +48,10 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
 
 
 def serve(client: Client, host: str, port: int, access_control: AccessControl | None = None, **https: Any) -> None:
-    """Serve the HTTP API until the process is interrupted. `https`: see `workbench.server.tls.certificate`."""
+    """Serve the HTTP API until the process is interrupted.
+
+    `https` has the https options that `workbench.server.tls.certificate` returns.
+    """
     import uvicorn
 
     from workbench.server.connections import HeaderTimeoutProtocol

@@ -1,8 +1,9 @@
 """Determine the client address of a request from the connection and from trusted proxies only.
 
 A client can write anything into a header, so `X-Forwarded-For` is read only if the connection comes from a trusted
-proxy, and from the right: each proxy appends the address of its peer. The first entry from the right that is not a
-trusted proxy is the last address that a trusted proxy has seen. Entries to the left of it may be forged.
+proxy, and from the right: each proxy appends the address of its peer. So the first entry from the right that is not a
+trusted proxy is the last address that a trusted proxy has seen; it counts as the address of the client. Entries to the
+left of it may be forged.
 
 On a Hugging Face Space the connection comes from the Space's proxy, at an address of its private network (such as
 10.16.3.80 in embeddings-benchmark/mteb#4754), and nothing else reaches the container. So proxies at private addresses
@@ -23,25 +24,28 @@ from workbench.core.errors import ParameterError
 logger = logging.getLogger("workbench.server")
 
 VARIABLE = "WORKBENCH_TRUSTED_PROXY"
-"""Environment variable with trusted proxies, separated by commas: the default of `--trusted-proxy`."""
+"""Environment variable with the default of the option `--trusted-proxy`: addresses, separated by commas."""
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "::1", "fc00::/7")
-"""Private networks, where a Space's proxy is."""
+"""Address ranges of private networks; the proxy of a Hugging Face Space has such an address."""
 UVICORNS = "FORWARDED_ALLOW_IPS"
-"""uvicorn's own variable for trusted proxies; our servers set it to an empty value. By default uvicorn trusts every
-process on this machine, and with "*" it takes the leftmost entry, which may be forged."""
+"""Environment variable of uvicorn for trusted proxies, which our servers set to an empty value.
+
+By default uvicorn trusts every process on this machine. With "*" it uses the leftmost entry of the header, which may be
+forged.
+"""
 
 Network = IPv4Network | IPv6Network
 
 
 def from_environment(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the trusted proxies in the environment; on a Space by default the Space's proxies."""
+    """Return the trusted proxies that an environment variable lists; on a Space by default the Space's proxies."""
     env = os.environ if env is None else env
     proxies = tuple(name.strip() for name in env.get(VARIABLE, "").split(",") if name.strip())
     return proxies or (PRIVATE if env.get("SPACE_ID") else ())
 
 
 def networks(proxies: Iterable[str]) -> tuple[Network, ...]:
-    """Parse the addresses and networks of `--trusted-proxy`.
+    """Parse the IP addresses and networks in the option `--trusted-proxy`.
 
     Raises:
         ParameterError: an entry is neither an address nor a network.
@@ -66,7 +70,7 @@ def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -
     """Return the client address of a request: the peer's address, or the address that trusted proxies report.
 
     Args:
-        peer: address of the other end of the connection.
+        peer: address of the client or proxy that opened the connection.
         forwarded: values of all `X-Forwarded-For` headers, in order.
         trusted: trusted proxies.
 
@@ -101,7 +105,7 @@ class ClientAddressMiddleware:
         self._warned = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on with its client address."""
+        """Set the client address in a request's scope, and pass the request on."""
         if scope["type"] in ("http", "websocket") and scope.get("client"):
             peer, port = scope["client"]
             forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
@@ -127,14 +131,14 @@ def _scheme(scope: Any) -> dict[str, str]:
 
 
 def _bare(entry: str) -> str:
-    """Remove the port from an address in `X-Forwarded-For`, such as `1.2.3.4:5` or `[2001:db8::1]:5`."""
+    """Remove the port from an address in the header `X-Forwarded-For`, such as `1.2.3.4:5`."""
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Parse an address, and unwrap an IPv4 address mapped into IPv6; None if it is not an address."""
+    """Parse an IP address, converting an IPv4 address mapped into IPv6; return None if the text is no address."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Fields of OpenAI's requests and vLLM's extensions, each declared once: its destination, or why it is refused.
+"""Fields of OpenAI's requests and of vLLM's extensions: how each is used, or why it is refused.
 
-An unsupported field is ignored only if it has no effect on the text (`user`, `metadata`, …).
+An unsupported field is ignored if it has no effect on the text (`user`, `metadata`, …); otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from workbench.engine.request_options import RequestOptions
 
 TOP = 20
-"""Maximum number of most likely tokens per position: OpenAI's limit of `top_logprobs`."""
+"""Maximum number of most likely tokens that a request may ask for per position: OpenAI's limit of `top_logprobs`."""
 CHOICES = 16
-"""Maximum number of answers per request, over all prompts; each is a run."""
+"""Maximum number of answers per request, over all of its prompts; each answer is a separate run."""
 IDS = 64
 BIASED = 1024
 SAMPLING = {name: spec.default for name, spec in method_info.sampling().items()} | {"temperature": 1.0}
-"""Sampling parameters, which are fields of a request, with their defaults; temperature 1 is OpenAI's default."""
+"""Sampling parameters in OpenAI's requests, with their defaults; temperature 1 is OpenAI's default."""
 
 SILENT = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "parallel_tool_calls", "request_id", "cache_salt",
 }  # fmt: skip
-"""Fields that have no effect on the text and are ignored."""
+"""Request fields that have no effect on the generated text and are ignored."""
 _GRAMMAR = "grammar-constrained decoding is not implemented"
 _TOOLS = "tool calls are not implemented"
 _SEARCH = "text found by search does not follow the target's distribution"
@@ -81,18 +81,18 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "messages": ("it is a field of /v1/chat/completions", ()),
     "prompt": ("it is a field of /v1/completions", ()),
 }
-"""Unsupported fields, each with the reason, and the values with which the field has no effect and is accepted."""
+"""Unsupported request fields. For each: why it is unsupported, and the values without effect, which are accepted."""
 
 
 def field_error(name: str, message: str, remedy: str) -> ParameterError:
-    """Return the error for a field, with the field's name in `option`."""
+    """Return the error for a wrong request field, with the field's name in the attribute `option`."""
     problem = ParameterError(message, remedy)
     problem.option = name
     return problem
 
 
 def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1, whole: bool = False) -> float:
-    """Check a number in a range.
+    """Check that the value of a request field is a number in a range.
 
     Raises:
         ParameterError: the value is not a number, or out of range.
@@ -110,7 +110,7 @@ def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1,
 
 
 def flag(name: str, value: Any) -> bool:
-    """Check a boolean.
+    """Check that the value of a request field is a boolean.
 
     Raises:
         ParameterError: the value is not a boolean.
@@ -147,7 +147,10 @@ def _object(name: str, value: Any, names: tuple[str, ...], remedy: str) -> dict[
 
 
 def _tops(name: str, value: Any) -> int | None:
-    """Return the number of most likely tokens to list; true means 0: the generated token alone."""
+    """Return the number of most likely tokens to list per position.
+
+    The value True means 0: only the generated token is listed.
+    """
     if isinstance(value, bool):
         return 0 if value else None
     return int(number(name, value, 0, TOP, whole=True))
@@ -155,7 +158,7 @@ def _tops(name: str, value: Any) -> int | None:
 
 @dataclass(frozen=True)
 class To:
-    """Destination of a field: an argument of `Client.start`, or an attribute of `RequestOptions`."""
+    """Destination of a request field: it sets an argument of `Client.start` or an attribute of `RequestOptions`."""
 
     argument: str = ""
     option: str = ""
@@ -169,7 +172,7 @@ Positive = Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, T
 
 
 class Fields(BaseModel):
-    """Fields that requests for completions and for chat completions share, apart from sampling parameters.
+    """Fields of both requests for completions and requests for chat completions, without sampling parameters.
 
     Fields of type `Any` are checked later, by `workbench.client.requests.Generation`. If several present fields have
     the same destination, the last one applies.
@@ -202,7 +205,7 @@ class Fields(BaseModel):
 
     @classmethod
     def destinations(cls) -> dict[str, To]:
-        """Return the destination of each field that has one, by the name of the field."""
+        """Return the destinations of the request fields by field name: what each field sets."""
         return {name: to for name, field in cls.model_fields.items() for to in field.metadata if isinstance(to, To)}
 
     def start_options(self) -> dict[str, Any]:
@@ -211,14 +214,17 @@ class Fields(BaseModel):
         return self.speculation | {argument: value for argument, value in values if value is not None}
 
     def tops(self) -> tuple[int | None, int | None]:
-        """Return the numbers of most likely tokens per position of the answer and of the prompt; None: no logprobs."""
+        """Return how many most likely tokens to list per position, for the answer and for the prompt.
+
+        None: no log-probabilities.
+        """
         raise NotImplementedError
 
     def extras(self) -> RequestOptions:
-        """Return the options of a run beyond its sampling parameters.
+        """Return the options of a generation besides its sampling parameters, such as stop tokens and penalties.
 
         Raises:
-            ParameterError: a field is set without another field that it requires.
+            ParameterError: a field is set, but another field that it requires is not.
         """
         from workbench.engine.request_options import RequestOptions  # imports PyTorch
 
@@ -228,7 +234,7 @@ class Fields(BaseModel):
 
 
 class Completion(Fields):
-    """A request for completions."""
+    """Fields of a request for completions (OpenAI's `/v1/completions`)."""
 
     prompt: Any = ""
     echo: Flag = False
@@ -243,7 +249,7 @@ class Completion(Fields):
 
 
 class Chat(Fields):
-    """A request for chat completions."""
+    """Fields of a request for chat completions (OpenAI's `/v1/chat/completions`)."""
 
     messages: Any = None
     logprobs: Flag = False
@@ -261,10 +267,10 @@ class Chat(Fields):
 
 
 def check_names(sent: dict[str, Any], chat: bool) -> None:
-    """Refuse unknown and unsupported fields.
+    """Refuse a request with unknown or unsupported fields.
 
     Raises:
-        ParameterError: a field is unknown or unsupported; the message has the nearest known name, or the reason.
+        ParameterError: a field is unknown or unsupported; the message suggests a known name, or says why.
     """
     supported = {*(Chat if chat else Completion).model_fields, *SAMPLING}
     for name, value in sent.items():
@@ -280,7 +286,7 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
 
 
 def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:
-    """Validate the fields of a request; null fields count as missing.
+    """Validate the fields of a request. A field with the value null counts as missing.
 
     Raises:
         ParameterError: a value is invalid.
@@ -290,7 +296,7 @@ def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:
 
 
 def reference() -> Iterator[tuple[str, str]]:
-    """Yield the name and the effect of each field, for the page `/docs`."""
+    """Yield the name and the effect of each request field, for the page `/docs`."""
     for name, spec in method_info.sampling().items():
         yield name, spec.doc
     destinations = {**Completion.destinations(), **Chat.destinations()}

@@ -1,4 +1,4 @@
-"""`Guard`: outermost middleware that limits the size of request bodies and hides internal errors from clients."""
+"""Outermost middleware of the servers: it limits the size of request bodies and hides internal errors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from workbench.core.errors import CapacityError, WorkbenchError
 logger = logging.getLogger("workbench.server")
 
 BODY_BYTES = 12 << 20
-"""Largest body of a request: an image of `workbench.service.image_decoding.MAX_BYTES` in base64, and a long prompt."""
+"""Maximum size of a request's body in bytes.
+
+An image of `workbench.service.image_decoding.MAX_BYTES` in base64 and a long prompt fit into it.
+"""
 CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
-"""Path of the pages' calls, and the largest body of a call in a public app: a trace of a thousand tokens has 3 MB, and
-the pages scale images down before they send them."""
+"""URL path of calls from the app's pages, and the maximum size of such a call's body in a public app, in bytes.
+
+A trace of a thousand tokens has 3 MB. Pages scale images down before they send them.
+"""
 
 FILE_BYTES = CALL_BYTES * 3 // 4 - (256 << 10)
-"""Largest file that, in base64, fits the body of a page's call together with the call's other arguments."""
+"""Maximum size in bytes of a file that a page can send.
+
+In base64 it must fit into the body of a call together with the call's other arguments.
+"""
 
 
 class TooLargeError(WorkbenchError):
-    """Raised if the body of a request is larger than allowed."""
+    """Raised if the body of an HTTP request is larger than allowed."""
 
     def __init__(self, most: int) -> None:
         super().__init__(
@@ -31,7 +39,7 @@ class TooLargeError(WorkbenchError):
 
 
 class LateError(WorkbenchError):
-    """Raised if the body of a request does not arrive in time."""
+    """Raised if the body of an HTTP request does not arrive within the time limit."""
 
     def __init__(self) -> None:
         super().__init__("The request did not arrive in time.", "Send the whole request without delay.")
@@ -42,8 +50,8 @@ class Guard:
 
     Args:
         app: next ASGI application.
-        body_bytes: largest body of a request.
-        call_bytes: largest body of a page's call; None: `body_bytes`.
+        body_bytes: maximum size of a request's body, in bytes.
+        call_bytes: maximum size of the body of a call from a page, in bytes; None: `body_bytes`.
     """
 
     def __init__(self, app: Any, body_bytes: int = BODY_BYTES, call_bytes: int | None = None) -> None:
@@ -51,7 +59,7 @@ class Guard:
         self.body_bytes, self.call_bytes = body_bytes, call_bytes or body_bytes
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, count its bytes, and turn exceptions into a short answer."""
+        """Pass a request on, count the bytes of its body, and turn an exception into a short error answer."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -82,13 +90,13 @@ class Guard:
 
 
 def declared_size(scope: Any) -> int:
-    """Return the declared size of a request's body; 0 without a declaration."""
+    """Return the size of a request's body in bytes as its headers declare it; 0 if they do not."""
     value = dict(scope["headers"]).get(b"content-length", b"")
     return int(value) if value.isdigit() else 0
 
 
 def is_call(scope: Any) -> bool:
-    """Return whether a request is one of the pages' calls."""
+    """Return whether an HTTP request is a call from one of the app's pages."""
     return scope["path"].rstrip("/").endswith(CALLS)
 
 

@@ -1,6 +1,6 @@
-"""API key of a server: programs send it with each request, people type it once into a form.
+"""API key of a server: programs send it with each request, people enter it once into a form.
 
-Without the key, only `/health` and `/ready` answer, and only with the status.
+Requests without the key get only the status of the server, from `/health` and `/ready`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from workbench.service.rate_limiter import RateLimiter
 from workbench.service.users import user_key
 
 SHORT = 16
-"""Minimum length of a key that cannot be guessed, in characters."""
+"""Minimum length of an API key that cannot be guessed, in characters."""
 MAX_WRONG_KEYS = 10
-"""Maximum number of wrong keys of one address per minute; further ones are refused unchecked."""
+"""Maximum number of wrong API keys from one client address per minute; further keys are refused unchecked."""
 OPEN_PATHS = ("/health", "/ready", "/gradio_api/startup-events")
-"""Paths that need no key. Gradio itself calls the last one while it starts; its answer is true or false."""
+"""URL paths that need no API key. Gradio calls the last one while it starts; its answer is true or false."""
 FORM_BYTES = 4096
 STAY_S = 30 * 24 * 3600
-"""Lifetime of a browser's cookie, in seconds."""
+"""Lifetime in seconds of the cookie that a browser gets after the API key was entered."""
 UNAUTHENTICATED = "workbench.stranger"
-"""Scope entry of a request that came without the key."""
+"""Key in the ASGI scope that marks a request without the API key."""
 _SALT = secrets.token_bytes(32)
 
 
 class Keys:
-    """ASGI middleware that refuses requests without the key.
+    """ASGI middleware that refuses requests without the server's API key.
 
-    The key is sent as `Authorization: Bearer KEY`, as by OpenAI's clients, or as `X-Api-Key: KEY`. A browser gets a
-    form and then a cookie, which scripts cannot read and other sites cannot use: see `_cookie_flags`. The cookie is an
-    HMAC derived from the key: it becomes invalid when the key changes, and does not reveal it. For a short key it also
-    depends on a secret of this process; otherwise cookies could be computed from guessed keys, with no limit on tries.
+    A program sends the key as `Authorization: Bearer KEY`, as OpenAI's clients do, or as `X-Api-Key: KEY`. A browser
+    gets a form and then a cookie, which scripts cannot read and other sites cannot use (`_cookie_flags`). The cookie is
+    an HMAC derived from the key: it does not reveal the key, and becomes invalid when the key changes. For a short key
+    it also depends on a secret of this process. Otherwise an attacker could compute cookies from guessed keys and try
+    them without limit.
 
-    An address that has sent too many wrong keys has to wait. A long correct key is always accepted: it cannot be
-    guessed, and a client that shares its address with an attacker must not be locked out. A short correct key has to
-    wait as well, or guessing could continue; a browser with the cookie does not have to wait.
+    A client address that has sent too many wrong keys has to wait. A long correct key is always accepted: it cannot be
+    guessed, and a client that has the same address as an attacker must not be locked out. A short correct key is
+    refused during the wait, because otherwise guessing could continue. A browser with the cookie never has to wait.
 
     Args:
         app: next ASGI application.
@@ -63,16 +64,16 @@ class Keys:
         self.wrong_key_limiter = RateLimiter(Limits(requests_per_minute=MAX_WRONG_KEYS))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on a request with the key or cookie, process a login form, or ask for the key."""
+        """Pass on a request that has the API key or the cookie, process a login form, or ask for the key."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         request = Request(scope, receive) if scope["type"] == "http" else None
         if request is not None and _kind(request) == FORM:  # the login form is the only one
             return await (await self._login(request))(scope, receive, send)
         keys = _sent_keys(scope)
-        is_authorised, limit_error = self._holds(scope), None
+        is_authorised, limit_error = self._has_cookie(scope), None
         if not is_authorised and any(keys):
-            is_authorised, limit_error = self._try(scope, *keys)
+            is_authorised, limit_error = self._check_keys(scope, *keys)
         if is_authorised:
             return await self.app(scope, receive, send)
         if request is None:
@@ -81,19 +82,19 @@ class Keys:
             return await self.app(scope | {UNAUTHENTICATED: True}, receive, send)
         return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
-    def _holds(self, scope: Any) -> bool:
-        """Return whether a request has the cookie derived from the key. The comparison takes constant time."""
+    def _has_cookie(self, scope: Any) -> bool:
+        """Return whether a request has the cookie derived from the API key. The comparison takes constant time."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
         cookie_parts = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
         values = [value for name, _, value in cookie_parts if name == self.cookie.encode()]
         matches = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in values]
         return any(matches)
 
-    def _try(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
-        """Check keys in constant time, and count wrong ones.
+    def _check_keys(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
+        """Check API keys in constant time, and count wrong keys of the client's address.
 
         Returns:
-            Whether one of the given keys is the server's key; and the error, if the address has to wait.
+            Whether one of the given keys is the server's key; and the error if the address has to wait, else None.
         """
         matches = [self._is(candidate) for candidate in given]
         is_known = any(matches)
@@ -107,21 +108,24 @@ class Keys:
         return is_known, None
 
     def _is(self, given: bytes) -> bool:
-        """Return whether a text equals the key. Comparing digests hides even the key's length from timing attacks."""
+        """Return whether a text equals the API key.
+
+        Digests are compared, so that timing reveals nothing about the key, not even its length.
+        """
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(self.key).digest())
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self._seed, f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
 
     async def _login(self, request: Request) -> Response:
-        """Answer a login form: redirect to the requested page with a cookie, or show the form again."""
+        """Answer a submitted login form: set a cookie and redirect to the requested page, or show the form again."""
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > FORM_BYTES:
                 return self._ask(request)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
-        is_known, limit_error = self._try(request.scope, key.strip().encode())
+        is_known, limit_error = self._check_keys(request.scope, key.strip().encode())
         if not is_known:
             return _form(
                 f"{limit_error.message} {limit_error.remedy}" if limit_error else "This key is wrong.", limit_error
@@ -134,13 +138,13 @@ class Keys:
         return answer
 
     def _cookie_flags(self, request: Request) -> str:
-        """Return the cookie attributes that decide with which requests a browser sends the cookie.
+        """Return the attributes of the login cookie that decide with which requests a browser sends it.
 
-        It is sent with requests of the server's own pages. If other sites may show these in a frame (as the Hub shows a
-        Space), it is also sent inside such a frame, which needs https. "Partitioned" gives each embedding site its
-        own cookie, so that a login inside the Hub's page is not valid inside another site's. Browsers without
-        partitioned cookies send it with requests of any site; `workbench.server.origins` refuses such requests if they
-        could change something.
+        The cookie is sent with requests of the server's own pages. If other sites may show these pages in a frame (as
+        the Hub shows a Space), the cookie is also sent inside such a frame, which needs https. The attribute
+        "Partitioned" gives each embedding site its own cookie, so a login inside the Hub's page is not valid inside
+        other sites. Browsers without partitioned cookies send the cookie with requests of any site;
+        `workbench.server.origins` refuses such requests if they could change something.
         """
         if request.url.scheme != "https":
             return "SameSite=Strict"
@@ -160,7 +164,7 @@ class Keys:
 
 
 def _sent_keys(scope: Any) -> tuple[bytes, bytes]:
-    """Return the keys of a request: from `Authorization: Bearer`, and from `X-Api-Key`."""
+    """Return the API keys in a request's headers `Authorization: Bearer` and `X-Api-Key`."""
     headers = {name.lower(): value for name, value in scope["headers"]}
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     bearer = value.strip() if scheme.lower() == b"bearer" else b""
@@ -176,7 +180,7 @@ def _later(late: CapacityError) -> dict[str, str]:
 
 
 def _form(problem: str, late: CapacityError | None = None) -> Response:
-    """Return the login page. The outer middleware `Origins` sets which pages may show it in a frame."""
+    """Return the login page. The middleware `Origins` sets which other sites may show it in a frame."""
     page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
     headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}

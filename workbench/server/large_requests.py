@@ -1,8 +1,10 @@
-"""Limits for large requests: few at once, fairly shared by addresses, cancelled if the caller disconnects.
+"""Limits for large requests: only a few are processed at once, and client addresses take turns.
 
-A trace that a browser sends for analysis takes many times its size as Python objects, and its JSON is parsed in the
-event loop of all requests. So a large body is read only when one of a few slots is free. No address can occupy all
-slots, and a request whose body arrives too slowly loses its slot, so that a slow sender delays nobody else.
+A request is cancelled if its client disconnects.
+
+A trace that a browser sends for analysis takes many times its size as Python objects, and parsing its JSON blocks the
+event loop for all requests. So a large body is read only when one of a few slots is free. No client address can occupy
+all slots. A request whose body arrives too slowly loses its slot, so that a slow client does not delay others.
 """
 
 from __future__ import annotations
@@ -23,27 +25,35 @@ from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10
 MAX_CONCURRENT, WAITING = 2, 8
-"""Maximum number of large requests that are processed at once (one address may have all slots but one), and of
-waiting large requests of one address."""
+"""Maximum number of large requests that are processed at once, and of waiting large requests of one client address.
+
+One address may occupy all slots but one.
+"""
 BODY_S = 30.0
-"""Time limit for the arrival of a request's body, large or small, in seconds."""
+"""Time limit in seconds for receiving the body of a request of any size."""
 RELEASE_SLOT = "workbench.read"
-"""Scope entry of a large request: function that frees its slot once the body is parsed, if the answer takes long."""
+"""Key in the ASGI scope of a large request: function that frees the request's slot.
+
+It is called after the body is parsed if the answer takes long.
+"""
 AdmitRequest = Callable[[str, bool], None]
-"""Function (user, counted) that counts a user's request, or only checks the rate limit; refuses a request above it."""
+"""Function (user, counted) that counts a user's request, or only checks the rate limit.
+
+It raises an error if the limit is exceeded.
+"""
 RETRY_AFTER_S = 2
-"""Retry time for an address with too many waiting requests, in seconds."""
+"""Time in seconds after which a client address with too many waiting requests may retry."""
 
 
 class LargeRequests:
-    """ASGI middleware that limits large requests.
+    """ASGI middleware that limits how many large requests are processed at once.
 
     Args:
         app: next ASGI application.
-        admit_request: function that counts a page's large call; for other requests, which are counted when they start a
-            run, it only checks the rate limit.
-        max_concurrent: maximum number of large requests at once.
-        waiting: maximum number of waiting large requests of one address.
+        admit_request: function that counts a large call from a page toward the rate limit. For other requests it only
+            checks the rate limit, because they are counted when they start a run.
+        max_concurrent: maximum number of large requests that are processed at once.
+        waiting: maximum number of waiting large requests of one client address.
         body_s: time limit for the arrival of a body, in seconds.
     """
 
@@ -62,7 +72,7 @@ class LargeRequests:
         self.n_running: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on; a large one waits for a free slot."""
+        """Pass a request on. A large request first waits for a free slot."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -70,17 +80,17 @@ class LargeRequests:
         async with contextlib.AsyncExitStack() as place:
             if is_large(scope):
                 self.admit_request(user, call)
-                await place.enter_async_context(self._place(user))
+                await place.enter_async_context(self._hold_slot(user))
                 scope |= {RELEASE_SLOT: place.aclose}
             receive = self._with_deadline(receive)
-            await (self._watched if call else self.app)(scope, receive, send)
+            await (self._answer_watched if call else self.app)(scope, receive, send)
 
     @contextlib.asynccontextmanager
-    async def _place(self, user: str) -> AsyncIterator[None]:
-        """Wait for the user's turn and a free slot, and occupy the slot within this context."""
+    async def _hold_slot(self, user: str) -> AsyncIterator[None]:
+        """Context manager that waits for the user's turn and a free slot, and then occupies the slot."""
         address = address_of(user)
-        if self._may(address):
-            self._take(address)
+        if self._may_occupy(address):
+            self._occupy_slot(address)
         else:
             if self.waiting[address] >= self.most:
                 raise CapacityError(
@@ -95,34 +105,34 @@ class LargeRequests:
                 await ticket[1]
             except asyncio.CancelledError:
                 if not self.queue.remove(ticket):  # a slot was already assigned to it
-                    self._give(address)
+                    self._free_slot(address)
                 raise
             finally:
-                _less(self.waiting, address)
+                _decrement(self.waiting, address)
         try:
             yield
         finally:
-            self._give(address)
+            self._free_slot(address)
 
-    def _may(self, address: str) -> bool:
-        """Return whether a slot is free for an address."""
+    def _may_occupy(self, address: str) -> bool:
+        """Return whether a client address may occupy a slot now."""
         return self.free > 0 and self.n_running[address] < self.each
 
-    def _take(self, address: str) -> None:
+    def _occupy_slot(self, address: str) -> None:
         self.free -= 1
         self.n_running[address] += 1
 
-    def _give(self, address: str) -> None:
-        """Free a slot of an address and give it to the next waiting request."""
+    def _free_slot(self, address: str) -> None:
+        """Free a slot of a client address and assign it to the next waiting request."""
         self.free += 1
-        _less(self.n_running, address)
-        while (ticket := self.queue.pop(self._may)) is not None:
+        _decrement(self.n_running, address)
+        while (ticket := self.queue.pop(self._may_occupy)) is not None:
             if not ticket[1].done():
-                self._take(ticket[0])
+                self._occupy_slot(ticket[0])
                 ticket[1].set_result(None)
 
     def _with_deadline(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-        """Return a `receive` that raises `LateError` if the body does not arrive in time."""
+        """Return an ASGI `receive` function that raises `LateError` if the request's body does not arrive in time."""
         loop = asyncio.get_running_loop()
         deadline, is_complete = loop.time() + self.body_s, False
 
@@ -139,8 +149,8 @@ class LargeRequests:
 
         return receive_in_time
 
-    async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request; after its body has arrived, set the event of `DISCONNECTED` if the caller disconnects."""
+    async def _answer_watched(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request; after its body has arrived, set the event in `DISCONNECTED` if the client disconnects."""
         disconnected, is_complete = threading.Event(), asyncio.Event()
 
         async def receive_body() -> Any:
@@ -170,13 +180,13 @@ class LargeRequests:
 
 
 def is_large(scope: Any) -> bool:
-    """Return whether a request has a large body, or one of undeclared size."""
+    """Return whether a request has a large body, or a body whose size is not declared."""
     names = {name for name, _ in scope["headers"]}
     return scope["method"] == "POST" and (declared_size(scope) > LARGE_BYTES or b"content-length" not in names)
 
 
 def make_admit_request(client: Client) -> AdmitRequest:
-    """Return a function that counts the requests of users; see `workbench.client.protocol.Client.admit_request`."""
+    """Return a function that counts the requests of users toward a client's rate limit (`Client.admit_request`)."""
 
     def admit(user: str, counted: bool) -> None:
         if client.ready:  # before the client has started, its calls would block the event loop
@@ -185,8 +195,8 @@ def make_admit_request(client: Client) -> AdmitRequest:
     return admit
 
 
-def _less(counts: Counter[str], name: str) -> None:
-    """Decrement a count, and delete it at 0."""
+def _decrement(counts: Counter[str], name: str) -> None:
+    """Decrement the count of a key in a dict, and delete the key if the count becomes 0."""
     counts[name] -= 1
     if not counts[name]:
         del counts[name]

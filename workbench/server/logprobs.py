@@ -1,4 +1,4 @@
-"""Log-probabilities (nats, target's distribution) in OpenAI's formats, and in vLLM's format for a prompt."""
+"""Log-probabilities (in nats, of the target's distribution) in OpenAI's formats; for prompts, in vLLM's format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def token(data: bytes) -> str:
-    r"""Return a token as text; a token with an incomplete character in the notation of OpenAI's completions.
+    r"""Return a token as text; if it ends inside a character, return its bytes in the notation of OpenAI's API.
 
     Example:
         >>> token(b" fox"), token(b"\xe4\xb8")
@@ -37,7 +37,7 @@ def _entry(one: Any) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """Build `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
+    """Builder of `choices[].logprobs` of one streamed completion, which converts each token only once.
 
     Args:
         before: with `echo`, the prompt's first token, which has no score, and the scores of the prompt's other tokens.
@@ -49,7 +49,9 @@ class CompletionLogprobs:
         self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, scores: Sequence[Any]) -> dict[str, Any]:
-        """Return the log-probabilities of new tokens as a chunk; with `echo`, the first chunk begins with the prompt.
+        """Return the log-probabilities of new tokens as a chunk.
+
+        With the field `echo`, the first chunk begins with the prompt's tokens.
 
         Args:
             scores: a `workbench.engine.request_options.TokenLogprob` per new token.
@@ -60,10 +62,10 @@ class CompletionLogprobs:
             first, others = before
             offsets = offsets_in(self._echoed, [first.encode(), *(score.data for score in others)])[1:]
             self._at, new = len(self._echoed), scores
-            offsets += [self._pass(score) for score in new]
+            offsets += [self._next_offset(score) for score in new]
             scores = [*others, *new]
         else:
-            offsets = [self._pass(score) for score in scores]
+            offsets = [self._next_offset(score) for score in scores]
         tops = ((*score.top, score) if score.top else () for score in scores)
         chunk: dict[str, list[Any]] = {
             "tokens": [token(score.data) for score in scores],
@@ -75,8 +77,8 @@ class CompletionLogprobs:
             return chunk
         return {name: [value, *chunk[name]] for name, value in zip(chunk, (before[0], None, None, 0), strict=True)}
 
-    def _pass(self, one: Any) -> int:
-        """Return the offset of a generated token in the text, in characters; a special token adds no text."""
+    def _next_offset(self, one: Any) -> int:
+        """Return the offset of the next generated token in the text, in characters. A special token adds no text."""
         at = self._at
         if not one.is_special:
             self._at += len(self._utf8.decode(one.data))
@@ -84,14 +86,14 @@ class CompletionLogprobs:
 
 
 NEAR = 8
-"""Maximum gap between two tokens in a text, in bytes: a tokenizer may change or drop some."""
+"""Maximum gap between two consecutive tokens in their text, in bytes: a tokenizer may change or drop characters."""
 
 
 def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
-    r"""Return the offsets of tokens in their text, in characters.
+    r"""Return the position of each token in its text, in characters from the start.
 
-    A token that is not in the text, such as a BOS token, gets the offset of the next one. The first token may have a
-    leading space that is not in the text: some tokenizers add one before every text.
+    A token that is not in the text, such as a BOS token, gets the offset of the next token. The first token may have a
+    leading space that is not in the text: some tokenizers add a space before every text.
 
     Args:
         text: the tokenised text.
@@ -113,7 +115,10 @@ def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
 
 
 def of_prompt(scores: Sequence[Any]) -> list[dict[str, Any] | None]:
-    """Return vLLM's `prompt_logprobs`: None for the first token, then an object by token id per token."""
+    """Return the prompt's log-probabilities in the format of vLLM's `prompt_logprobs`.
+
+    The first entry is None; each further entry is a dict by token id.
+    """
     return [None, *({str(entry.token): _ranked(entry) for entry in (*score.top, score)} for score in scores)]
 
 

@@ -1,8 +1,8 @@
-"""Requests and answers of OpenAI's completions and chat completions, without HTTP.
+"""Requests and answers in the format of OpenAI's completions and chat completions, without HTTP.
 
 Reference: https://platform.openai.com/docs/api-reference; for the supported fields see `workbench.server.fields`. Our
-additions: `speculation` = `{"method", "params", "drafter"}` in a request, `usage.speculation` with the figures of the
-run in an answer.
+additions: `speculation` = `{"method", "params", "drafter"}` in a request, and `usage.speculation` in an answer, which
+has acceptance rate, rounds and other measurements of the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
-"""Default numbers of new tokens. 16 is OpenAI's default."""
+"""Default numbers of new tokens for completions and for chat completions. 16 is OpenAI's default."""
 FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "target_forwards",
            "draft_forwards", "tokens_per_second", "prefill_seconds", "draft_seconds", "verify_seconds",
            "overhead_share")  # fmt: skip
@@ -39,20 +39,20 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Checked request for completions or chat completions.
+    """Request for completions or chat completions that has been checked.
 
     Attributes:
-        start_options: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come
-            first.
+        start_options: keyword arguments of `Workbench.start`, one dict per answer; the `n` answers to the first prompt
+            come first.
         stop: strings that end the text.
         model: name of the model from the request.
-        chat: whether it is a chat completion.
+        chat: whether the request is for a chat completion.
         stream: whether the answer is streamed.
         include_usage: whether a stream ends with a usage chunk.
         echo: whether the answer starts with the prompt.
         n: number of answers per prompt.
         id: id of the answer.
-        created: time of the request, in Unix time.
+        created: Unix time of the request, in seconds.
     """
 
     start_options: list[dict[str, Any]]
@@ -68,7 +68,7 @@ class CompletionRequest:
 
 
 def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
-    """Check a request.
+    """Check the body of a request for completions or chat completions.
 
     Args:
         client: a `Workbench`.
@@ -126,7 +126,7 @@ def _prompts(value: Any) -> list[Any]:
 
 
 def full_answer(request: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any]:
-    """Return the answer to a request without streaming, from its ended runs."""
+    """Return the complete answer to a request without streaming, from its ended runs."""
     kind = "chat.completion" if request.chat else "text_completion"
     choices, top_level = [], {}
     for i, run in enumerate(runs):
@@ -147,15 +147,17 @@ def full_answer(request: CompletionRequest, runs: Sequence[Any]) -> dict[str, An
 
 
 def echo_text(request: CompletionRequest, trace: Trace) -> str:
-    """Return the text before the generated text: the prompt with `echo`, else nothing."""
+    """Return the text to send before the generated text: the prompt if the field `echo` is set, else ""."""
     return trace.header.prompt if request.echo else ""
 
 
 class LogprobStream:
-    """Log-probabilities of one answer, in chunks: each token is converted once, so cost is linear in the length.
+    """Log-probabilities of one streamed answer, in chunks.
+
+    Each token is converted only once, so the time is linear in the answer's length.
 
     Args:
-        request: the request, which determines the format.
+        request: the request, which determines the format of the log-probabilities.
         run: a run that has finished prefill.
     """
 
@@ -171,12 +173,15 @@ class LogprobStream:
         )
 
     def prompt(self) -> list[Any] | None:
-        """Return the log-probabilities of the prompt; None if the request has none."""
+        """Return the log-probabilities of the prompt; None if the client did not request them."""
         is_requested = self._extras is not None and self._extras.prompt_logprobs is not None
         return list(self._request.prompt_logprobs) if is_requested else None
 
     def more(self) -> dict[str, Any] | None:
-        """Return the log-probabilities of the tokens since the last call; with `echo`, first the prompt's too."""
+        """Return the log-probabilities of the tokens since the last call.
+
+        With the field `echo`, the first call also returns those of the prompt.
+        """
         if self._extras is None or self._extras.logprobs is None:
             return None
         new = self._request.logprobs[self._n :]
@@ -193,7 +198,7 @@ def stream_chunk(
     last: bool = False,
     token_logprobs: Any = None,
 ) -> dict[str, Any]:
-    """Return a chunk of a streamed answer; `token_logprobs` are its log-probabilities."""
+    """Return a chunk of a streamed answer in OpenAI's format, with the log-probabilities `token_logprobs`."""
     if request.chat:
         delta = ({"role": "assistant"} if first else {}) | ({"content": text} if text or first else {})
         content: dict[str, Any] = {"delta": delta}
@@ -206,7 +211,7 @@ def stream_chunk(
 
 
 def usage_chunk(request: CompletionRequest, traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the last chunk of a streamed answer with `include_usage`."""
+    """Return the last chunk of a streamed answer, which has the usage, for a request with `include_usage`."""
     kind = "chat.completion.chunk" if request.chat else "text_completion"
     return _envelope(request, traces[0], kind) | {"choices": [], "usage": usage(traces, request.n)}
 
@@ -223,16 +228,16 @@ def _envelope(request: CompletionRequest, trace: Trace, kind: str) -> dict[str, 
 
 
 def finish_reason(trace: Trace) -> str:
-    """Return OpenAI's finish reason of a run."""
+    """Return the finish reason of a run in OpenAI's terms: "stop" or "length"."""
     return "length" if trace.footer.reason == "length" else "stop"
 
 
 def usage(traces: Sequence[Trace], n: int = 1) -> dict[str, Any]:
-    """Return the usage: numbers of tokens, and figures of speculative decoding.
+    """Return the usage of a request: numbers of tokens, and measurements of speculative decoding.
 
-    "Prediction tokens" are OpenAI's name for drafted tokens. Tokens are summed over the answers; a prompt's tokens
-    count once for all of its answers, and equal prompts count separately. Figures of a single answer are in
-    `speculation`; of several answers, in the list `speculation.runs`.
+    "Prediction tokens" are OpenAI's name for drafted tokens. Tokens are summed over the answers. A prompt's tokens
+    count once for all of its answers, and equal prompts count separately. The measurements of a single answer are in
+    `speculation`; those of several answers are in the list `speculation.runs`.
 
     Args:
         traces: traces of the answers, grouped by prompt.
@@ -264,13 +269,13 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
         "method": method,
         "promise": trace.header.promise,
         "drafter": trace.header.drafter,
-        "params": _in_force(trace.header.method, trace.header.params),
+        "params": _effective_params(trace.header.method, trace.header.params),
         "seed": trace.header.seed,
     } | {name: figures[name] for name in FIGURES}
 
 
-def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters in effect, without parameters of policies, tree builders and verifiers not chosen."""
+def _effective_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a method that have an effect with the chosen draft policy, tree builder and verifier."""
     try:
         specs = {**method_info.sampling(), **method_info.get(method).params}
     except UnknownNameError:  # the method is registered only in another process
@@ -279,7 +284,10 @@ def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
-    """Return the status and body of an error in OpenAI's format, with the remedy also in a field of its own."""
+    """Return the HTTP status and the body of an error in OpenAI's format.
+
+    The remedy is part of the message, and also in a separate field.
+    """
     entry = wire.error_to_wire(problem)
     status, kind = 400, "invalid_request_error"
     if isinstance(problem, CapacityError):
@@ -299,12 +307,12 @@ def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
 
 
 def stable_prefix(text: str, stops: tuple[str, ...], since: int = 0) -> str:
-    r"""Return the prefix of a growing text that no stop string can remove any more.
+    r"""Return the prefix of a partly generated text that no stop string can remove any more.
 
     Args:
         text: text so far.
         stops: stop strings.
-        since: number of characters at the start of the text in which stop strings are ignored.
+        since: number of characters at the start of the text, in which stop strings are ignored.
 
     Example:
         >>> stable_prefix("one two\n", ("\n\n",)), stable_prefix("one STOP two", ("STOP",))

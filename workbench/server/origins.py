@@ -1,8 +1,8 @@
-"""Allow-list of host names and origins, for the app and for `serve`: protection from DNS rebinding and from CSRF.
+"""Allow-list of host names and origins of a server, as protection from DNS rebinding and CSRF.
 
-A browser sends requests for any page that is open in it. `Host` is the name by which the page addressed the server; in
-a DNS rebinding attack it is the attacker's name. `Origin` is the page that sends the request. Programs send no
-`Origin` and are not affected.
+A browser sends requests for any page that is open in it. The header `Host` is the name by which the page addressed the
+server; in a DNS rebinding attack it is the attacker's name. The header `Origin` names the site whose page sends the
+request. Programs send no `Origin` and are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.service.checks import set_error_option
 
 ANY = "*"
 HOSTS, ORIGINS = "WORKBENCH_ALLOWED_HOSTS", "WORKBENCH_ALLOWED_ORIGINS"
-"""Environment variables with the values of `--allowed-host` and `--allowed-origin`, separated by commas."""
+"""Environment variables with defaults of the options `--allowed-host` and `--allowed-origin`, separated by commas."""
 READS = ("GET", "HEAD")
 FORM = "application/x-www-form-urlencoded"
 PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
@@ -31,15 +31,15 @@ PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
 @dataclass(frozen=True)
 class Allowlist:
-    """Allowed host names of a server, and allowed origins of other pages.
+    """Allowed host names of a server, and origins whose pages may call it.
 
     Attributes:
-        hosts: names without ports, in lower case; `*.example.org` is any subdomain, `*` any name.
-        origins: `scheme://name[:port]`; `*` is any. The server's own pages need no entry.
-        any_address: whether every IP address is allowed as a host name, for a server that listens on all addresses. An
-            IP address as `Host` cannot come from DNS rebinding.
+        hosts: allowed host names without ports, in lower case; `*.example.org` allows any subdomain, `*` any name.
+        origins: allowed origins as `scheme://name[:port]`; `*` allows any. The server's own pages need no entry.
+        any_address: whether every IP address is allowed as a host name, for a server that listens on all addresses. DNS
+            rebinding needs a name, so an IP address as `Host` is safe.
         frames: whether pages of other origins may show the server's pages in a frame, at the risk of clickjacking.
-        configured_hosts: the part of `hosts` that came from an option, the environment or the root path.
+        configured_hosts: entries of `hosts` from an option, an environment variable or the root path.
     """
 
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
@@ -49,14 +49,17 @@ class Allowlist:
     configured_hosts: tuple[str, ...] = ()
 
     def allows_host(self, host: str) -> bool:
-        """Return whether the `Host` of a request is allowed."""
+        """Return whether the host name in the `Host` header of a request is allowed."""
         name = split(host)[0]
         if ANY in self.hosts or name in self.hosts or (self.any_address and is_address(name)):
             return True
         return any(name.endswith(pattern[1:]) for pattern in self.hosts if pattern.startswith("*."))
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Return whether a page of `origin` may send requests to `host`: the server's own pages, and allowed ones."""
+        """Return whether a page of `origin` may send requests to `host`.
+
+        The server's own pages may, and so may pages of allowed origins.
+        """
         if ANY in self.origins or origin in self.origins:
             return True
         scheme, _, rest = origin.partition("://")
@@ -74,7 +77,7 @@ class Allowlist:
     def allows_frames(self) -> bool:
         """Return whether pages of other sites may show the server's pages in a frame.
 
-        Origin `*` allows requests but no frames; an origin with the server's own name is the same site.
+        The entry `*` allows requests but no frames. An origin with the server's own name counts as the same site.
         """
         others = (page for page in self.origins if page != ANY)
         return self.frames or any(
@@ -83,9 +86,9 @@ class Allowlist:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Return the names in `configured_hosts` that belong only to this server.
+        """Return the configured host names that can only mean this server: no patterns, IP addresses or `localhost`.
 
-        A proxy may serve them on the default port.
+        A proxy may serve these names on the default port.
         """
         return tuple(
             name for name in self.configured_hosts if name != "localhost" and "*" not in name and not is_address(name)
@@ -101,17 +104,18 @@ def make_allowlist(
 ) -> Allowlist:
     """Return the allow-list of a server.
 
-    It contains the machine's own names: `localhost`, the address that the server listens on, and the host name if other
-    machines can reach it. It also contains the names of a Space (`SPACE_HOST`), of a proxy (a full URL in
-    `GRADIO_ROOT_PATH`) and of Colab's proxies. A Space's proxy forwards the browser's `Host` (seen in a log in
-    qdonnars/ohmywind#8).
+    The list contains the names of this machine: `localhost`, the address that the server listens on, and the host name
+    if other machines can reach the server. It also contains the names of a Hugging Face Space (`SPACE_HOST`), of a
+    proxy (a full URL in `GRADIO_ROOT_PATH`) and of Colab's proxies. The proxy of a Space forwards the browser's `Host`
+    (seen in a log in qdonnars/ohmywind#8).
 
     Args:
         listen_address: address that the server listens on.
-        hosts: further host names.
-        origins: further origins whose pages may send requests.
+        hosts: additional allowed host names.
+        origins: additional origins whose pages may send requests.
         env: environment variables; by default this process's.
-        public: whether the server is open to everybody; then other pages may show it in a frame, as the Hub does.
+        public: whether the server is open to everybody. Then other sites may show its pages in a frame, as the Hub
+            does.
 
     Raises:
         ParameterError: a host name or an origin is invalid; `option` names the option.
@@ -142,7 +146,7 @@ def make_allowlist(
 
 
 def is_address(name: str) -> bool:
-    """Return whether a host name is an IP address; IPv6 in brackets, as in URLs."""
+    """Return whether a host name is an IP address. An IPv6 address is in brackets, as in URLs."""
     if ":" in name and not name.startswith("["):
         return False
     try:
@@ -152,7 +156,7 @@ def is_address(name: str) -> bool:
 
 
 def split(host: str) -> tuple[str, str]:
-    """Split a `Host` into name and port; the port may be empty.
+    """Split the value of a `Host` header into name and port; the port may be empty.
 
     Example:
         >>> split("LocalHost.:7860"), split("[::1]:80"), split("example.org")
@@ -188,14 +192,15 @@ def _origin(text: str) -> str:
 
 
 class Origins:
-    """ASGI middleware that refuses requests of other origins or for other host names, before all other middleware.
+    """ASGI middleware that refuses requests from origins or for host names that are not allowed.
 
-    It removes `Origin` from the requests that it passes on, so that no later code checks origins again.
+    It comes before the check of the API key and before Gradio's middleware. It removes the header `Origin` from the
+    requests that it passes on, so that later code does not check origins again.
 
     Args:
         app: next ASGI application.
         allow: the allow-list.
-        forms: whether form bodies are allowed besides JSON: see `workbench.server.keys`.
+        forms: whether HTML forms are allowed as bodies besides JSON, for the login form of `workbench.server.keys`.
     """
 
     def __init__(self, app: Any, allow: Allowlist, forms: bool = False) -> None:
@@ -204,7 +209,7 @@ class Origins:
         self.forms = forms
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, or refuse it with the reason."""
+        """Pass a request on if its host name and origin are allowed; otherwise refuse it with the reason."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         headers = _headers(scope)
@@ -242,7 +247,7 @@ class Origins:
         method = scope.get("method", "GET")
         if origin and not self.allow.allows_origin(_tidy(origin), host):
             return _elsewhere(scope, origin)
-        if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
+        if not origin and _is_cross_origin(headers) and not _is_navigation(headers, method):
             return _elsewhere(scope, "another site")
         if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(headers):
             return refusal_response(
@@ -251,7 +256,10 @@ class Origins:
         return None
 
     def _is_declared(self, headers: dict[str, list[str]]) -> bool:
-        """Return whether a request has an allowed content type; other sites cannot send it without a CORS preflight."""
+        """Return whether the body of a request has an allowed content type.
+
+        Pages of other sites cannot send this content type without a CORS preflight.
+        """
         kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
         return kind == "application/json" or (kind == FORM and self.forms)
 
@@ -282,7 +290,7 @@ class Origins:
 def refusal_response(
     scope: Any, status: int, message: str, remedy: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return the answer to a refused request: plain text for a browser, else a JSON error."""
+    """Return the answer to a refused request: plain text for a browser, a JSON error for a program."""
     if "text/html" in "".join(_headers(scope).get("accept", [])):
         return PlainTextResponse(f"{message} {remedy}\n", status, headers)
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code, "remedy": remedy}
@@ -313,11 +321,14 @@ def _tidy(origin: str) -> str:
     return origin.strip().lower()
 
 
-def _is_from_elsewhere(headers: dict[str, list[str]]) -> bool:
-    """Return whether the browser marks a request as cross-origin; requests for images and scripts have no `Origin`."""
+def _is_cross_origin(headers: dict[str, list[str]]) -> bool:
+    """Return whether the browser's header `Sec-Fetch-Site` marks a request as cross-origin.
+
+    Requests for images and scripts have no header `Origin`.
+    """
     return headers.get("sec-fetch-site", [""])[0] in ("cross-site", "same-site")
 
 
-def _is_visit(headers: dict[str, list[str]], method: str) -> bool:
-    """Return whether a request is a navigation: a followed link, or a frame."""
+def _is_navigation(headers: dict[str, list[str]], method: str) -> bool:
+    """Return whether a request is a navigation: a browser opens a page, by a link or in a frame."""
     return method in READS and headers.get("sec-fetch-mode", [""])[0] == "navigate"

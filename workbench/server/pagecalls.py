@@ -1,8 +1,11 @@
-"""Limits for the calls of web pages: few at once per address, a budget of CPU time, none after a disconnect.
+"""Limits for calls from the app's pages: a few at once per client address, and a budget of CPU time.
 
-A page's call is small, but some take much time: a board of all claims once took seven seconds of CPU time. Thirty
-loops of calls from one address slowed a completion from 0.15 s to 39 s, because its rounds share the interpreter with
-them. So an address has a budget of CPU seconds per minute, and few of its calls run at once.
+A call whose client has disconnected is dropped.
+
+A call from a page is small, but some take much time: the board of all claims once took seven seconds of CPU time.
+Thirty loops of calls from one address slowed a completion from 0.15 s to 39 s, because its decoding rounds and the
+calls compete for Python's interpreter lock. So an address has a budget of CPU seconds per minute, and only a few of its
+calls run at once.
 """
 
 from __future__ import annotations
@@ -20,19 +23,22 @@ from workbench.service.request_context import CPU_TIME_CALLBACK, DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16
-"""Maximum numbers of running and of waiting calls of one address. Opening a page makes about six calls."""
+"""Maximum numbers of running and of waiting page calls per client address. Opening a page makes about six calls."""
 LEAST_S = 0.01
-"""Minimum charge of a call in CPU seconds, for its request, JSON and answer."""
+"""Minimum charge for a call from a page in CPU seconds, for handling its request, JSON and answer."""
 RETRY_AFTER_S = 2
-"""Retry time for an address with too many calls, in seconds."""
+"""Time in seconds after which a client address with too many page calls may retry."""
 ChargeCall = Callable[[str, float], None]
-"""Function (user, seconds) that charges a user's address, or with 0 seconds refuses it if it is over its budget; see
-`workbench.client.protocol.Client.charge_call`."""
+"""Function (user, seconds) that charges a user's client address for CPU time.
+
+With 0 seconds it raises an error if the address has exceeded its budget; see
+`workbench.client.protocol.Client.charge_call`.
+"""
 
 
 @dataclass(slots=True)
-class _Line:
-    """Number `n` of running and waiting calls of one address, and the semaphore `turns` that limits running calls."""
+class _AddressCalls:
+    """Number `n` of running and waiting calls of one client address, and the semaphore that limits running calls."""
 
     turns: asyncio.Semaphore
     n: int = 0
@@ -40,26 +46,28 @@ class _Line:
 
 @dataclass(slots=True)
 class CallLimiter:
-    """Limit the running and the waiting calls of each address, and refuse further calls. For one event loop.
+    """Limit the running and the waiting page calls of each client address, and refuse further calls.
+
+    It may be used in only one event loop.
 
     Attributes:
-        at_once: maximum number of running calls of one address.
-        waiting: maximum number of waiting calls of one address.
+        at_once: maximum number of running calls of one client address.
+        waiting: maximum number of waiting calls of one client address.
     """
 
     at_once: int = AT_ONCE
     waiting: int = WAITING
-    _lines: dict[str, _Line] = field(default_factory=dict)
+    _lines: dict[str, _AddressCalls] = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:
-        """Wait until a call of the user's address may run, and count it as running within this context.
+        """Context manager that waits until a page call of the user's address may run, and counts it as running.
 
         Raises:
             CapacityError: too many calls of the user's address are waiting.
         """
         address = address_of(user)
-        line = self._lines.setdefault(address, _Line(asyncio.Semaphore(self.at_once)))
+        line = self._lines.setdefault(address, _AddressCalls(asyncio.Semaphore(self.at_once)))
         if line.n >= self.at_once + self.waiting:
             raise CapacityError(
                 f"{self.waiting} calls from your address are already waiting.",
@@ -80,10 +88,10 @@ class CallLimiter:
 
 
 class CallCharges:
-    """Charge the CPU time of calls to the callers' addresses.
+    """Charge the CPU time of page calls to the client addresses from which they come.
 
     Args:
-        charge_call: function that charges an address, or refuses it.
+        charge_call: function that charges a client address, or refuses it if it is over its budget.
     """
 
     def __init__(self, charge_call: ChargeCall) -> None:
@@ -91,12 +99,14 @@ class CallCharges:
 
     @contextlib.asynccontextmanager
     async def charge(self, user: str) -> AsyncIterator[None]:
-        """Refuse a user whose address is over its budget; else charge the address for CPU time within this context.
+        """Context manager that charges the user's client address for the CPU time within it.
 
-        The charge is at least `LEAST_S`.
+        If the address has exceeded its budget, an error is raised before.
+
+        The charge is at least `LEAST_S` seconds.
 
         Raises:
-            CapacityError: the address is over its budget.
+            CapacityError: the address has exceeded its budget.
         """
         self._let_call(user, 0.0)
         seconds: list[float] = []
@@ -109,19 +119,21 @@ class CallCharges:
 
 
 class PageCalls:
-    """ASGI middleware for calls of the pages. Put it inside `LargeRequests`, which detects disconnected callers.
+    """ASGI middleware that limits calls from the app's pages.
+
+    Put it inside `LargeRequests`, which detects disconnected clients.
 
     Args:
         app: next ASGI application.
-        charge_call: function that charges an address, or refuses it.
-        limiter: limits of each address's concurrent calls.
+        charge_call: function that charges a client address, or refuses it if it is over its budget.
+        limiter: limits of the running and waiting calls of each client address.
     """
 
     def __init__(self, app: Any, charge_call: ChargeCall = lambda *_: None, limiter: CallLimiter | None = None) -> None:
         self.app, self.bill, self.limiter = app, CallCharges(charge_call), limiter or CallLimiter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on; a call waits for its body and for permission, and is dropped if its caller disconnects."""
+        """Pass a request on. A page call first waits for its body and its turn; it is dropped on a disconnect."""
         if scope["type"] != "http" or not is_call(scope):
             await self.app(scope, receive, send)
             return
@@ -136,7 +148,7 @@ class PageCalls:
 
 
 async def _read_request(receive: Any) -> list[Any]:
-    """Receive the messages of a request up to the end of its body."""
+    """Receive the ASGI messages of a request up to the end of its body."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())
@@ -144,7 +156,7 @@ async def _read_request(receive: Any) -> list[Any]:
 
 
 def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
-    """Return an ASGI `receive` function that first returns `messages`, then the results of `receive`."""
+    """Return an ASGI `receive` function that first returns the given messages, then the results of `receive`."""
 
     async def replay() -> Any:
         return messages.pop(0) if messages else await receive()
@@ -153,9 +165,9 @@ def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
 
 
 async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
-    """Wait for `work` unless the caller disconnects first, and return whether `work` has finished.
+    """Wait until `work` is finished or the client disconnects, and return whether `work` is finished.
 
-    The request's body must have been received before, so that `receive` returns only when the caller disconnects.
+    The request's body must have been received before. Then `receive` returns only when the client disconnects.
     """
     disconnected = DISCONNECTED.get()
     if disconnected is not None and disconnected.is_set():
@@ -175,7 +187,7 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 
 
 def make_charge_call(client: Client) -> ChargeCall:
-    """Return a function that charges the CPU time of a page's call to the caller's address (`Client.charge_call`)."""
+    """Return a function that charges the CPU time of a page call to its client address (`Client.charge_call`)."""
 
     def charge_call(user: str, seconds: float) -> None:
         if client.ready:  # before the client has started, its calls would block the event loop

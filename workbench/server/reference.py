@@ -1,4 +1,4 @@
-"""Page `/docs` of `workbench serve`: its routes and fields, as plain HTML without external resources."""
+"""Page `/docs` of `workbench serve`: the server's routes and request fields, as HTML without external resources."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STYLE = (
 
 
 def page(openapi: dict[str, Any]) -> str:
-    """Return an HTML page with the routes, and the fields of OpenAI's requests.
+    """Return an HTML page that lists the server's routes and the fields of OpenAI's requests.
 
     Args:
-        openapi: content of `/openapi.json`.
+        openapi: OpenAPI description of the server (content of `/openapi.json`).
     """
     title = escape(f"{openapi['info']['title']} {openapi['info']['version']}")
     return (
@@ -35,7 +35,7 @@ def _list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def routes(openapi: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each route, as `GET /health`, with its description."""
+    """Yield each route of the server, such as `GET /health`, with its description."""
     for path, verbs in openapi["paths"].items():
         for verb, operation in verbs.items():
             yield f"{verb.upper()} {path}", operation.get("description") or operation.get("summary", "")

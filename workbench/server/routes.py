@@ -24,10 +24,12 @@ from workbench.trace.events import ABORT_REASONS, Trace
 
 POLL_S = 0.01
 PARTS = 500_000
-"""Maximum number of commas and opening brackets in a body. Parsing JSON holds the interpreter's lock and takes long for
-many small values; texts and images have few."""
+"""Maximum number of commas and opening brackets in the JSON body of a request.
+
+Parsing many small JSON values takes long and holds the interpreter's lock; texts and images have few values.
+"""
 CLIENT_LEFT = 499
-"""Status for the log if the client has disconnected (nginx's number)."""
+"""HTTP status in the log for a request whose client has disconnected (the number that nginx uses)."""
 
 
 def router(client: Client) -> APIRouter:
@@ -47,7 +49,7 @@ def router(client: Client) -> APIRouter:
 
     @routes.get("/ready")
     def ready(request: Request) -> Response:
-        """Return whether a model is loaded and the engine works, so that requests can be answered; 503 until then."""
+        """Return whether a model is loaded and the engine works; 503 until requests can be answered."""
         state = doing()
         problem = f"the backend is {state['status']}" if state["status"] != "ok" else "no model is loaded"
         is_ready = state["status"] == "ok" and state["models"] > 0
@@ -56,17 +58,17 @@ def router(client: Client) -> APIRouter:
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics of the backend in Prometheus' text format."""
         return PlainTextResponse(client.metrics_text(), media_type="text/plain; version=0.0.4")
 
     @routes.get("/v1/models")
     def models() -> Response:
-        """List the targets."""
+        """List the target models in OpenAI's format."""
         return _respond(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
 
     @routes.get("/v1/models/{name:path}")
     def model(name: str) -> Response:
-        """Return one target."""
+        """Return the description of one target model in OpenAI's format."""
 
         def find() -> dict[str, Any]:
             for entry in client.targets():
@@ -78,19 +80,19 @@ def router(client: Client) -> APIRouter:
 
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        """Complete a text (OpenAI's completions)."""
+        """Complete a text, in the format of OpenAI's completions."""
         return await _complete(client, request, chat=False)
 
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        """Answer a conversation (OpenAI's chat completions)."""
+        """Answer a conversation, in the format of OpenAI's chat completions."""
         return await _complete(client, request, chat=True)
 
     return routes
 
 
 def _without_figures(request: Request, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the backend's state, or only its status for a client that has not sent the key."""
+    """Return the full state of the backend; for a client that has not sent the API key, only its status."""
     return {"status": state["status"]} if request.scope.get(UNAUTHENTICATED) else state
 
 
@@ -156,7 +158,7 @@ class Stream(StreamingResponse):
         self.runs = runs
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the stream, then cancel the runs."""
+        """Send the streamed answer, then cancel its runs."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -181,7 +183,7 @@ def _cancel(runs: list[Any]) -> None:
 
 
 def _wait_for_trace(run: Any) -> Trace:
-    """Return the trace of a run that ended normally.
+    """Wait for the end of a run, and return its trace if the run ended normally.
 
     Raises:
         OverdueError: the run reached its time limit.
@@ -195,8 +197,8 @@ def _wait_for_trace(run: Any) -> Trace:
     return trace
 
 
-class _Line:
-    """One answer of a stream, and the part of it that was already sent."""
+class _AnswerStream:
+    """One of the answers in a stream, with the number of characters that were already sent."""
 
     def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
         self.request, self.index, self.run = request, index, run
@@ -209,14 +211,14 @@ class _Line:
         self.over = False
 
     def first(self) -> str:
-        """Return the event before the text: the role, or with `echo` the prompt."""
+        """Return the event to send before the text: the role in a chat, or the prompt if `echo` is set."""
         if self.request.chat:
             return _event(openai.stream_chunk(self.request, self.index, self.trace, "", first=True))
         prefix = openai.echo_text(self.request, self.trace)
         return _event(openai.stream_chunk(self.request, self.index, self.trace, prefix)) if prefix else ""
 
     def more(self) -> str:
-        """Return an event with the new text; empty if there is none."""
+        """Return an event with the new text of the answer; "" if there is no new text."""
         ended = self.run.ended
         rounds = self.trace.rounds[self.seen :]
         self.seen += len(rounds)
@@ -236,9 +238,9 @@ class _Line:
 
 
 async def _events(request: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:
-    """Yield OpenAI's server-sent events; the chunks of several answers are interleaved as they arrive."""
+    """Yield the server-sent events of a streamed response; chunks of several answers follow as they arrive."""
     try:
-        lines = [_Line(request, i, run) for i, run in enumerate(runs)]
+        lines = [_AnswerStream(request, i, run) for i, run in enumerate(runs)]
         for line in lines:
             if start := line.first():
                 yield start
@@ -296,6 +298,6 @@ def _no_constant(name: str) -> Any:
 
 
 def user_of(request: Request) -> str:
-    """Return the opaque user key of a request, from its address and its `Authorization` header."""
+    """Return the opaque user key of a request, from its client address and its `Authorization` header."""
     address = request.client.host if request.client else ""
     return user_key(address, request.headers.get("authorization"))

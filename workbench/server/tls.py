@@ -11,7 +11,9 @@ from workbench.service.checks import set_error_option
 
 
 def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
-    """Check certificate files, and return the https options of uvicorn and Gradio; empty without a certificate.
+    """Check the certificate files, and return options for https, which both uvicorn and Gradio accept.
+
+    Without a certificate there are no options.
 
     Args:
         certfile: PEM file with the certificate and its chain.

@@ -53,7 +53,7 @@ class Backend(BaseBackend):
         drafter_dtype: number format of draft models.
         max_sequences: maximum number of sequences in a target's batch.
         limits: limits of users.
-        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
+        memory_bytes: memory for weights and KV caches of all models; None: a fraction of the device's memory.
         allow_models: models that may be used besides the bundled ones and the defaults; None: any bundled name, folder
             or Hub id.
         folders: whether users may name folders and files on this machine; False for a server with other users.
@@ -93,7 +93,7 @@ class Backend(BaseBackend):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Return a dict for each target: first the default target, then bundled, allowed and loaded targets."""
+        """Return a dict for each target model: first the default one, then bundled, allowed and loaded targets."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         entries = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
@@ -132,7 +132,7 @@ class Backend(BaseBackend):
 
     @property
     def hub_only(self) -> bool:
-        """Return whether an unlisted model name can only be a Hub id, never a folder on this machine."""
+        """Return whether an unlisted model name is read only as a Hub id, never as a local folder."""
         return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Backend(BaseBackend):
     def load(self, target: str | None = None, drafter: str | None = None) -> Models:
         """Load a target and a draft model, and wait until they are loaded.
 
-        A draft model with another vocabulary is loaded, too, for methods that translate tokens.
+        A draft model whose vocabulary differs from the target's is loaded, too: some methods translate its tokens.
 
         Raises:
             WorkbenchError: the models cannot be loaded.
@@ -152,7 +152,7 @@ class Backend(BaseBackend):
         return models
 
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        """Start loading the default models in the background, then the published targets in `extra_targets`."""
+        """Load the default models in the background, and after them the published targets in `extra_targets`."""
         self._loading.threads.submit(self._background.run, self._names.resolve_pair(None, None), extra_targets)
 
     def unload(self, target: str | None = None) -> None:
@@ -160,14 +160,14 @@ class Backend(BaseBackend):
 
         Raises:
             UnknownNameError: the target is not loaded.
-            CapacityError: a run uses it.
+            CapacityError: a run uses the target.
         """
         self._pool.unload(self._names.resolve(target or self._names.target))
 
     def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory, each as {"name", "role", "bytes", "dtype", "device", "runs", "idle_s"}.
 
-        `runs` is the number of runs that use the model, `idle_s` the number of seconds since its last use.
+        `runs` is the number of generations that use the model, `idle_s` the time since its last use in seconds.
         """
         return self._pool.loaded_models()
 
@@ -182,13 +182,13 @@ class Backend(BaseBackend):
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Draft with the heads in a folder in place of all others of their kind; with `on` False, stop that.
+        """Draft with the heads in a folder instead of other heads of the same kind; with `on` False, stop that.
 
         Returns:
-            Number of running generations that change their heads; they do so from their next round on.
+            Number of running generations that change their heads. Each changes them before its next round.
 
         Raises:
-            ModelError: the heads cannot be read, or do not fit the target; nothing is changed.
+            ModelError: the heads cannot be read, or do not fit the target. Then no generation changes its heads.
         """
         if not on:
             user_heads.prefer(folder, False)
@@ -213,7 +213,7 @@ class Backend(BaseBackend):
         return sum(self._switch_heads(run, drafting) for run in runs)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
-        """Make a running generation draft with newly preferred heads; return whether its heads change."""
+        """Make a running generation draft with the heads that are preferred now; return whether its heads change."""
         if run.is_timed or run.background or run.sequence is None or run.planned is None:
             return False
         method = run.planned.configured_method.name
@@ -250,7 +250,7 @@ class Backend(BaseBackend):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Any]:
-        """Measure a speed-up in the background by pairs of runs with and without the method; yield the progress.
+        """Measure a method's speed-up in the background by pairs of runs with and without it; yield the progress.
 
         See `workbench.bench.pairing.measure_pairs` for arguments and results.
         """
@@ -260,7 +260,7 @@ class Backend(BaseBackend):
         return measure_pairs(self, prompt, method, params, **options)
 
     def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
-        """Measure in the background which method is fastest on the prompts; yield the progress, with a ranking.
+        """Measure in the background which method is fastest on the given prompts; yield progress and a ranking.
 
         See `workbench.bench.advice.advise` for arguments and results.
         """
@@ -270,11 +270,14 @@ class Backend(BaseBackend):
         return advise(self, prompts, **options)
 
     def has_other_runs(self, excluding: Run | None = None) -> bool:
-        """Return whether runs other than `excluding` are active, apart from paused ones and background measurements."""
+        """Return whether any run except those in `excluding` is active.
+
+        Paused runs and background measurements do not count as active.
+        """
         return any(run is not excluding and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
-        """Check a run against its loaded models, then queue it for the batch."""
+        """Check that a run fits its loaded models, then put it into the queue of its target's batch."""
         configured = request.configured_method()
         if reason := configured.missing_requirements(models):
             raise MethodUnavailableError(
@@ -297,11 +300,11 @@ class Backend(BaseBackend):
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
-        """Check a change against the run's planned settings, load the draft model if it is new, inform the engine."""
+        """Check a change of a run's settings, load its new draft model, if any, and pass it to the engine."""
         self._run_controller.change(run, *args, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to its images, in the caller's thread; store the attribution in the trace."""
+        """Attribute the text of a run to regions of its images, and store the attribution in the run's trace."""
         return self._run_controller.explain(run)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -309,23 +312,23 @@ class Backend(BaseBackend):
         return self._run_controller.memory(run, action, data)
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
+        """Return a run's position (from 1) in its target's queue, and the queue's length; None if it is not queued."""
         return self._engine_thread.queue_position(run)
 
     def wake(self) -> None:
-        """Wake the engine thread."""
+        """Wake the engine thread from its sleep."""
         self._engine_thread.wake()
 
     def record_start(self, run: Run) -> None:
-        """Record that a run has joined the batch."""
+        """Count a run that has joined the batch in the metrics."""
         self._telemetry.started(run)
 
     def record_round(self, run: Run, record: Round) -> None:
-        """Count a round in the metrics."""
+        """Count a decoding round of a run in the metrics."""
         self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
 
     def record_end(self, run: Run) -> None:
-        """Record that a run has ended."""
+        """Count an ended run in the metrics."""
         self._telemetry.ended(run)
         self._runs.settle(run)
         self._engine_thread.wake()
@@ -343,7 +346,7 @@ class Backend(BaseBackend):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the backend, as described at `workbench.client.protocol.Client.health`."""
+        """Return whether the backend works, with its load and memory (`workbench.client.protocol.Client.health`)."""
         active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {
@@ -359,7 +362,7 @@ class Backend(BaseBackend):
         }
 
     def close(self) -> None:
-        """End all runs, stop the threads and loads that would keep the process alive, and release all models."""
+        """End all runs, stop the engine thread and all loading threads, and release all models."""
         self._loading.end()
         runs = self._runs.active()
         for run in runs:

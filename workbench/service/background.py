@@ -1,4 +1,4 @@
-"""Load further targets in the background, one by one, after the first target and its draft model."""
+"""Load further target models in the background, one by one, after the default target and its draft model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from workbench.service.progress import Progress, megabytes
 log = logging.getLogger("workbench.service")
 
 HEADROOM = 8
-"""Bytes of free memory required per byte of a published model's 16-bit files, for three copies in float32 and their
-conversion."""
+"""Required free memory for loading a published model, as a multiple of the size of its 16-bit weight files.
+
+The model takes three copies of its weights in float32, and memory for their conversion.
+"""
 
 
 def default_background_models(fetches: bool) -> list[str]:
     """Return the names of the published models that an app loads in the background by default.
 
-    These are the models whose files, or a package with them, are on this machine.
+    These are the models whose files, or an installed package with these files, are on this machine.
 
     Args:
-        fetches: whether to include models that must be downloaded from the Hub.
+        fetches: whether to include models that must first be downloaded from the Hub.
     """
     return [name for name, model in MODEL_INDEX.items() if fetches or availability(model) != TO_FETCH]
 
@@ -54,8 +56,8 @@ class BackgroundLoader:
 
     Args:
         load: function that loads a pair (target, draft model); raises `WorkbenchError`.
-        room: function that returns the remaining memory for models, in bytes.
-        progress: function that creates the progress of a load, from the model's name.
+        room: function that returns the memory in bytes that further models may use.
+        progress: function from a model's name to a new `Progress`, which reports how far its loading is.
     """
 
     def __init__(
@@ -69,10 +71,10 @@ class BackgroundLoader:
         self._problems: dict[str, str] = {}
 
     def run(self, first: Pair, names: Sequence[str]) -> None:
-        """Load the pair `first` of target and draft model, then each target in `names` if there is memory for it.
+        """Load the models in `first` (target, draft model), then each target in `names` for which there is memory.
 
-        A target that cannot be loaded is skipped, and the reason is stored. All targets in `names` that have not been
-        loaded yet are reported as loading.
+        A target that cannot be loaded is skipped, and the error message is stored. All targets in `names` that have not
+        been loaded yet are reported as loading.
         """
         others = [name for name in names if name != first[0]]
         self._now = {name: self._progress(name) for name in others}
@@ -93,13 +95,15 @@ class BackgroundLoader:
             self._problems[pair[0]] = error.message
 
     def refuse(self, name: str) -> None:
-        """Raise an error for a model that is not loaded, on a restricted server, where requests do not load models.
+        """Raise the error for a request that names a model that is not loaded.
+
+        Used on a server where requests do not load models.
 
         Args:
             name: name of the model.
 
         Raises:
-            ModelError: the model is loading, or could not be loaded.
+            ModelError: always; the message says whether the model is still loading or could not be loaded.
         """
         is_loading, problem = name in self._now, self._problems.get(name)
         if name in MODEL_INDEX and (is_loading or problem) and availability(MODEL_INDEX[name]) == TO_FETCH:
@@ -109,11 +113,11 @@ class BackgroundLoader:
             )
 
     def add_progress(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the output of `Backend.targets`, with the progress of loading in the titles of published targets.
+        """Add the progress of loading to a list of targets from `Backend.targets`, in the titles of published targets.
 
-        Two keys are added: `loading`, whether the target is being loaded, so that the list should be refreshed; and
-        `ready`, whether it is in memory. For a target that could not be downloaded, `available` is False and `reason`
-        says why.
+        Each target gets two keys: `loading`: whether the target is being loaded, so that a page should refresh the
+        list; `ready`: whether the target is in memory. If a target could not be downloaded, `available` is False and
+        `reason` is the error message.
         """
         return [self._with_progress(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class BaseBackend(ABC):
-    """Base class of backends, with the calls of `workbench.client.Client` that all of them answer in the same way.
+    """Base class of backends, which implements the calls of `workbench.client.Client` that are equal in all backends.
 
     Args:
-        limits: limits of users.
+        limits: limits per user and for all users, such as the number of runs.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -51,19 +51,19 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets as {"name", "title", "kind", "detail"}, the default one first."""
+        """Return the target models as {"name", "title", "kind", "detail"}, the default one first."""
 
     @abstractmethod
     def health(self) -> dict[str, Any]:
-        """Return the state of the backend, without names of users or models."""
+        """Return whether the backend works, with its load and memory, as a dict without names of users or models."""
 
     @abstractmethod
     def _start(
         self, request: Request, pair: Pair, user: str, lease_s: float | None, is_timed: bool, params: dict[str, Any]
     ) -> Run:
-        """Start a generation. The request was checked as far as possible without models.
+        """Start a generation whose request has passed all checks that need no models.
 
-        `params` has the parameters of the method and of sampling as the client gave them.
+        `params` has the parameters of the method and of sampling, unchanged from the client's request.
         """
 
     @abstractmethod
@@ -72,20 +72,23 @@ class BaseBackend(ABC):
 
         Args:
             target: name of the target; None: the default.
-            drafter: name of the draft model; None: the target's own; "none": no draft model.
+            drafter: name of the draft model; None: the default draft model of the target; "none": no draft model.
             blind: whether to prefer a draft model that was trained without images.
         """
 
     @abstractmethod
     def _device_options(self) -> dict[str, Any]:
-        """Return device and dtypes as arguments of `workbench.bench.conditions`."""
+        """Return the device and the dtypes of the models as keyword arguments for `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Return a function that maps a method's `needs` to the reason why these models do not meet them, or ""."""
+        """Return a function that says why a pair of models does not meet a method's requirements.
+
+        The function maps the attribute `needs` of a method to the reason as text; "" if the models meet them.
+        """
         return choices.static_reasons(*pair)
 
     def _own_head_names(self, pair: Pair) -> dict[str, str]:
-        """Return the names of the heads that the user trained or chose for a target, by kind of head."""
+        """Return the names of the user's own heads for a target model, by kind of head (such as "medusa")."""
         return choices.own_head_names(pair[0])
 
     def _accepts_images(self, target: str) -> bool | None:
@@ -94,11 +97,11 @@ class BaseBackend(ABC):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Return a dict for each method, with its parameters and the reason if it cannot run with these models.
+        """Return a dict for each method, with its parameters, and the reason if it cannot run with the given models.
 
         Args:
             target: name of the target; None: the default.
-            drafter: name of the draft model; None: the target's own.
+            drafter: name of the draft model; None: the default draft model of the target.
         """
         reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._own_head_names(pair)
         return [
@@ -107,19 +110,19 @@ class BaseBackend(ABC):
         ]
 
     def sampling_params(self) -> list[dict[str, Any]]:
-        """Return the sampling parameters, which all methods share."""
+        """Return the descriptions of the sampling parameters, which are equal for all methods."""
         return [spec.to_wire() for spec in params_of(SamplingParams()).values()]
 
     def presets(self) -> list[dict[str, Any]]:
-        """Return the example prompts."""
+        """Return the example prompts, each with name and title."""
         return presets([target["name"] for target in self.targets() if target.get("available", True)])
 
     def definitions(self) -> dict[str, dict[str, str]]:
-        """Return the definition of each figure, by name: {"title", "formula"}."""
+        """Return title and formula of each measured quantity, such as the acceptance rate, by name."""
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return an empty dict: this backend supports all actions on runs."""
+        """Return the actions on runs that the backend does not support: none, as an empty dict."""
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
@@ -127,7 +130,7 @@ class BaseBackend(ABC):
         return ""
 
     def metrics_text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics of the backend in Prometheus' text format."""
         return self._telemetry.text()
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -153,13 +156,14 @@ class BaseBackend(ABC):
         memory: bytes | None = None,
         keeps: bool = False,
     ) -> Run:
-        """Start a generation and return its run at once.
+        """Start a generation, and return its run at once, without waiting for tokens.
 
-        See `workbench.client.protocol.Client.start` for the arguments. The further argument `is_timed` says whether the
-        run is timed. While a timed run is running, all other runs on the device are suspended.
+        See `workbench.client.protocol.Client.start` for the arguments. The additional argument `is_timed` says whether
+        the run's times are measured. While such a run is running, all other runs on the device are suspended.
 
         Raises:
-            WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
+            WorkbenchError: the request is wrong. An error that is found only after the models are loaded ends the run
+                instead.
         """
         with self._telemetry.counting():
             if extras is not None and isinstance(prompt, list | tuple) and not images:
@@ -192,26 +196,26 @@ class BaseBackend(ABC):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare lanes (methods with their settings) as `workbench.client.Workbench.compare` does."""
+        """Compare methods with their settings (lanes), as `workbench.client.Workbench.compare` does."""
         from workbench.bench.compare import finish
 
         return finish(self.stream_comparison(prompts, lanes, **settings), progress)
 
     def run(self, run_id: str) -> Run:
-        """Return a run by its id.
+        """Return the run (a generation in the backend) with the given id.
 
         Raises:
-            UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
+            UnknownNameError: there is no run with this id, or it ended long ago. The message names no other runs.
         """
         return self._runs.get(run_id)
 
     def drop_run(self, run: Run) -> None:
-        """Free an ended run's memory at once, instead of after `Limits.kept_s`."""
+        """Free the memory of an ended run at once, instead of `Limits.kept_s` seconds after its end."""
         if run.ended:
             self._runs.remove(run)
 
     def admit_request(self, user: str, counted: bool = True) -> None:
-        """Count a request that starts no run; with counted=False only check the rate limit.
+        """Count a request that starts no run toward the rate limit; with counted=False only check the limit.
 
         Raises:
             CapacityError: the user's address has made too many requests within a minute.
@@ -219,11 +223,11 @@ class BaseBackend(ABC):
         self._runs.rate_limiter.admit_request(user, counted=counted)
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge the address of a user for the CPU time of a page's call.
+        """Charge a user's client address for the CPU time of a call from the page.
 
         Args:
             user: key of the user.
-            seconds: CPU seconds of the call; 0: only check whether the address may make a call.
+            seconds: CPU seconds of the call; 0: only check whether the address may make another call.
         """
         if seconds:
             self._runs.rate_limiter.charge(user, seconds, SECONDS)
@@ -239,7 +243,7 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes (methods with their settings), one run at a time on the device, and yield the progress.
+        """Compare methods with their settings (lanes), one run at a time on the device, and yield the progress.
 
         See `workbench.bench.compare.measure` for arguments and results.
         """
@@ -250,7 +254,7 @@ class BaseBackend(ABC):
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement that its settings do not contain, such as the machine and versions.
+        """Return the conditions of a measurement besides its settings, such as machine and library versions.
 
         Args:
             lane: method with its settings.
@@ -260,7 +264,7 @@ class BaseBackend(ABC):
             The conditions, as from `workbench.bench.conditions`; None if the weights are not on this machine yet.
 
         Raises:
-            WorkbenchError: there is no such lane or model.
+            WorkbenchError: the method or the model does not exist.
         """
         from workbench.bench.conditions import conditions
         from workbench.bench.lanes import Lane

@@ -1,4 +1,7 @@
-"""Format conversations with a target's chat template. The text of a special token in a message stays plain text."""
+"""Format conversations with the target model's chat template.
+
+If a message contains the text of a special token, that text is encoded as plain text, not as the special token.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
         tokenizer: the target's tokenizer.
         messages: messages with `role` and `content`, both text; a content may also be a list of parts,
             {"type": "text", "text": …} and {"type": "image"}, the placeholder of an image.
-        limits: limits of the conversation's length.
+        limits: limits of the backend, of which the maximum prompt length applies to the conversation.
 
     Raises:
         PromptError: the target has no chat template, or the messages do not fit it.
@@ -28,14 +31,14 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     if not isinstance(messages, list) or not messages:
         raise PromptError("There are no messages.", 'Give a list of {"role": …, "content": …}.')
     for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or _texts(message) is None:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or _content_texts(message) is None:
             raise PromptError("A message has no text for role or content.", 'Give {"role": "user", "content": "…"}.')
-    limits.check_prompt("\n".join(text for message in messages for text in _texts(message) or ()) or " ")
+    limits.check_prompt("\n".join(text for message in messages for text in _content_texts(message) or ()) or " ")
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("This target has no chat template.", "Give a plain prompt instead.")
     try:
         with convert_panics():
-            ids = _formatted(tokenizer, messages)
+            ids = _apply_template(tokenizer, messages)
     except PromptError:
         raise
     except Exception as error:  # templates can raise any exception
@@ -49,8 +52,11 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     return ids
 
 
-def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """Apply the chat template and return token ids; a special token's text inside a message stays plain text."""
+def _apply_template(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
+    """Apply the chat template and return token ids.
+
+    The text of a special token inside a message is encoded as plain text.
+    """
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return special_ids.encode(tokenizer, text, _origins(tokenizer, messages, text), [*_all_texts(messages)])
 
@@ -77,10 +83,10 @@ def _all_texts(value: Any) -> Iterator[str]:
             yield from _all_texts(item)
 
 
-def _texts(message: dict[str, Any]) -> list[str] | None:
+def _content_texts(message: dict[str, Any]) -> list[str] | None:
     """Return a message's content as a list of texts: the content itself, or its parts of type "text".
 
-    None if the content is neither text nor a list of valid parts.
+    Return None if the content is neither text nor a list of valid parts.
     """
     content = message.get("content")
     if isinstance(content, str):

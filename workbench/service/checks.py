@@ -1,4 +1,4 @@
-"""Check names of models, devices and methods, and whether they can work together, before PyTorch is imported."""
+"""Check the names of models, devices and methods, and whether they fit each other, without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from workbench.trace.files import read_regular
 def check_models(
     target: str, drafter: str | None = "auto", device: str = "auto", dtype: str = "auto", drafter_dtype: str = "auto"
 ) -> Pair:
-    """Refuse models, devices and number formats that cannot work on this machine. Only a Hub id needs the network.
+    """Refuse models, devices and number formats that cannot be used on this machine.
+
+    The network is used only to check a Hub id.
 
     Returns:
         Names of the target and the draft model.
@@ -48,7 +50,10 @@ def check_models(
 
 @contextmanager
 def set_error_option(option: str) -> Iterator[None]:
-    """Name the command-line option at fault in every `WorkbenchError` that is raised within this context."""
+    """Context manager that sets the attribute `option` of every `WorkbenchError` raised within it.
+
+    The attribute names the command-line option with the wrong value.
+    """
     try:
         yield
     except WorkbenchError as error:
@@ -91,7 +96,7 @@ def check_model(name: str) -> None:
 
 
 def _check_published(model: model_index.IndexedModel) -> None:
-    """Refuse a published model that is neither on this machine nor available on the Hub; downloads nothing."""
+    """Refuse a published model that is neither on this machine nor on the Hub. The model is not downloaded."""
     if model_index.local_folder(model) or model_index.packaged_file(model):
         return
     from workbench.service.hub import check
@@ -103,14 +108,14 @@ def _check_published(model: model_index.IndexedModel) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse an address that is not one of this machine, or a port that is in use.
+    """Refuse a network address that this machine does not have, or a port that is in use.
 
     Args:
         host: address to listen on.
         port: port to listen on; 0: any free port.
 
     Raises:
-        WorkbenchError: address or port cannot be used; `option` names which.
+        WorkbenchError: the address or the port cannot be used; the error's `option` is "host" or "port".
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -127,7 +132,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def check_vocabulary(pair: Pair) -> None:
-    """Refuse a draft model whose vocabulary differs from the target's, as far as the models' files show it.
+    """Refuse a draft model whose vocabulary differs from the target's. Only the models' files are compared.
 
     Raises:
         TokenizerMismatchError: the vocabularies differ.
@@ -141,7 +146,7 @@ def check_vocabulary(pair: Pair) -> None:
 
 
 def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_info.MethodInfo:
-    """Check a method's name and parameters, and whether it can run with these models as far as files show it.
+    """Check a method's name and parameters, and whether the files of the given models meet its requirements.
 
     Args:
         name: name of the method.
@@ -149,7 +154,7 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_inf
         pair: names of the target and the draft model.
 
     Returns:
-        Facts about the method.
+        Description of the method from the registry of methods.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -170,13 +175,16 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_inf
 
 
 def runnable_methods_hint(pair: Pair) -> str:
-    """Return a sentence with the methods that can run with these models."""
+    """Return a sentence that lists the methods that can run with the given target and draft model."""
     reason = static_reasons(*pair)
     names = [m.name for m in method_info.methods() if not reason(m.needs) and m.promise != "simulation"]
     return f"These methods run on {pair[0]}: {', '.join(names)}."
 
 
 def choose_method(pair: Pair) -> tuple[str, str]:
-    """Return the default method for a pair of models, and the reason if it is not the usual default ("" if it is)."""
+    """Return the default method for a target and a draft model.
+
+    The second value says why this is not the usual default method; it is empty if it is.
+    """
     reason = static_reasons(*pair)
     return choose(lambda name: reason(method_info.get(name).needs))

@@ -1,6 +1,6 @@
 """Describe targets, draft models and methods as plain data for forms, lists and the API.
 
-The data include the reason why a model or a method cannot be used.
+If a model or a method cannot be used, its data contain the reason as text.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from workbench.service.inventory import TO_FETCH, availability
 log = logging.getLogger(__name__)
 
 IN_FULL = ("idea", "formula", "differs")
-"""Fields of a method that only its own page shows; lists and the API omit them."""
+"""Fields of a method's description that only the page of this method shows; lists of methods and the API omit them."""
 SHOWN_PACE = 8
-"""Display rate in tokens per second: people read about as fast as the text appears."""
+"""Display rate for small, fast models, in tokens per second: about the reading speed of people."""
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the targets: bundled, published, then `others`, which were loaded from elsewhere.
+    """Return a dict for each target model: bundled targets, published targets, then the loaded models in `others`.
 
-    Bundled targets are the bundled models that are not draft models; published ones are listed if they are on this
+    Bundled targets are the bundled models that are not draft models; published targets are listed if they are on this
     machine or in an installed package. Fields: `pictures`: whether the model accepts images, None if that is known only
     after loading it; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
     display rate in tokens per second with which a page can slow down runs so that viewers can follow; `kv_cache`: size
@@ -94,7 +94,7 @@ def _read_kv_cache(folder: str, _version: int) -> dict[str, Any] | None:
 
 
 def _published(name: str) -> dict[str, Any]:
-    """Return the entry of a published model in `targets`."""
+    """Return the dict that describes a published model in the list of targets."""
     model, folder = MODEL_INDEX[name], folder_of(name)
     detail = ""
     if folder is not None:
@@ -106,7 +106,8 @@ def _published(name: str) -> dict[str, Any]:
 def drafters(target: str) -> list[dict[str, Any]]:
     """Return a dict for each bundled draft model: whether it shares the target's vocabulary and accepts images.
 
-    Key `stranger`: whether the draft model has another vocabulary, which only methods that translate tokens can use.
+    Key `stranger`: whether the draft model's vocabulary differs from the target's. Only methods that translate tokens
+    can use such a draft model.
     """
     entries = []
     for name, folder, config in known_targets():
@@ -128,15 +129,16 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a draft model's tokenizer, its own or its target's, is on this machine."""
+    """Return whether the tokenizer of a draft model is on this machine, in its own folder or in that of its target."""
     source = tokenizer_source_of(folder)
     return source is None or folder_of(source.target) is not None
 
 
 def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Describe a method with its parameters, and with the reason why it cannot run (empty if it can), as plain data.
+    """Return a method's name, description and parameters as plain data, with the reason if it cannot run.
 
-    Key `head`: name of the user's own head that the method uses, from `own`; empty for a bundled head.
+    Key `reason`: empty if the method can run. Key `head`: name of the user's own head with which the method drafts,
+    from `own`; empty if it drafts with a bundled head.
     """
     entry = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
     head = next(filter(None, map((own or {}).get, method.needs)), "")
@@ -145,7 +147,10 @@ def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = No
 
 
 def own_head_names(target: str) -> dict[str, str]:
-    """Return the names of the user's own heads for a target, by kind: promoted in the lab, or given by `--head`."""
+    """Return the names of the user's own heads for a target model, by kind of head.
+
+    The user promoted them in the lab (training page), or gave their folders by `--head`.
+    """
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
         for head in own_heads():
@@ -155,7 +160,9 @@ def own_head_names(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Return a function from a method's requirements to the reason why these models do not meet them ("" if they do).
+    """Return a function that says why a target and a draft model do not meet a method's requirements.
+
+    The function gets the requirements and returns the reason; "" if the models meet them.
 
     Only files are read, no weights.
     """
@@ -200,20 +207,20 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
 
 def mismatch(target: str, drafter: str | None) -> str:
-    """Return a message if files show that two models have different vocabularies; otherwise an empty string."""
+    """Return an error message if two models have different vocabularies according to their files; otherwise ""."""
     if drafter is None or have_same_vocabulary(target, drafter) is not False:
         return ""
     return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
 
 
 def have_same_vocabulary(target: str, drafter: str) -> bool | None:
-    """Return whether two models have the same vocabulary; None if that is known only after loading them."""
+    """Return whether two models have the same vocabulary; None if their files do not show it."""
     first, second = (vocabulary_hash_of(Path(_folder_of(name))) for name in (target, drafter))
     return first == second if first and second else None
 
 
 def accepts_images(name: str) -> bool | None:
-    """Return whether a model accepts images; None if that is known only after loading it."""
+    """Return whether a model accepts images; None if its files do not show it."""
     folder = Path(_folder_of(name))
     return "vision_config" in config_of(folder) if (folder / "config.json").is_file() else None
 

@@ -1,4 +1,4 @@
-"""Estimate the GPU time of a generation on ZeroGPU: from an assumption at first, later from measured runs."""
+"""Estimate the GPU time of a generation on ZeroGPU: from an assumed time per token, later from measured runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections import deque
 from workbench.core.errors import CapacityError
 
 START_S = 8.0
-"""Assumed time for a process to start and move the models to its GPU, in seconds. Not measured on ZeroGPU."""
+"""Assumed time in seconds in which a ZeroGPU process starts and moves the models to its GPU. It was not measured."""
 PER_TOKEN_S = 0.03
-"""Assumed seconds per token before the first measured run: one verification by a model of a few billion parameters."""
+"""Assumed GPU seconds per generated token until the first run is measured.
+
+This is about one verification by a target of a few billion parameters.
+"""
 MARGIN = 1.5
 LONGEST_S = 120
 """Maximum GPU time of a run, in seconds: the daily quota of a visitor who is not signed in."""
@@ -23,7 +26,7 @@ class Costs:
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
     def record_run(self, target: str, method: str, tokens: int, seconds: float) -> None:
-        """Record the tokens and the GPU seconds of a run.
+        """Record the number of tokens and the GPU time of a run, for estimates of later runs.
 
         Args:
             target: name of the target.
@@ -35,7 +38,7 @@ class Costs:
             self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)
 
     def seconds(self, target: str, method: str, tokens: int) -> int:
-        """Return the GPU seconds to request for a run, from the slowest measured run of the same target and method.
+        """Return the GPU seconds to request for a run, from the slowest measured run of its target and method.
 
         Args:
             target: name of the target.
@@ -65,7 +68,7 @@ class Costs:
             tokens: maximum number of tokens of the run.
 
         Raises:
-            CapacityError: the run needs too much GPU time; the remedy has the number of tokens that fit.
+            CapacityError: the run needs too much GPU time; the error's remedy says how many tokens are possible.
         """
         seconds = self.seconds(target, method, tokens)
         if seconds > LONGEST_S:
@@ -75,7 +78,7 @@ class Costs:
             )
 
     def basis(self, target: str, method: str) -> str:
-        """Return, as text, whether the estimate is based on measured runs, and on how many.
+        """Return a text that says how many measured runs the estimate of GPU time is based on.
 
         Args:
             target: name of the target.

@@ -1,4 +1,4 @@
-"""Run the engine's thread, which admits waiting runs to the batch, runs rounds, and ends finished runs.
+"""The engine thread: it admits waiting runs to the batch, runs decoding rounds, and ends finished runs.
 
 Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
@@ -27,14 +27,14 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval in seconds between checks of leases and time limits."""
+"""Interval in seconds between checks of the runs' leases and time limits."""
 IDLE_S = 0.05
 """Time in seconds for which the thread sleeps if all sequences are paused."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedRun:
-    """Run in the queue, with its request and models."""
+    """Run that waits in the queue, with its request and its loaded models."""
 
     run: Run
     request: Request
@@ -42,16 +42,17 @@ class QueuedRun:
 
 
 class EngineThread:
-    """Thread that owns every engine and every sequence.
+    """Thread that alone uses the engines of all targets and their sequences.
 
     A timed run has the device to itself: while it runs, all other sequences are suspended and no run is admitted.
-    Afterwards the suspended sequences get the same amount of time before another timed run may start.
+    Afterwards the suspended sequences run for the same time before another timed run may start.
 
     Args:
-        pool: pool with the engines.
-        runs: register of all runs.
-        limits: time limits of runs.
-        make_room: function that starts to evict unused models until a number of bytes is free, and returns at once.
+        pool: pool of loaded targets with their engines.
+        runs: register of all runs of the backend.
+        limits: limits of the backend, of which the time limits of runs are used.
+        make_room: function that starts to evict unused models until the given number of bytes is free; it returns at
+            once.
         timing: coordination of timed runs with other computations.
     """
 
@@ -79,7 +80,7 @@ class EngineThread:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Wake the thread."""
+        """Wake the engine thread from its sleep."""
         self._wake.set()
 
     def put(self, run: Run, request: Request, models: Models, loaded: LoadedTarget) -> None:
@@ -87,7 +88,7 @@ class EngineThread:
 
         Args:
             run: run to queue.
-            request: request of the engine for this run.
+            request: the run's request in the engine's format.
             models: loaded models of the run.
             loaded: the target of `models`, with its engine and queue.
         """
@@ -97,7 +98,7 @@ class EngineThread:
         self.wake()
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
+        """Return a run's position (from 1) in its target's queue, and the queue's length; None if it is not queued."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:
@@ -106,7 +107,10 @@ class EngineThread:
 
     @property
     def status(self) -> str:
-        """Return one of: ok, stalled (no round for 60 s), failing (engine steps fail), down (the thread has ended)."""
+        """Return the status of the engine thread.
+
+        One of: "ok", "stalled" (no iteration for 60 s), "failing" (engine steps fail), "down" (the thread has ended).
+        """
         if not self._thread.is_alive():
             return "down"
         if self.failures > 2:
@@ -114,7 +118,7 @@ class EngineThread:
         return "stalled" if time.monotonic() - self.beat > 60 else "ok"
 
     def close(self) -> None:
-        """End the thread."""
+        """End the engine thread, and wait up to five seconds for it."""
         self._closed = True
         self.wake()
         self._thread.join(timeout=5)
@@ -135,7 +139,10 @@ class EngineThread:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """Return the seconds to sleep if no sequence may run: at most until a display rate allows the next round."""
+        """Return the seconds for which the thread sleeps when no sequence can run its next round.
+
+        If a run is slowed down to a display rate, the sleep ends when its next round is due.
+        """
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for sequence in sequences if sequence is not None and (s := sequence.due_s) is not None]
         return min([IDLE_S if sequences else SWEEP_S, *delays])
@@ -146,7 +153,7 @@ class EngineThread:
         worked = self._timed_waits = False
         for loaded in self._pool.targets():
             self._admit(loaded)
-            self._waive(loaded)
+            self._waive_delays(loaded)
             worked |= self._step(loaded)
             self._close_ended(loaded)
         if self._alone is None and not self._timed_waits:
@@ -177,13 +184,13 @@ class EngineThread:
         self._runs.tidy()
 
     def _admit(self, loaded: LoadedTarget) -> None:
-        """Admit the next runs to the batch, while there are free slots and memory for their KV caches."""
+        """Admit queued runs to the batch, while there are free slots and memory for their KV caches."""
         while len(loaded.runs) < loaded.engine.max_sequences and self._alone is None:
             waiting = loaded.queue.head()
-            if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
+            if waiting is None or not (waiting.run.ended or self._has_memory_for(loaded, waiting.models)):
                 return
             if waiting.run.is_timed and not waiting.run.ended:
-                if self._is_others_turn():
+                if self._must_timed_run_wait():
                     return
                 self._timed_waits = True
                 if not self._timing.request_device():
@@ -202,24 +209,27 @@ class EngineThread:
             loaded.runs.append(waiting.run)
             waiting.run.attach_sequence(sequence)
             if waiting.run.is_timed:
-                self._hold_others(waiting.run)
+                self._suspend_others(waiting.run)
 
-    def _is_others_turn(self) -> bool:
-        """Return whether suspended sequences, apart from paused ones, have not yet had their share of time."""
+    def _must_timed_run_wait(self) -> bool:
+        """Return whether a queued timed run must wait, because suspended sequences still have time left to run.
+
+        After a timed run, they may run for as long as it took. Sequences that a user has paused do not count.
+        """
         sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(
             sequence and sequence.status != PAUSED for sequence in sequences
         )
 
-    def _hold_others(self, alone: Run) -> None:
+    def _suspend_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
         for loaded in self._pool.targets():
             for run in loaded.runs:
                 if run is not alone and run.sequence is not None:
                     run.sequence.is_suspended = True
 
-    def _let_go(self) -> None:
-        """Resume the suspended sequences after a timed run."""
+    def _resume_suspended(self) -> None:
+        """Resume the sequences that were suspended during a timed run."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
         for loaded in self._pool.targets():
@@ -230,14 +240,14 @@ class EngineThread:
                         run.held_s += seconds
                         self._others_until = now + seconds
 
-    def _waive(self, loaded: LoadedTarget) -> None:
+    def _waive_delays(self, loaded: LoadedTarget) -> None:
         """Stop delaying the rounds of a target's runs for display while other runs of this target are queued."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
-    def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Return whether there is memory for the KV caches of one more sequence; if not, start to free memory."""
+    def _has_memory_for(self, loaded: LoadedTarget, models: Models) -> bool:
+        """Return whether the KV caches of one more sequence fit into memory; if not, start to evict unused models."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -267,14 +277,14 @@ class EngineThread:
             return True
 
     def _close_ended(self, loaded: LoadedTarget) -> None:
-        """End runs whose sequences have ended, which frees their slots."""
+        """End the runs whose sequences have ended, which frees their slots in the batch."""
         for run in list(loaded.runs):
             sequence = run.sequence
             if sequence is not None and sequence.status not in ENDED:
                 continue
             loaded.runs.remove(run)
             if run is self._alone:
-                self._let_go()
+                self._resume_suspended()
             if sequence is not None:
                 footer = sequence.trace.footer
                 footer.reason = run.stop_reason if sequence.status == CANCELLED else footer.reason
@@ -292,7 +302,7 @@ class EngineThread:
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory; its remedy lists settings that need less memory.
+    """Return the error of a run that ran out of memory. The error's remedy lists settings that need less memory.
 
     Args:
         sequence: sequence of the run.

@@ -1,4 +1,4 @@
-"""Provide a lock that waiting client addresses get in turn."""
+"""A lock for a shared resource that waiting client addresses get in turn (round robin)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from workbench.service.limits import RETRY_AFTER_S
 from workbench.service.users import LOCAL, address_of
 
 WAITING = 4
-"""Maximum number of waiting calls of one address."""
+"""Maximum number of calls of one client address that may wait for the lock."""
 POLL_S = 0.1
 
 
 class FairLock:
-    """Lock that is granted to the waiting addresses in turn.
+    """Lock that waiting client addresses get in turn (round robin).
 
     Args:
-        waiting: maximum number of waiting calls of one address; the user of a private backend has no limit.
+        waiting: maximum number of calls of one client address that may wait; the user of a private backend has no
+            limit.
     """
 
     def __init__(self, waiting: int = WAITING) -> None:
@@ -32,7 +33,7 @@ class FairLock:
 
     @contextlib.contextmanager
     def hold(self, user: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wait for the turn of a user, and hold the lock within this context.
+        """Context manager that waits for the user's turn and then holds the lock.
 
         Args:
             user: key of the user (`workbench.service.users.user_key`).

@@ -1,4 +1,4 @@
-"""Provide a queue in which client addresses take turns, and so do the users at one address."""
+"""A queue of requests in which client addresses take turns, and users of the same address take turns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ T = TypeVar("T")
 class FairQueue(Generic[T]):
     """Round-robin queue over addresses, and over the users at each address. Thread-safe.
 
-    An address with one request waits for at most one request of every other address, regardless of their numbers of
-    requests and users. User names come from clients, so they only decide the turns within their address.
+    An address with one request waits for at most one request of every other address, however many requests and users
+    that address has. Clients choose user names freely, so a user name matters only among users of the same address.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class FairQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def put(self, user: str, item: T) -> None:
-        """Queue an item after the user's other items."""
+        """Add an item to the end of a user's queue."""
         with self._lock:
             self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 
@@ -35,11 +35,11 @@ class FairQueue(Generic[T]):
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
     def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
-        """Remove and return the next item; its user and its address go to the ends of their queues.
+        """Remove and return the next item. Its address and its user then have their next turn after all others.
 
         Args:
-            may: function that returns whether an address may be served now; other addresses are skipped and keep their
-                positions.
+            may: function that returns whether an address may be served now; an address for which it returns False is
+                skipped and keeps its turn.
 
         Returns:
             The item; None if no item may be served.
@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
             return item
 
     def remove(self, item: T) -> bool:
-        """Remove an item from any position; return False if it is not queued."""
+        """Remove an item from the queue, whatever its position; return False if it is not in the queue."""
         with self._lock:
             for address, users in self._lines.items():
                 for user, line in users.items():
@@ -73,12 +73,12 @@ class FairQueue(Generic[T]):
             return False
 
     def order(self) -> list[T]:
-        """Return all items in the order in which they would be served."""
+        """Return all queued items in the order in which `pop` would return them."""
         with self._lock:
             return _turns([_turns(users.values()) for users in self._lines.values()])
 
     def position(self, item: T) -> tuple[int, int] | None:
-        """Return an item's position, from 1, and the queue's length; None if it is not queued."""
+        """Return the position of an item in the queue (from 1) and the queue's length; None if it is not queued."""
         order = self.order()
         return (order.index(item) + 1, len(order)) if item in order else None
 

@@ -23,14 +23,14 @@ PATIENCE_S = 5.0
 
 
 def check(name: str) -> None:
-    """Refuse a Hub id that `fetch` would refuse, without downloading the model.
+    """Refuse a Hub id that cannot be loaded, without downloading the model.
 
     A model in the local cache is accepted without a request. If the Hub does not answer within `PATIENCE_S`, the id is
     accepted: `fetch` waits longer.
 
     Raises:
         ModelError: the model does not exist, is not accessible, or has no safetensors; or it is not in the cache and
-            offline mode is set.
+            offline mode is on.
     """
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return
@@ -87,7 +87,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
 
 
 def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
-    """Return the files that a model needs, with their sizes in bytes."""
+    """Return the names of the Hub files that are needed to load a model, with their sizes in bytes."""
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
     files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
     if not any(file.endswith(".safetensors") for file in files):
@@ -121,7 +121,7 @@ def _model_info(name: str, patience_s: float) -> ModelInfo | None:
 
 
 def _cached(name: str) -> str:
-    """Return the folder of an earlier download, for use without the Hub."""
+    """Return the folder of a model that was downloaded earlier, for use without the Hub."""
     try:
         return snapshot_download(name, local_files_only=True, **FILES)
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def _cached(name: str) -> str:
 
 
 def _copying(progress: Progress) -> Callable[[int, int], None]:
-    """Return a callback (bytes done, total) that updates `progress` during a conversion."""
+    """Return a callback (converted bytes, total bytes) that updates `progress` during a conversion."""
 
     def update(done: int, total: int) -> None:
         if not done:

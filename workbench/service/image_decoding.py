@@ -1,4 +1,4 @@
-"""Decode images from users: check the size first, rotate them upright, and put transparent ones on a white background.
+"""Decode images from users: check the size, rotate them upright, and give transparent ones a white background.
 
 Images are never written to disk.
 """
@@ -24,18 +24,20 @@ from workbench.trace.files import read_regular
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_BYTES = 8 * 2**20
-"""Maximum file size of an image, in bytes."""
+"""Maximum file size of an image from a user, in bytes."""
 MAX_PIXELS = 40_000_000
-"""Maximum number of pixels of an image, by the file's header, checked before decoding."""
+"""Maximum number of pixels of an image; the number is read from the file's header before decoding."""
 DECODING = threading.BoundedSemaphore(2)
-"""Semaphore that limits the number of requests whose images are decoded at once: each may take 128 MiB, and briefly
-more per image."""
+"""Semaphore that limits the number of requests whose images are decoded at the same time.
+
+The decoded images of one request may take 128 MiB, and the decoding of each image briefly takes more.
+"""
 PIXEL_BYTES = 4
 """Bytes per pixel of an RGB image in Pillow."""
 MAX_IMAGES = 8
 """Maximum number of images in a prompt."""
 LONGEST = 2048
-"""Maximum side of an image in pixels; larger images are scaled down, keeping the aspect ratio."""
+"""Maximum width and height of an image in pixels; larger images are scaled down with their aspect ratio kept."""
 NOTE = "note"
 """Key in `Image.info` of a note for the user about the decoding of the image."""
 _URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.ASCII)
@@ -79,8 +81,8 @@ def image_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | Non
 def trim() -> None:
     """Make glibc return freed memory to the system.
 
-    By itself it does not return the memory of image tensors: they are smaller than its threshold, which rises when a
-    larger block is freed.
+    glibc does not return the memory of image tensors without this call: they are smaller than its threshold for
+    returning memory, which rises when a larger block is freed.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -89,7 +91,7 @@ def trim() -> None:
 def decode(data: Any) -> Image.Image:
     """Decode an image to RGB, rotated by its EXIF data, with a white background if it is transparent.
 
-    Only the first frame of an animation is used; `info["note"]` then says so.
+    Only the first frame of an animation is used; the returned image's `info["note"]` then says so.
 
     Args:
         data: bytes of a file, a data-URL, a path (in this process only: `workbench.client.wire` accepts nothing but

@@ -1,4 +1,7 @@
-"""List the models on this machine and the available ones, with location, size and licence. Only files are read."""
+"""List the models that are on this machine or can be downloaded, with location, size and licence.
+
+Only files are read; no model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from workbench.models.bundle import bundled
 from workbench.models.model_index import MODEL_INDEX, IndexedModel
 
 OWN_LICENCE = "Apache-2.0"
-"""Licence of this program and of the bundled models, which were trained for it."""
+"""Licence of this program, and of the bundled models, which were trained for this program."""
 READY, AT_FIRST_USE, TO_FETCH = "ready", "at first use", "to fetch"
 
 
@@ -29,7 +32,7 @@ def inventory() -> list[dict[str, Any]]:
 
 
 def availability(model: IndexedModel) -> str:
-    """Return whether a published model is ready, can be converted from a local package, or must be downloaded."""
+    """Return whether a published model is ready, can be converted from an installed package, or must be downloaded."""
     if model_index.local_folder(model):
         return READY
     try:
@@ -64,7 +67,10 @@ def _published(model: IndexedModel) -> dict[str, Any]:
 
 
 def _copies() -> Iterator[dict[str, Any]]:
-    """Yield an entry for each converted copy of a GGUF file, named by the copy's folder; no published models."""
+    """Yield an inventory entry for each converted copy of a GGUF file, except copies of published models.
+
+    The name of the entry is the folder of the copy.
+    """
     copies_of_published = {model_index.packaged_copy(model) for model in MODEL_INDEX.values()}
     for folder in converted_models.copies():
         if folder not in copies_of_published:
@@ -74,7 +80,7 @@ def _copies() -> Iterator[dict[str, Any]]:
 
 
 def _downloads() -> Iterator[dict[str, Any]]:
-    """Yield the downloads from the Hub that can be loaded: those with a configuration and safetensors."""
+    """Yield an inventory entry for each model in the Hub cache that has a configuration and safetensors files."""
     from huggingface_hub import constants, scan_cache_dir
 
     root = Path(constants.HF_HUB_CACHE)

@@ -1,4 +1,4 @@
-"""Define a backend's limits, per user and for all users together, and refuse requests that exceed them."""
+"""Limits of a backend, per user and for all users together, and checks that refuse requests beyond these limits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.service.users import LOCAL, address_of
 
 RETRY_AFTER_S = 1
-"""Time in seconds after which to retry if too many runs are active; short, because a run may end at any time."""
+"""Time in seconds after which a client refused because of too many active runs may retry.
+
+It is short because a run may end at any time.
+"""
 STOPS, STOP_CHARS = 16, 256
-"""Maximum number of stop strings per request, and of characters in each."""
+"""Maximum number of stop strings per request, and maximum number of characters per stop string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Limits:
         """Refuse a prompt of too many tokens.
 
         Raises:
-            PromptError: the prompt is too long; the remedy has the number of tokens to remove.
+            PromptError: the prompt is too long; the error's remedy says how many tokens to remove.
         """
         if n > self.prompt_tokens:
             raise PromptError(
@@ -90,10 +93,10 @@ class Limits:
             )
 
     def check_tokens(self, max_new_tokens: int) -> None:
-        """Refuse a number of new tokens that is not an integer, or out of range.
+        """Refuse a number of new tokens that is not an integer or is out of range.
 
         Raises:
-            ParameterError: the number is invalid; the remedy has the range.
+            ParameterError: the number is invalid; the error's remedy states the range.
         """
         if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise ParameterError(f"max_new_tokens={max_new_tokens!r} is not a whole number.", "Use 1 or more.")
@@ -106,7 +109,7 @@ class Limits:
         """Refuse empty stop strings (which would end every text at once), too long ones, or too many.
 
         Raises:
-            ParameterError: a stop string is invalid, or there are too many; the remedy has the limits.
+            ParameterError: a stop string is invalid, or there are too many; the error's remedy states the limits.
         """
         if isinstance(stop, str) or len(stop) > STOPS or not all(isinstance(s, str) for s in stop):
             raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS} strings.")
@@ -116,11 +119,11 @@ class Limits:
             )
 
     def check_room(self, user: str, active: Sequence[str]) -> None:
-        """Refuse a run that exceeds the limits of the user, of the address, or of all users.
+        """Refuse a new run if the user, the client address, or all users together have too many active runs.
 
         Args:
             user: key of the user (`workbench.service.users.user_key`).
-            active: users of all running and waiting runs.
+            active: key of the user of each running or waiting run.
 
         Raises:
             CapacityError: a limit is reached; the message names it.

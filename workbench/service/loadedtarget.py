@@ -1,4 +1,4 @@
-"""Describe a loaded target with its engine, draft models and runs."""
+"""A loaded target model with its engine, its draft models and its runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class LoadedTarget:
     Attributes:
         name: name of the target.
         engine: engine of the target; only the engine thread may use it.
-        models: the target with each draft model loaded for it, by the draft model's name; None: no draft model.
+        models: the target with each draft model loaded for it, by the draft model's name; key None: without a draft
+            model.
         own_context: maximum sequence length of the model; the engine's limit may be lower to fit memory.
-        used_at: `time.monotonic()` of the last use of each of `models`.
+        used_at: `time.monotonic()` of the last use of each entry of `models`.
         queue: runs that wait to join the batch.
         runs: runs in the batch.
     """
@@ -37,16 +38,18 @@ class LoadedTarget:
     def check_fit(self, n_prompt: int, max_new_tokens: int, is_unbounded: bool = False) -> None:
         """Refuse a run that does not fit into the target's context, or into the context for which there is memory.
 
-        A run that exceeds only the model's own context is accepted; the engine shortens it and adds a warning.
+        A run whose prompt and new tokens exceed only the model's context length is accepted; the engine shortens it and
+        adds a warning.
 
         Args:
             n_prompt: length of the prompt, in tokens.
             max_new_tokens: largest number of new tokens.
-            is_unbounded: whether the method has a KV cache of constant size, so that any text fits.
+            is_unbounded: whether the method uses a KV cache of constant size, so that a text of any length fits.
 
         Raises:
             PromptError: no token fits after the prompt.
-            CapacityError: memory is too small for the run; the remedy has the largest `max_new_tokens` that fits.
+            CapacityError: memory is too small for the run; the error's remedy states the largest possible
+                `max_new_tokens`.
         """
         if is_unbounded:
             return
@@ -64,7 +67,7 @@ class LoadedTarget:
             )
 
     def runners(self) -> Iterator[tuple[str | None, Runner]]:
-        """Yield (name, runner) of the target, with None as its name, and of its draft models."""
+        """Yield (name, model runner) of the target and of its draft models; the name of the target is None."""
         for drafter, models in list(self.models.items()):
             runner = models.target if drafter is None else models.draft_model
             if runner is not None:

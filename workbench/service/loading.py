@@ -18,20 +18,20 @@ from workbench.service.run import Run
 log = logging.getLogger("workbench.service")
 
 LOADERS = 4
-"""Number of loader threads. Only one of them can build a model at a time; the others may download."""
+"""Number of threads that load models. Only one of them builds a model at a time, while the others may download."""
 
 
 class ModelLoader:
-    """Loader threads for models, and the runs that wait for their models.
+    """Threads that load models, and the runs that wait for these models.
 
     Args:
         pool: pool of loaded models.
         queue: function that queues a run whose models are loaded; raises an error if the run is invalid.
         wake: function that wakes the engine thread.
-        on_error: function called with every error.
+        on_error: function that is called with each error of a load.
 
     Attributes:
-        threads: executor of loads and of work that waits for loads.
+        threads: thread pool for loading models and for work that waits for models.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ModelLoader:
         self._lock, self._clearing = threading.Lock(), threading.Lock()
 
     def progress(self, name: str) -> Progress:
-        """Create the progress record of a new load. After `end` was called, its next update aborts the load."""
+        """Create the `Progress` of a new load. After a call of `end`, its next update aborts the load."""
         return Progress(name, is_over=self._closing.is_set)
 
     @property
@@ -59,7 +59,7 @@ class ModelLoader:
         return current[-1].short if current else ""
 
     def wait(self, pair: Pair) -> Models:
-        """Load a pair of models in a loader thread, wait for it, and return the models.
+        """Load a target and a draft model in a loader thread, wait for them, and return them.
 
         Raises:
             WorkbenchError: the models cannot be loaded.
@@ -67,7 +67,7 @@ class ModelLoader:
         return self.threads.submit(self.load, pair, self.progress(pair[0])).result()
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Load a pair of models in the current thread, which must be a loader thread, and return them.
+        """Load a target and a draft model in the current thread, which must be a loader thread, and return them.
 
         Args:
             pair: names of the target and the draft model.
@@ -102,7 +102,7 @@ class ModelLoader:
 
         Args:
             run: run to queue.
-            request: request of the engine for this run.
+            request: the run's request in the engine's format.
             pair: names of the target and the draft model.
         """
         with self._lock:
@@ -114,7 +114,7 @@ class ModelLoader:
             self.threads.submit(self._load_then_queue, pair, progress)
 
     def _load_then_queue(self, pair: Pair, progress: Progress) -> None:
-        """Load a pair of models, and queue the runs that wait for it. Called in a loader thread."""
+        """Load a target and a draft model, and queue the runs that wait for them. Called in a loader thread."""
         models, problem = None, None
         try:
             models = self.load(pair, progress)
@@ -134,9 +134,9 @@ class ModelLoader:
                     run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
 
     def end(self) -> None:
-        """Abort all running loads."""
+        """Abort all loads of models that are in progress."""
         self._closing.set()
 
     def close(self) -> None:
-        """Stop the loader threads, for which the process would otherwise wait."""
+        """Stop the loader threads, so that the process does not wait for them when it ends."""
         self.threads.shutdown(wait=False, cancel_futures=True)

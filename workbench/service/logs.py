@@ -1,7 +1,7 @@
 """Write logs of server processes that contain no prompts, generated texts, keys or paths of users.
 
-An unexpected error is logged with its type and the place where it was raised, without its message, because messages of
-libraries may quote a user's text.
+An unexpected error is logged with its type and the lines of code where it was raised, but without its message, because
+messages of libraries may quote a user's text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
 class RedactingFilter(logging.Filter):
     """Log filter that removes error messages, for loggers of libraries that have their own handlers.
 
-    The record then ends with the error's type and the lines of code where it was raised.
+    Each log record then ends with the error's type and the lines of code where the error was raised.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -43,11 +43,11 @@ class RedactingFilter(logging.Filter):
 
 REDACTING_FILTER = RedactingFilter()
 LIBRARIES = ("uvicorn.error", "asyncio")
-"""Names of libraries' loggers that write tracebacks of aborted answers and of unfinished tasks."""
+"""Names of loggers of libraries that write tracebacks when a response is aborted or a task is not finished."""
 
 
 def redact_error(problem: BaseException) -> str:
-    """Return the type of an error and the place where it was raised, as text without the error's message."""
+    """Return the type of an error and the lines of code where it was raised, as text without the error's message."""
     return f"{type(problem).__name__} at {format_frames(problem)}"
 
 
@@ -89,5 +89,5 @@ def _write(formatter: logging.Formatter, level: str) -> None:
 
 
 def alias(key: str) -> str:
-    """Return a short hash of a run's or user's key for logs: the key itself would give access to the run."""
+    """Return a short hash of the key of a run or a user for the logs. The key itself would give access to the run."""
     return hashlib.sha256(key.encode()).hexdigest()[:10]

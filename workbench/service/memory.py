@@ -19,15 +19,15 @@ from workbench.models.shared_embeddings import shares_embeddings
 from workbench.models.weight_files import count_model_weights
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
-"""Share of a device's memory for models and KV caches. Activations and all else use the rest."""
+"""Fraction of a device's memory for models and KV caches. The rest is for activations and all other data."""
 RESERVE = 0.05
-"""Share of a device's memory that always stays free."""
+"""Fraction of a device's memory that always stays free."""
 LONGEST = 4096
-"""Default maximum context of a runner, in tokens."""
+"""Default maximum sequence length of a model's KV cache, in tokens."""
 
 
 def capacity(device: torch.device) -> int:
-    """Return the device's total memory in bytes; on a CPU at most the container's limit."""
+    """Return the total memory of a device in bytes; for a CPU at most the memory limit of the container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = psutil.virtual_memory().total
@@ -38,7 +38,7 @@ def capacity(device: torch.device) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Return the device's free memory in bytes."""
+    """Return the free memory of a device in bytes."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -52,11 +52,11 @@ def budget(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory that a model will need, computed from its files before it is loaded.
+    """Memory that a model needs, computed from its files before the model is loaded.
 
     Attributes:
         weights: memory of the weights in bytes, including the packed copies of small models on a CPU.
-        position: memory of one position of one sequence in the KV cache, in bytes.
+        position: memory of one token of one sequence in the KV cache, in bytes.
         context: maximum sequence length, in tokens.
     """
 
@@ -83,29 +83,30 @@ class Need:
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Return the memory of the keys and values of one token in all layers, in bytes."""
+    """Return the memory of one token in the KV cache (its keys and values in all layers), in bytes."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * config.num_hidden_layers * heads * size * compute_dtype(dtype).itemsize
 
 
-_UNEVEN = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
+_UNEVEN_KEYS = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
            "swa_head_dim", "swa_num_key_value_heads")  # fmt: skip
-"""Configuration keys of models whose layers cache keys and values of different shapes, such as latent attention."""
+"""Configuration keys that occur only in models whose KV cache entries differ in shape, such as latent attention."""
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 
 
 def kv_cache_layout(config: Any) -> dict[str, Any] | None:
-    """Return the size of a decoder's KV cache as plain data; None if its layers cache entries of different sizes.
+    """Return the size of a decoder's KV cache as plain data; None if the layers' cache entries differ in size.
 
-    Keys: `layers`, `kv_heads`, `head_dim`; `bytes_per_position`: memory of one position in all layers by dtype of the
-    weights, in bytes; `sliding`: `layers` that attend only to the last `window` positions, None if there are none.
+    Keys: `layers`, `kv_heads`, `head_dim`; `bytes_per_position`: memory of one token in all layers in bytes, for each
+    dtype of the weights; `sliding`: number of `layers` with sliding-window attention and their `window` in tokens, None
+    if there are none.
 
     Args:
         config: configuration of the decoder (`text_config`).
     """
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-    if not isinstance(heads, int) or any(getattr(config, name, None) for name in _UNEVEN):
+    if not isinstance(heads, int) or any(getattr(config, name, None) for name in _UNEVEN_KEYS):
         return None
     try:
         sizes = {str(dtype).removeprefix("torch."): position_bytes(config, dtype) for dtype in _DTYPES}
@@ -142,9 +143,9 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the bytes of the larger buffer to which a full KV cache is copied; 0 if the cache need not grow.
+    """Return the bytes of the larger buffer to which a full KV cache must be copied; 0 if it need not grow.
 
-    The number of sequences for which the buffer has space is doubled until it suffices.
+    The number of sequences that fit into the buffer is doubled until all fit.
 
     Args:
         runner: runner of the model.

@@ -1,4 +1,4 @@
-"""Hold the loaded models that all runs share, and evict the least recently used ones when memory runs short."""
+"""Pool of the loaded models that all runs share. If memory is short, the least recently used ones are evicted."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ from workbench.service.timing_coordination import TimingCoordinator
 log = logging.getLogger("workbench.service")
 
 SHORTEST = 128
-"""Minimum context in tokens. A model is not loaded if it does not fit into memory even with this context."""
+"""Minimum sequence length in tokens. A model is not loaded if there is no memory for a KV cache of this length."""
 CHUNK = 8 << 20
 _BUILDING = threading.Lock()
-"""Lock of this process for building models, during which transformers changes PyTorch's default dtype."""
+"""Lock that lets one thread at a time build a model: transformers changes PyTorch's default dtype meanwhile."""
 
 
 class ModelPool:
-    """Pool of loaded models. Thread-safe. It builds one pair of models at a time; others may be downloaded meanwhile.
+    """Pool of loaded models. Thread-safe. It builds models one at a time; others may be downloaded meanwhile.
 
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
         max_sequences: maximum batch size of each engine.
-        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
-        count_model_uses: function that counts the runs that need each pair.
-        on_event: function called after each load or eviction, with "load" or "evict" and its duration in seconds.
-        timing: coordination with timed runs: building a model waits while a run is timed; downloads do not wait.
+        memory_bytes: memory for weights and KV caches of all models; None: a fraction of the device's memory.
+        count_model_uses: function that counts the runs that need each pair of target and draft model.
+        on_event: function that is called after each load or eviction with "load" or "evict" and the duration in
+            seconds.
+        timing: coordination with timed runs: a model is not built while a run is timed, but may be downloaded.
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class ModelPool:
     # -- contents ------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
-        """Return all loaded targets."""
+        """Return all loaded targets in the pool."""
         with self._lock:
             return list(self._targets.values())
 
     def target(self, target: str) -> LoadedTarget | None:
-        """Return a loaded target by name, or None."""
+        """Return the loaded target with the given name; None if it is not loaded."""
         with self._lock:
             return self._targets.get(target)
 
     def get(self, pair: Pair) -> Models | None:
-        """Return a loaded pair of models, and update its time of last use; None if it is not loaded."""
+        """Return a target and a draft model from the pool, and update their time of last use; None if not loaded."""
         with self._lock:
             loaded = self._targets.get(pair[0])
             if loaded is None or pair[1] not in loaded.models:
@@ -104,7 +105,7 @@ class ModelPool:
                 "bytes": memory.weight_bytes(runner) + memory.cache_bytes(runner),
                 "dtype": str(runner.weight_dtype).removeprefix("torch."),
                 "device": str(runner.device),
-                "runs": _users(holds, loaded.name, drafter),
+                "runs": _count_users(holds, loaded.name, drafter),
                 "idle_s": round(now_s - loaded.used_at.get(drafter, now_s), 1),
             }
             for loaded in self.targets()
@@ -115,7 +116,7 @@ class ModelPool:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the models."""
+        """Return the device of the models, such as "cpu"."""
         return resolve_device(self._options["device"])
 
     @property
@@ -131,12 +132,12 @@ class ModelPool:
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
-        """Return the memory for further models in bytes, which the limit and the device's free memory allow."""
+        """Return the memory in bytes that further models may use, by the limit and by the device's free memory."""
         reserve = int(memory.capacity(self.device) * memory.RESERVE)
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Return three sizes by name, in bytes: weights and KV caches, the limit for them, the device's free memory."""
+        """Return three sizes in bytes: weights with KV caches, the limit for these, the device's free memory."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
@@ -144,7 +145,7 @@ class ModelPool:
 
         Args:
             n_bytes: memory to free, in bytes.
-            keep: pair of models that is not evicted.
+            keep: target and draft model that are not evicted.
         """
         while self.room() < n_bytes and self._evict(keep):
             self._on_event("evict", 0.0)
@@ -156,7 +157,7 @@ class ModelPool:
                 (loaded.used_at.get(drafter, 0.0), drafter is None, loaded, drafter)
                 for loaded in self._targets.values()
                 for drafter in loaded.models
-                if not _users(holds, loaded.name, drafter) and not _is_part(keep, loaded.name, drafter)
+                if not _count_users(holds, loaded.name, drafter) and not _is_part(keep, loaded.name, drafter)
                 if drafter is not None or len(loaded.runs) == 0
             ]
             if not idle:
@@ -174,12 +175,12 @@ class ModelPool:
 
         Raises:
             UnknownNameError: the target is not loaded.
-            CapacityError: a run uses it.
+            CapacityError: a run uses the target.
         """
         with self._lock:
             if target not in self._targets:
                 raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
-            users = _users(self._count_model_uses(), target, None)
+            users = _count_users(self._count_model_uses(), target, None)
             if users:
                 raise CapacityError(
                     f"{target} is in use by {users} runs.", "Stop these runs first, or wait until they end."
@@ -188,9 +189,9 @@ class ModelPool:
         _collect()
 
     def find_heads(self) -> None:
-        """Search the folders of trained heads again. Runs that start or change later use the heads that are found.
+        """Search the folders of trained heads again. Runs that start or are changed later use the heads found.
 
-        Running generations keep their models, and so their heads.
+        Running generations keep their models and heads.
 
         Raises:
             ModelError: a folder of heads cannot be read.
@@ -211,16 +212,16 @@ class ModelPool:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Return a pair of models from the pool, or load it from files.
+        """Return a target and a draft model from the pool, after loading them from files if necessary.
 
-        If only the draft model cannot be loaded, the result has no draft model; `drafter_problem` has the reason.
+        If only the draft model cannot be loaded, the result has no draft model; its `drafter_problem` is the reason.
 
         Args:
             pair: names of the target and the draft model.
             progress: progress of this load, to update.
 
         Raises:
-            WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
+            WorkbenchError: the target cannot be loaded, or there is no memory for both models.
         """
         models = self.get(pair)
         if models is not None:
@@ -257,7 +258,7 @@ class ModelPool:
         if drafter_folder is not None:
             needs.append(self._need(pair[1] or "", drafter_folder, self._drafter_dtype(drafter_folder, pair[0])))
         context = self._context(pair, needs)
-        self._read(folder, progress)
+        self._read_weights(folder, progress)
         progress.stage(BUILDING)
         with self._called(pair[0], folder):
             kind = str(self._dtype(pair[0])).removeprefix(
@@ -267,7 +268,7 @@ class ModelPool:
             models.target_name = pair[0]  # a Hub model has its id as name, not its folder
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
-            _touch(models.target)
+            _allocate_cache(models.target)
         loaded = LoadedTarget(pair[0], Engine(models, self._max_sequences), {None: models}, need.context)
         loaded.used_at[None] = time.monotonic()
         with self._lock:
@@ -284,9 +285,9 @@ class ModelPool:
                 f"{drafter} needs {megabytes(need.weights + need.sequence_bytes(context))} of memory; "
                 f"{megabytes(self.room())} "
                 "are left.",
-                self._smaller(),
+                self._memory_remedy(),
             )
-        self._read(folder, progress)
+        self._read_weights(folder, progress)
         progress.stage(BUILDING)
         with self._called(drafter, folder):
             models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
@@ -297,13 +298,16 @@ class ModelPool:
                 models.drafter_name = drafter
             assert models.draft_model is not None
             progress.stage(CALIBRATING)
-            _touch(models.draft_model)
+            _allocate_cache(models.draft_model)
         with self._lock:
             loaded.models[drafter] = models
             loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
-        """Return the longest context for which weights and one KV cache fit into memory, at most the target's own."""
+        """Return the longest context for which the weights and one sequence's KV cache fit into memory.
+
+        It is at most the context length of the target.
+        """
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.sequence_bytes(context) for need in needs), pair)
         room = self.room()
@@ -313,24 +317,24 @@ class ModelPool:
             raise CapacityError(
                 f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
                 "left.",
-                self._smaller(),
+                self._memory_remedy(),
             )
         return longest
 
     @contextlib.contextmanager
     def _called(self, name: str, folder: str) -> Iterator[None]:
-        """Within this context, replace the folder by the model's name in errors, and convert out-of-memory errors."""
+        """Context manager that replaces the folder by the model's name in errors, and converts out-of-memory errors."""
         try:
             yield
         except Exception as error:
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
-                raise CapacityError(f"There is no memory left for {name}.", self._smaller()) from error
+                raise CapacityError(f"There is no memory left for {name}.", self._memory_remedy()) from error
             if isinstance(error, WorkbenchError):
                 raise type(error)(error.message.replace(folder, name), error.remedy.replace(folder, name)) from error
             raise
 
-    def _smaller(self) -> str:
-        """Return the remedy of an error about a model that does not fit into memory."""
+    def _memory_remedy(self) -> str:
+        """Return the remedy for the error that a model does not fit into memory, such as a smaller model."""
         busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
@@ -353,10 +357,10 @@ class ModelPool:
         return resolve_dtype(self._options["dtype"], self.device, target)
 
     def _drafter_dtype(self, folder: str, target: str) -> torch.dtype:
-        """Return the dtype of a draft model, as in `workbench.models.loading.attach_drafter`."""
+        """Return the dtype of a draft model, as `workbench.models.loading.attach_drafter` chooses it."""
         return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
-    def _read(self, folder: str, progress: Progress) -> None:
+    def _read_weights(self, folder: str, progress: Progress) -> None:
         """Read the weight files in a folder once, to fill the page cache and to show the progress to the user."""
         files = weight_files(folder)
         total = sum(file.stat().st_size for file in files)
@@ -370,7 +374,7 @@ class ModelPool:
                     progress.add(len(chunk))
 
 
-def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
+def _count_users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
     """Return the number of runs that use a target; with `drafter`, only runs that also use this draft model."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
@@ -379,7 +383,7 @@ def _is_part(keep: Pair | None, target: str, drafter: str | None) -> bool:
     return keep is not None and keep[0] == target and drafter in (None, keep[1])
 
 
-def _touch(runner: Runner) -> None:
+def _allocate_cache(runner: Runner) -> None:
     """Run one forward pass of a model, so that its KV cache is allocated and the cache's size is known."""
     slot = runner.open()
     runner.prefill(slot, [0])

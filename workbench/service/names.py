@@ -1,4 +1,4 @@
-"""Resolve the names of models that users give, and check whether these models are allowed."""
+"""Resolve the model names that users enter, and check whether users may use these models."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Pair = tuple[str, str | None]
 
 
 class Names:
-    """Resolve and check names of models from users.
+    """Resolve and check the model names that users enter.
 
     Args:
         target: default target.
-        drafter: default draft model of that target; "auto": the one bundled for it.
+        drafter: default draft model of the default target; "auto": the draft model bundled for it.
         allow: models that may be used besides `target`, `drafter` and the bundled and published ones; None: any name,
             folder, GGUF file or Hub id.
-        folders: whether users may name folders and files of this machine. For a public server it is False: names that
-            are not listed are then Hub ids, so that users cannot find out which files exist, or the paths of the
-            allowed models.
+        folders: whether users may name folders and files of this machine. For a public server it is False: a name that
+            is not listed is then read as a Hub id, so that users cannot find out which files exist or where allowed
+            models lie.
 
     Attributes:
-        target: name of the default target; for a folder, its short name (`workbench.models.local_models`).
+        target: name of the default target; for a local folder, the short name from `workbench.models.local_models`.
         allowed: names of the models in `allow`, in the same order.
     """
 
@@ -43,7 +43,7 @@ class Names:
 
     @property
     def restricted(self) -> bool:
-        """Return whether users may name only certain models."""
+        """Return whether users may use only certain models."""
         return self._allow is not None
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -51,7 +51,7 @@ class Names:
 
         Args:
             target: name of the target; None: the default.
-            drafter: name of the draft model; None: the target's own; "none": no draft model.
+            drafter: name of the draft model; None: the default draft model of the target; "none": no draft model.
             blind: whether the method's drafter ignores images; then a draft model that was trained without images is
                 preferred.
 
@@ -68,7 +68,7 @@ class Names:
         return target, self.resolve(drafter)
 
     def resolve(self, name: str) -> str:
-        """Resolve the name of a model.
+        """Check the model name that a user entered, and return the model's name, shortened for a local folder.
 
         Raises:
             ModelError: the name is invalid, or the model is not allowed.
@@ -80,27 +80,27 @@ class Names:
         return short_name(name)
 
     def may_use(self, name: str) -> bool:
-        """Return whether a model is allowed. A restricted server does not convert models from installed packages."""
-        return self._allow is None or name in self._allow or name in bundled() or name in _at_hand()
+        """Return whether users may use a model. A restricted server does not convert models from installed packages."""
+        return self._allow is None or name in self._allow or name in bundled() or name in _ready_published_models()
 
     def _check(self, name: str) -> None:
-        """Refuse a name that is not allowed, before it reaches the file system."""
+        """Refuse the name of a model that users may not use, before the file system is searched for it."""
         if not self.may_use(name):
-            allowed = [*bundled(), *_at_hand()]
+            allowed = [*bundled(), *_ready_published_models()]
             raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(allowed)}.")
         check_name(name)
 
 
-def _at_hand() -> list[str]:
-    """Return the names of the published models that are ready in a folder of this machine."""
+def _ready_published_models() -> list[str]:
+    """Return the names of the published models whose files are ready on this machine."""
     return [name for name, model in MODEL_INDEX.items() if local_folder(model)]
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that cannot be a bundled name, a folder, a GGUF file or a Hub id. Opens no connection.
+    """Refuse a name that cannot be a bundled model, a folder, a GGUF file or a Hub id. Needs no network.
 
     Raises:
-        ModelError: the name is invalid; the remedy has the form of a valid name.
+        ModelError: the name is invalid; the error's remedy shows the form of a valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
         raise ModelError("This is not the name of a model.", offline_models_hint())
@@ -130,6 +130,6 @@ def _is_local(name: str) -> bool:
 
 
 def offline_models_hint() -> str:
-    """Return a sentence with the models that need no network."""
+    """Return a sentence that lists the models that can be used without a network."""
     names = ", ".join(bundled())
     return f"These models need no network: {names}." if names else "A local folder needs no network."

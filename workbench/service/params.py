@@ -1,4 +1,4 @@
-"""Check requests as far as possible without models, and separate sampling parameters from a method's parameters."""
+"""Check requests for generations without loading models; separate sampling parameters from method parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.service.limits import Limits
 
 
 def check_pace(pace: Any) -> float:
-    """Check the pace of a run: a display rate in tokens per second; 0: no delay.
+    """Check the display rate to which a run is slowed down, in tokens per second; 0: no delay.
 
     Raises:
         ParameterError: the value is not a number in range.
@@ -36,7 +36,7 @@ def check_request(
     seed: int,
     stop: Sequence[str],
 ) -> tuple[ConfiguredMethod, SamplingParams]:
-    """Check a request for a generation as far as possible without models.
+    """Check everything in a request for a generation that can be checked without loaded models.
 
     Returns:
         The method with its parameters, and the sampling parameters.
@@ -61,7 +61,7 @@ def split_params(
 
     Args:
         method: method whose parameters are separated.
-        params: values of both kinds of parameters, by name.
+        params: values of method parameters and sampling parameters, by name.
         sampling: sampling parameters to start from; by default, the default ones.
 
     Returns:

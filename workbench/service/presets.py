@@ -12,7 +12,7 @@ _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 def message_in(prompt: str) -> str | None:
-    """Return the user's message in a chat prompt with the format of `presets`; None for any other prompt."""
+    """Return the user's message in a chat prompt that has the format of the example prompts; None for other prompts."""
     match = _MESSAGE.fullmatch(prompt)
     return match and match[1]
 
@@ -46,16 +46,18 @@ _FOR_SMOLLM2 = {
 }
 """Prompts by title that a chat model of 135 million parameters answers well: copying, rewriting, quoting, prose.
 
-Tables of several columns and translations are not among them, because such a model answers these wrongly.
+There are no prompts for translations or tables of several columns, because such a model answers them wrongly.
 """
 
 
 def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return name, title and prompt of each preset. Chat prompts contain the bundled tokenizer's markers as text.
+    """Return name, title and prompt of each example prompt.
+
+    Chat prompts contain the special tokens of the bundled tokenizer as text.
 
     Args:
-        targets: names of the available targets. A preset that is meant for one target is included if that target is
-            among them.
+        targets: names of the available targets. An example prompt for one certain target is included only if that
+            target is available.
     """
     entries = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
     if SMOLLM2.name in targets:

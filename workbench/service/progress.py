@@ -17,21 +17,21 @@ def megabytes(n_bytes: float) -> str:
 
 
 class LoadAbortedError(WorkbenchError):
-    """Raised to abort a load whose result is no longer needed."""
+    """Raised to abort the loading of a model that is no longer needed."""
 
 
 class Progress:
     """Progress of loading one model: stage and number of bytes.
 
-    The loader writes it and any thread reads it, because each write is a single assignment.
+    Only the loader updates a `Progress`; any thread may read it, because each update is a single assignment.
 
     Args:
         name: name of the model.
-        is_over: function that returns whether the load should be aborted; each write checks it, so that a download or a
-            conversion of minutes ends soon.
+        is_over: function that returns whether the load should be aborted; each update calls it, so that a long download
+            or conversion ends soon.
 
     Raises:
-        LoadAbortedError: from a write, if the load should be aborted.
+        LoadAbortedError: raised by an update if the load should be aborted.
     """
 
     def __init__(self, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -40,7 +40,7 @@ class Progress:
         self._now: tuple[str, int, int | None] = (READING, 0, None)
 
     def stage(self, stage: str, total: int | None = None) -> None:
-        """Start a new stage, such as "downloading", of `total` bytes (None: unknown)."""
+        """Start a new stage of loading, such as "downloading", of `total` bytes (None: unknown)."""
         self._update(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Progress:
         self._update(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
-        """Set the number of finished bytes if it is larger than before."""
+        """Set the number of finished bytes of the current stage, unless it is smaller than before."""
         stage, done, total = self._now
         self._update(stage, max(done, n_bytes), total)
 
@@ -60,14 +60,14 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """Return the progress as a message: "loading NAME: downloading, 1.2 of 3.4 MB"."""
+        """Return the progress as a message, such as "loading NAME: downloading, 1.2 of 3.4 MB"."""
         stage, done, total = self._now
         size = f", {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else ""
         return f"loading {self.name}: {stage}{size}"
 
     @property
     def short(self) -> str:
-        """Return the progress in short form: "dequantising 40 %"."""
+        """Return the progress as a short text, such as "dequantising 40 %"."""
         stage, done, total = self._now
         return f"{stage} {100 * done // total} %" if total else stage
 

@@ -14,18 +14,18 @@ from workbench.service.users import LOCAL, address_of
 
 MINUTE_S = 60.0
 MANY = 4096
-"""Number of buckets above which full ones are removed, because a missing bucket counts as full."""
+"""Number of stored token buckets above which full ones are deleted: a missing bucket counts as full."""
 REQUESTS, TOKENS, SECONDS = "requests", "tokens", "CPU seconds"
-"""Names of the quantities that are limited per minute."""
+"""Names of the quantities that are limited per minute and client address."""
 SWEEP_S = 1.0
 """Minimum time in seconds between two searches for full buckets, each of which visits all buckets."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Token bucket of an address for one quantity. It is refilled evenly, up to the allowance of one minute.
+    """Token bucket of a client address for one limited quantity, refilled evenly up to one minute's allowance.
 
-    If its level is below 0, the address has to wait.
+    If the level of the bucket is below 0, the address has to wait.
     """
 
     per_minute: float
@@ -33,21 +33,21 @@ class Bucket:
     at: float
 
     def fill(self, now: float) -> None:
-        """Refill the bucket for the time since the last call."""
+        """Refill the token bucket for the time since the last refill."""
         self.level = min(self.per_minute, self.level + (now - self.at) * self.per_minute / MINUTE_S)
         self.at = now
 
     def wait_s(self, least: float) -> float:
-        """Return the seconds until the level reaches `least`."""
+        """Return the seconds until the level of the token bucket reaches `least`."""
         return max(0.0, (least - self.level) * MINUTE_S / self.per_minute)
 
 
 class RateLimiter:
-    """Enforce the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
+    """Enforce the rate limits of client addresses. Thread-safe. The user of a private backend has no limits.
 
-    A request is refused while the address's bucket of requests holds less than 1. Tokens are charged in advance for the
-    prompt and for `max_new_tokens`; unused tokens are refunded at the end. A request is accepted if its address has no
-    debt in tokens, so that even a request larger than one minute's allowance is answered.
+    A request is refused while the request bucket of its address holds less than 1. Tokens are charged in advance for
+    the prompt and for `max_new_tokens`; unused tokens are refunded at the end of the run. A request is accepted while
+    the token bucket of its address is not below 0, so even a request larger than one minute's allowance is answered.
 
     Args:
         limits: `requests_per_minute`, `tokens_per_minute`, `call_seconds_per_minute`; None: no limit.
@@ -65,12 +65,12 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def admit_request(self, user: str, n: int = 1, counted: bool = True) -> None:
-        """Count requests of a user's address, and refuse them above its limits.
+        """Count requests of a user's client address, and refuse them if they exceed its rate limits.
 
         Args:
             user: key of the user.
             n: number of requests; 0: check only whether the address has used too many tokens.
-            counted: whether the requests are counted; False: only check the limits.
+            counted: whether to count the requests; False: only check the limits.
 
         Raises:
             CapacityError: the address has made too many requests or used too many tokens; the error has the time after
@@ -84,11 +84,11 @@ class RateLimiter:
                 requests.level -= n
 
     def check(self, user: str, what: str) -> None:
-        """Refuse an address that has used more than its allowance.
+        """Raise an error if a client address has used more than its allowance of a quantity.
 
         Args:
             user: key of the user.
-            what: `REQUESTS`, `TOKENS` or `SECONDS`.
+            what: the limited quantity: `REQUESTS`, `TOKENS` or `SECONDS`.
 
         Raises:
             CapacityError: the address has used more than its allowance; the error has the time after which to retry.
@@ -97,12 +97,12 @@ class RateLimiter:
             _refuse_below(self._bucket(user, what), 0.0, what)
 
     def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
-        """Charge an address for a quantity that it has used.
+        """Charge a client address for requests, tokens or CPU seconds that it has used.
 
         Args:
             user: key of a user at the address.
             amount: amount to charge; a negative amount is a refund.
-            what: `REQUESTS`, `TOKENS` or `SECONDS`.
+            what: the limited quantity: `REQUESTS`, `TOKENS` or `SECONDS`.
         """
         with self._lock:
             bucket = self._bucket(user, what)

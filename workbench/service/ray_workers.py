@@ -1,4 +1,4 @@
-"""Measure the cells of a sweep by workers on a Ray cluster. If a machine is lost, its cells are measured again."""
+"""Measure the cells of a parameter sweep on a Ray cluster. If a machine is lost, its cells are measured again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
     Args:
         address: address of the cluster, such as "ray://head:10001"; "auto": the one that runs on this machine;
             "local": start one on this machine.
-        cpus: cores per cell; the cluster measures as many cells at once as its resources allow.
+        cpus: CPU cores per cell; the cluster measures as many cells at once as its resources allow.
         gpus: GPUs per cell.
         backend: options of each worker's `workbench.service.Backend`: target, device, dtype, ….
 
@@ -64,7 +64,9 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
 
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the conditions of measuring a cell on the cluster, which counts as one machine.
+    """Return the conditions under which a sweep's cell is measured on the Ray cluster, such as device and dtype.
+
+    The whole cluster counts as one machine.
 
     Args:
         cell: cell of a sweep.
@@ -80,7 +82,10 @@ def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> 
 
 
 def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, Any]:
-    """Measure one cell, on a machine of the cluster. Each worker process keeps its backend for the next cell."""
+    """Measure one cell of a sweep on a machine of the Ray cluster.
+
+    Each worker process keeps its backend for the next cell.
+    """
     outcome = None
     for kind, _, content in measure_cell(
         _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"

@@ -1,4 +1,4 @@
-"""Check whether the caller of the current request is still connected, and measure the CPU time of its work."""
+"""Check whether the client of the current request is still connected, and measure the request's CPU time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from contextvars import ContextVar
 from workbench.core.errors import WorkbenchError
 
 DISCONNECTED: ContextVar[threading.Event | None] = ContextVar("workbench_left", default=None)
-"""Event that a server sets when the caller of the current request disconnects. It is None if there is no request, or if
-the connection is not watched."""
+"""Event that a server sets when the client of the current request disconnects.
+
+It is None if there is no request, or if the connection is not watched.
+"""
 
 
 CPU_TIME_CALLBACK: ContextVar[Callable[[float], None] | None] = ContextVar("workbench_cost", default=None)
-"""Function that receives the CPU seconds of work for the current request; None: they are not counted."""
+"""Function that is called with the CPU seconds spent on the current request; None: they are not counted."""
 
 
 @contextlib.contextmanager
 def measure_cpu_time() -> Iterator[None]:
-    """Measure the CPU time that this thread uses within this context, and pass it to `CPU_TIME_CALLBACK`.
+    """Context manager that measures the CPU time of its thread, and passes it to `CPU_TIME_CALLBACK`.
 
-    Time in which other threads hold the interpreter is not counted, so the load of a server does not raise the charge.
+    Time in which other threads hold the interpreter is not counted, so a busy server does not make requests more
+    expensive.
     """
     report, before = CPU_TIME_CALLBACK.get(), time.thread_time()
     try:
@@ -34,17 +37,17 @@ def measure_cpu_time() -> Iterator[None]:
 
 
 class DisconnectedError(WorkbenchError):
-    """Raised after the caller has disconnected."""
+    """Raised in a computation whose client has disconnected."""
 
     def __init__(self) -> None:
         super().__init__("The caller has disconnected.")
 
 
 def make_disconnect_check() -> Callable[[], None]:
-    """Return a function for long computations that raises `DisconnectedError` after the caller has disconnected.
+    """Return a function for long computations that raises `DisconnectedError` if the client has disconnected.
 
-    Call `make_disconnect_check` in the context of the request. Any thread may call the returned function, at each point
-    where the work may be aborted.
+    Call `make_disconnect_check` in the thread that handles the request. Any thread may call the returned function, at
+    each point where the work may be aborted.
     """
     disconnected = DISCONNECTED.get()
 

@@ -1,4 +1,4 @@
-"""Define the run, a generation in the backend that users follow, change, pause and cancel."""
+"""A run: a generation in the backend that a user can follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ from workbench.trace.images import images_of
 LOADING = "loading"
 HELD_MESSAGE = "The run is suspended while a comparison uses the device."
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
-"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
+"""Approximate memory in bytes of a recorded round, and of each draft node, token and list of top tokens in it.
+
+A test compares these numbers with measured sizes.
+"""
 
 
 def round_bytes(record: Round) -> int:
-    """Return the approximate memory of a recorded round, in bytes."""
+    """Return the approximate memory of a round in the trace, in bytes."""
     tops = len(record.top_p) + sum(top is not None for top in (*record.top_q, *record.ranking))
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
     return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class Host(Protocol):
-    """Methods of a backend that its runs call."""
+    """Interface of the backend that its runs call."""
 
     def change(
         self,
@@ -48,7 +51,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change of a run's settings, and pass it to the engine; see `Run.change` for the arguments."""
+        """Check a change of a run's settings, and pass it to the engine. `Run.change` describes the arguments."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -60,28 +63,28 @@ class Host(Protocol):
         ...
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return a run's position in the queue and the queue's length; None if it is not queued."""
+        """Return a run's position (from 1) in its target's queue, and the queue's length; None if it is not queued."""
         ...
 
     def wake(self) -> None:
-        """Wake a sleeping engine."""
+        """Wake the engine thread from its sleep."""
         ...
 
     def record_start(self, run: Run) -> None:
-        """Record that a run has joined the batch; called once."""
+        """Count a run that has joined the batch; called once per run."""
         ...
 
     def record_round(self, run: Run, record: Round) -> None:
-        """Count a round of a run in the metrics."""
+        """Count a decoding round of a run in the metrics."""
         ...
 
     def record_end(self, run: Run) -> None:
-        """Record that a run has ended; called once."""
+        """Count a run that has ended; called once per run."""
         ...
 
 
 class PlannedSettings(NamedTuple):
-    """Method with its parameters, sampling parameters, and names of the models of a run after requested changes."""
+    """Settings of a run after all requested changes: method with parameters, sampling parameters, model names."""
 
     configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
@@ -89,24 +92,26 @@ class PlannedSettings(NamedTuple):
 
 
 class Run:
-    """Generation in the backend. Thread-safe; only `wait` and iteration wait for the engine.
+    """Generation in the backend. Thread-safe. Only `wait` and iterating over the rounds wait for the engine.
 
     Attributes:
         id: unguessable id; it gives the right to follow and control the run.
         user: opaque key of the user who started the run.
-        model_pairs: pairs of models that the run needs until it ends.
+        model_pairs: pairs of target and draft model that the run needs until it ends.
         trace_bytes: approximate memory of the trace, in bytes.
         lease_s: time without a call of `since`, `wait` or iteration after which the run is cancelled, in seconds;
             None: never.
         ended_at: `time.monotonic()` of the run's end, or None.
         method: name of the method at the start.
-        planned: settings after all requested changes; the engine may still refuse one, see `active_settings`.
-        request: request of the engine, with its images.
+        planned: settings after all requested changes, some of which the engine may still refuse; `active_settings` has
+            the settings of the last round.
+        request: the generation request with its images, in the engine's format.
         is_timed: whether the run is timed and has the device to itself.
-        explain_progress: finished share of a running explanation, 0 to 1; None: none is running.
+        explain_progress: progress from 0 to 1 of attributing the text to the images; None: no attribution is being
+            computed.
         background: whether the run belongs to a background measurement, which yields to other users.
-        charged_tokens: tokens charged to the user, of which unused ones are returned; see
-            `workbench.service.rate_limiter`.
+        charged_tokens: tokens charged to the user in advance; unused ones are refunded
+            (`workbench.service.rate_limiter`).
         held_s: time that the run was suspended for timed runs, in seconds.
         pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
         final_drafter_state: state of the drafter, stored after the run's end if requested.
@@ -141,7 +146,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Return one of: loading, queued, prefill, running, paused, finished, cancelled, error."""
+        """Return the state of the run: loading, queued, prefill, running, paused, finished, cancelled or error."""
         sequence, state = self._sequence, self._state
         if sequence is None or state in ENDED:
             return state
@@ -155,7 +160,7 @@ class Run:
 
     @property
     def message(self) -> str:
-        """Return the status message for the user; usually empty."""
+        """Return a message about the run's state for the user, such as the progress of loading; usually empty."""
         progress, sequence = self._progress, self._sequence
         if sequence is not None and sequence.is_suspended:
             return HELD_MESSAGE
@@ -165,14 +170,14 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """Return the trace recorded so far; None before the run has joined the batch."""
+        """Return the run's trace recorded so far; None before the run has joined the batch."""
         return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
-        """Return the state and all rounds from number `n` on, as plain JSON. Renews the lease.
+        """Return the run's state and all its rounds from number `n` on, as JSON data, and renew its lease.
 
-        Viewers, such as the token strip of the page, poll it at their own pace (`workbench.client.follow`): the engine
-        never sends a round to a viewer.
+        Viewers, such as the page, poll this method at their own rate (`workbench.client.follow`): the engine never
+        sends rounds to a viewer.
 
         Returns:
             run, state, message; seq (number of rounds so far); header; rounds from `n` on; footer (after the end);
@@ -203,7 +208,7 @@ class Run:
         }
 
     def _footer(self, trace: Trace | None) -> Footer:
-        """Return the trace's footer, or one with the reason why there is no trace."""
+        """Return the footer of the run's trace; if there is no trace, a footer with the reason."""
         if trace is not None:
             return trace.footer
         reason = self.stop_reason if self._state == CANCELLED else self._state
@@ -211,14 +216,14 @@ class Run:
 
     @property
     def stop_reason(self) -> str:
-        """Return the reason for which the run was stopped, one of `workbench.trace.events.ABORT_REASONS`.
+        """Return the reason why the run was stopped, one of `workbench.trace.events.ABORT_REASONS`.
 
         It is "cancelled" unless `cancel` was called with another reason.
         """
         return self._stop_reason or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
-        """Yield rounds as they are recorded, until the run ends."""
+        """Yield the rounds of the run as they are recorded, until the run ends."""
         n = 0
         while True:
             self.followed_at = time.monotonic()
@@ -236,7 +241,7 @@ class Run:
         """Wait for the end of the run and return its trace.
 
         Raises:
-            WorkbenchError: the run failed; the message has the remedy.
+            WorkbenchError: the run failed; the error says how to avoid this.
             TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -272,8 +277,8 @@ class Run:
             drafter: name of a draft model; None: no change.
             images: new images, as many as the prompt has, as in `start`. The target reads them in place of the old ones
                 and continues the text; with sees="drafter" only the drafter gets them.
-            sees: models that get the new images: "both" (target and drafter) or "drafter".
-            pace: display rate in tokens per second, effective at once; 0: no delay; None: no change.
+            sees: which models get the new images: "both" (target and drafter) or "drafter".
+            pace: display rate in tokens per second, which applies at once; 0: no delay; None: no change.
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: the change is refused at once, and the run
@@ -286,10 +291,10 @@ class Run:
             self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text so far to regions of the images, and store the result in `Trace.attribution`.
+        """Attribute the text generated so far to regions of the images, and store the result in `Trace.attribution`.
 
         Raises:
-            PromptError, CapacityError: the run has no images, no tokens yet, or is too long.
+            PromptError, CapacityError: the run has no images or no tokens yet, or it is too long.
         """
         return self._host.explain(self)
 
@@ -298,7 +303,7 @@ class Run:
         return self._host.memory(self, action, data)
 
     def pause(self) -> None:
-        """Pause the run before its next round."""
+        """Pause the run before its next decoding round."""
         self.apply_to_sequence(Sequence.pause)
 
     def resume(self) -> None:
@@ -306,14 +311,14 @@ class Run:
         self.apply_to_sequence(Sequence.resume)
 
     def step(self) -> None:
-        """Run one round, then pause."""
+        """Run one decoding round of the run, then pause it."""
         self.apply_to_sequence(Sequence.step)
 
     def cancel(self, message: str = "", reason: str = CANCELLED) -> None:
-        """End the run and keep its trace. Does nothing if the run has ended.
+        """End the run and keep its trace. A run that has already ended stays as it is.
 
         Args:
-            message: reason as a sentence, unless the user cancelled the run.
+            message: sentence for the user with the reason; empty if the user cancelled the run.
             reason: reason in one word, for the trace: one of `workbench.trace.events.ABORT_REASONS`.
         """
         with self._news:
@@ -328,7 +333,10 @@ class Run:
             self.apply_to_sequence(Sequence.cancel)
 
     def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
-        """Apply an action to the engine's sequence; before the run joins the batch, store the action until then."""
+        """Apply an action to the run's sequence in the engine.
+
+        Before the run joins the batch, the action is stored and applied later.
+        """
         with self._news:
             if self.ended:
                 return
@@ -341,19 +349,22 @@ class Run:
     # -- calls from the backend ----------------------------------------------------------------------------------
 
     def set_loading(self, progress: Progress) -> None:
-        """Set the progress of loading models for this run."""
+        """Set the progress of loading the models of this run."""
         self._progress = progress
 
     def set_queued(self) -> None:
-        """Set the run's state to queued."""
+        """Set the run's state to queued: it waits to join the batch."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None
 
     def attach_sequence(self, sequence: Sequence) -> None:
-        """Set the engine's sequence and apply pending actions to it; cancel it if the run has been cancelled.
+        """Connect the run with its sequence in the engine, and apply pending actions to the sequence.
 
-        The run's trace is the sequence's trace from now on, so that `since` returns the rounds that the engine appends.
+        If the run has been cancelled, the sequence is cancelled.
+
+        From then on the run's trace is the sequence's trace, so that `since` returns the rounds that the engine
+        appends.
         """
         with self._news:
             if self.ended:
@@ -374,7 +385,7 @@ class Run:
         self.notify()
 
     def _try(self, act: Callable[[Sequence], None], sequence: Sequence) -> None:
-        """Apply an action to a sequence; after an error, set the run's status message and continue."""
+        """Apply an action to a sequence in the engine. If it fails, show the error as the run's status message."""
         try:
             act(sequence)
         except WorkbenchError as error:
@@ -382,7 +393,7 @@ class Run:
 
     @property
     def paused_s(self) -> float:
-        """Return the paused time of the run, including the delays for its pace, in seconds."""
+        """Return the time in seconds that the run was paused or delayed for its display rate."""
         return self._paused_s if self._sequence is None else self._sequence.pace.paused_s
 
     @property
@@ -392,7 +403,7 @@ class Run:
 
     @property
     def active_settings(self) -> tuple[ConfiguredMethodProtocol, Pair]:
-        """Return the method with its parameters, and the models, of the last round.
+        """Return the method, parameters and models with which the run decoded its last round.
 
         They differ from `planned` if the engine has refused a change.
         """
@@ -433,9 +444,11 @@ class Run:
             return True
 
     def release_images(self) -> None:
-        """Release the images of a run that was removed. A running explanation keeps its own references to them.
+        """Free the memory of the images of a run that was removed from the register.
 
-        Eight decoded images of maximum size take 128 MiB. The trace and the log-probabilities stay.
+        An attribution that is being computed keeps its own references to the images.
+
+        Eight decoded images of maximum size take 128 MiB. The run keeps its trace and log-probabilities.
         """
         if self.request is not None:
             self.request = dataclasses.replace(

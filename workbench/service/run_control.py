@@ -1,4 +1,4 @@
-"""Change running generations, attribute their texts to images, and inspect or replace their drafters' states."""
+"""Change running generations, attribute their texts to images, and inspect or replace the states of drafters."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from workbench.service.run import PlannedSettings, Run
 from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
-"""Time limit in seconds for an operation on a drafter's state, which has to wait for the end of a round."""
+"""Time limit in seconds for reading or replacing a drafter's state, which must wait for the end of a round."""
 
 
 class RunController:
-    """Change running generations, attribute their texts to images, and inspect or replace their drafters' states.
+    """Change running generations, attribute their texts to images, and inspect or replace the states of drafters.
 
     Args:
         names: resolver of model names.
         pool: loaded models.
         load: function that loads other models and waits for them.
-        admit_request: function that counts a request of a user.
+        admit_request: function that counts a request of a user toward the rate limit.
         timing: coordination with timed runs; an attribution waits while a run is timed.
         wake: function that wakes a sleeping engine.
     """
@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against the run's planned settings, load the draft model if it is new, inform the engine."""
+        """Check a change of a run's settings, load its new draft model, if any, and pass it to the engine."""
         pictures, request, planned = decode_all(images), run.request, run.planned
         assert request is not None
         assert planned is not None
@@ -129,7 +129,7 @@ class RunController:
         run.apply_to_sequence(apply_change)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the state of a run's drafter (see `workbench.client.RunHandle.memory`)."""
         if run.sequence is None:
             return _kept_state(run, action)
         if action != "look":  # saving and loading delay the rounds of all runs
@@ -157,17 +157,19 @@ class RunController:
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
-        """Refuse to load or reset a drafter's state that all users of a public server share."""
+        """Refuse to load or reset a drafter's state on a public server if all users share this state."""
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
             raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
+        """Attribute the text of a run to regions of its images, and store the result in its trace.
 
-        One attribution is computed at a time, addresses take turns, and none is computed while a run is timed.
-        `run.explain_progress` is the progress. The computation stops if the caller disconnects.
+        The computation runs in the caller's thread.
+
+        Only one attribution is computed at a time; client addresses take turns. None is computed while a run is timed.
+        `run.explain_progress` is its progress. The computation stops if the client disconnects.
 
         Raises:
             PromptError: the run has no images, or no tokens yet.
@@ -197,10 +199,10 @@ class RunController:
 
 
 def _kept_state(run: Run, action: str) -> dict[str, Any]:
-    """Return the drafter's state that was stored at the end of a run.
+    """Return the drafter's state that was stored when the run ended.
 
     Raises:
-        WorkbenchError: the run has not started, or no state was stored.
+        WorkbenchError: the run has not started, or no drafter state was stored.
     """
     if not run.ended:
         raise WorkbenchError("The run has not started yet.", "Try again in a moment.")

@@ -1,4 +1,4 @@
-"""Register the runs of a backend: active ones, and ended ones within limits of age, number and memory."""
+"""Register of a backend's runs: active runs, and ended runs within limits of age, number and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunRegister:
     """Register of runs by id. Thread-safe. Users cannot list the ids of other users' runs.
 
     Attributes:
-        rate_limiter: rate limits of addresses.
+        rate_limiter: rate limits of client addresses.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -27,12 +27,13 @@ class RunRegister:
         self._lock = threading.Lock()
 
     def add(self, run: Run, max_new_tokens: int) -> None:
-        """Add a run; charge the user's address for a request and `max_new_tokens` tokens.
+        """Add a run to the register; charge the user's client address for a request and for `max_new_tokens` tokens.
 
-        A timed run belongs to a measurement and does not count as a request, but its user must have tokens left.
+        A timed run belongs to a measurement and does not count as a request, but the address must not have used more
+        than its allowance of tokens.
 
         Raises:
-            CapacityError: a limit of runs or a rate limit is reached.
+            CapacityError: too many runs are active, or a rate limit is exceeded.
         """
         with self._lock:
             self._limits.check_room(run.user, [r.user for r in self._by_id.values() if not r.ended])
@@ -41,7 +42,7 @@ class RunRegister:
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
-        """Charge the user's address for tokens that a run may use; `settle` refunds unused tokens."""
+        """Charge the user's client address for the tokens that a run may use; `settle` refunds unused tokens."""
         run.charged_tokens += tokens
         self.rate_limiter.charge(run.user, tokens)
 
@@ -56,7 +57,7 @@ class RunRegister:
         self.rate_limiter.charge(run.user, -unused)
 
     def remove(self, run: Run) -> None:
-        """Remove a run from the register, and release its images."""
+        """Remove a run from the register, and free its images."""
         with self._lock:
             self._by_id.pop(run.id, None)
         if not run.ended:
@@ -65,7 +66,7 @@ class RunRegister:
 
     @staticmethod
     def _free(removed: Sequence[Run]) -> None:
-        """Release the images of removed runs, and return their memory to the system."""
+        """Free the images of runs that were removed from the register, and return their memory to the system."""
         with_images = [run for run in removed if run.request is not None and run.request.pil_images]
         for run in with_images:
             run.release_images()
@@ -73,24 +74,24 @@ class RunRegister:
             trim()
 
     def check_room(self, user: str, alone: bool = False) -> None:
-        """Refuse a run that `add` would refuse, before work is spent on it.
+        """Refuse a run that exceeds a limit, before work is spent on it.
 
         Args:
             user: user of the run.
-            alone: whether the run is timed; then it does not count as a request.
+            alone: whether the run is timed; a timed run does not count as a request.
 
         Raises:
-            CapacityError: a limit of runs or a rate limit is reached.
+            CapacityError: too many runs are active, or a rate limit is exceeded.
         """
         with self._lock:
             self._limits.check_room(user, [run.user for run in self._by_id.values() if not run.ended])
             self.rate_limiter.admit_request(user, n=0 if alone else 1, counted=False)
 
     def get(self, run_id: str) -> Run:
-        """Return a run by its id.
+        """Return the run (a generation in the backend) with the given id.
 
         Raises:
-            UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
+            UnknownNameError: there is no run with this id, or it ended long ago. The message names no other runs.
         """
         with self._lock:
             if run_id not in self._by_id:
@@ -98,7 +99,7 @@ class RunRegister:
             return self._by_id[run_id]
 
     def active(self) -> list[Run]:
-        """Return the runs that have not ended."""
+        """Return the runs in the register that have not ended."""
         with self._lock:
             return [run for run in self._by_id.values() if not run.ended]
 
@@ -107,12 +108,12 @@ class RunRegister:
 
     @property
     def trace_bytes(self) -> int:
-        """Return the approximate memory of all traces, in bytes."""
+        """Return the approximate memory of the traces of all runs, in bytes."""
         with self._lock:
             return sum(run.trace_bytes for run in self._by_id.values())
 
     def tidy(self) -> None:
-        """Remove ended runs beyond the limits of age, number and memory.
+        """Remove ended runs that exceed the limits of age, number and memory from the register.
 
         If the traces of the remaining runs exceed the memory limit, the run with the largest trace is ended.
         """

@@ -13,31 +13,31 @@ from tokenizers import AddedToken, Tokenizer
 from workbench.core.errors import PromptError
 from workbench.service.traced_template import MESSAGE, UNKNOWN
 
-_HIDDEN = "\U0010fffd"
-"""Placeholder for the characters of messages during the search for the template's special tokens."""
+_MESSAGE_CHARACTER = "\U0010fffd"
+"""Character that replaces the text of messages while the special tokens of the chat template are searched."""
 
 
 def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> list[int]:
-    """Encode a rendered conversation, but encode the text of a special token inside a message as plain text.
+    """Encode a rendered conversation; the text of a special token inside a message is encoded as plain text.
 
     Args:
         tokenizer: a tokenizer of Transformers.
         text: the rendered conversation.
-        origins: origin of each character, as in `workbench.service.traced_template`.
+        origins: origin of each character (chat template, message or unknown), from `workbench.service.traced_template`.
         messages: all texts of the messages. A special token of unknown origin counts as plain text if a message
             contains it, in upper or lower case.
 
     Raises:
         PromptError: the tokenizer encodes a special token's text as that token even in plain text.
     """
-    special = {content: i for i, content in _special(tokenizer).items()}
+    special = {content: i for i, content in _special_token_texts(tokenizer).items()}
     pattern = re.compile("|".join(map(re.escape, sorted(filter(None, special), key=len, reverse=True))) or "(?!)")
     template_spans = _own(pattern, text, origins, messages)
     matches = [match.span() for match in pattern.finditer(text)]
     if matches == template_spans:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not hasattr(tokenizer, "backend_tokenizer"):
-        return _by_pieces(tokenizer, text, template_spans, special)
+        return _encode_between(tokenizer, text, template_spans, special)
     plain = _PlainTokenizer.of(tokenizer)
     inner_positions = {position for start, end in template_spans for position in range(start + 1, end)}
     for breaks in (
@@ -53,13 +53,13 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
     )
 
 
-def _special(tokenizer: Any) -> dict[int, str]:
-    """Return the texts of the special tokens by id."""
+def _special_token_texts(tokenizer: Any) -> dict[int, str]:
+    """Return the texts of a tokenizer's special tokens, by token id."""
     return {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the spans of special tokens that the template wrote, without characters from messages.
+    """Return the spans (start, end) of the special tokens that the chat template wrote, outside of messages.
 
     Args:
         pattern: pattern that matches the text of any special token.
@@ -67,7 +67,9 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
         origins: origin of each character.
         messages: all texts of the messages.
     """
-    masked = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
+    masked = "".join(
+        _MESSAGE_CHARACTER if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True)
+    )
     spans: list[tuple[int, int]] = []
     position = 0
     while match := pattern.search(masked, position):
@@ -77,7 +79,7 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
         )
         if unknown_chars and any(unknown_chars.casefold() in message.casefold() for message in messages):
             hidden = "".join(
-                _HIDDEN if origin == UNKNOWN else char
+                _MESSAGE_CHARACTER if origin == UNKNOWN else char
                 for char, origin in zip(match[0], origins[start:end], strict=True)
             )
             masked = masked[:start] + hidden + masked[end:]
@@ -87,8 +89,8 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
     return spans
 
 
-def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
-    """Encode each piece between special tokens separately, for a tokenizer that is written in Python.
+def _encode_between(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
+    """Encode the text between special tokens separately, for a tokenizer that is written in Python.
 
     Args:
         tokenizer: a tokenizer of Transformers that is written in Python.
@@ -112,8 +114,8 @@ _copies: WeakKeyDictionary[Any, _PlainTokenizer] = WeakKeyDictionary()
 class _PlainTokenizer:
     """Copy of a tokenizer in which the special tokens have random names that no text contains.
 
-    One call encodes the whole text, so that tokens can cross the ends of messages as in the original, and no prefix
-    space is added after a special token. The original is shared between threads and is not changed.
+    The copy encodes the whole text in one call. So tokens can cross the ends of messages, as with the original
+    tokenizer, and no space is added after a special token. Threads share the original, so it is not changed.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -134,14 +136,14 @@ class _PlainTokenizer:
         ]  # fmt: skip
         self._tokenizer.add_tokens([*added, AddedToken(self._break, special=False, normalized=False)])
         self._ids = {self._tokenizer.token_to_id(self._names[token.content]): i for i, token in tokens.items()}
-        self._texts = _special(tokenizer)
+        self._texts = _special_token_texts(tokenizer)
         self._unknown = tokenizer.unk_token_id
 
     @classmethod
     def of(cls, tokenizer: Any) -> _PlainTokenizer:
-        """Return the copy of a tokenizer, cached until special tokens are added."""
+        """Return the copy of a tokenizer. The copy is cached until special tokens are added to the tokenizer."""
         copy = _copies.get(tokenizer)
-        if copy is None or copy._texts != _special(tokenizer):
+        if copy is None or copy._texts != _special_token_texts(tokenizer):
             copy = _copies[tokenizer] = cls(tokenizer)
         return copy
 

@@ -1,4 +1,4 @@
-"""Metrics over all users for the operator of a server, in Prometheus' text format. No label has a user's text."""
+"""Metrics over all users for the operator of a server, in Prometheus' text format. No label contains user text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one method, summed over the rounds of all runs.
+    """Counters of one decoding method, summed over the rounds of all runs.
 
-    Time that several sequences of a batch share is divided among them, except for `decode_seconds`: tokens /
+    The time of a batched forward pass is divided among the sequences of the batch, except in `decode_seconds`: tokens /
     decode_seconds is the speed of a run in tokens per second, alone or in a batch.
     """
 
@@ -80,10 +80,10 @@ class Telemetry(Collector):
     # -- counting ------------------------------------------------------------------------------------------------
 
     def round(self, record: Round, before: Round | None = None) -> None:
-        """Count a round of a run.
+        """Count a decoding round of a run.
 
         Args:
-            record: round to count.
+            record: the round to count, from the trace.
             before: previous round of the same run; the time between the two rounds counts as host overhead. None:
                 `record` is the run's first round.
         """
@@ -101,12 +101,12 @@ class Telemetry(Collector):
         tally.decode_seconds += idle_s + record.seconds
 
     def started(self, run: Run) -> None:
-        """Count a run that joined the batch."""
+        """Count a run that has joined the batch in the metrics."""
         assert run.started_at is not None
         self._queue_s.observe(run.started_at - run.created)
 
     def ended(self, run: Run) -> None:
-        """Count a run that ended."""
+        """Count a run that has ended in the metrics."""
         self._ended[run.method, run.state] += 1
         if run.ended_at is not None:
             self._run_s.observe(run.ended_at - run.created - run.paused_s)
@@ -116,19 +116,19 @@ class Telemetry(Collector):
 
         Args:
             event: "load" or "evict".
-            seconds: duration of the event.
+            seconds: duration of the load or eviction.
         """
         self._events[event] += 1
         if event == "load":
             self._load_s.observe(seconds)
 
     def error(self, error: BaseException) -> None:
-        """Count a refused or failed request."""
+        """Count a refused or failed request in the metrics."""
         self._errors[type(error).__name__] += 1
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count an error that leaves this context."""
+        """Context manager that counts an error raised within it in the metrics."""
         try:
             yield
         except Exception as error:
@@ -138,11 +138,11 @@ class Telemetry(Collector):
     # -- exposing ------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
+        """Return all collected metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield all metrics; called by the Prometheus registry."""
+        """Yield all collected metrics; the Prometheus registry calls this."""
         tallies = {name: dataclasses.replace(tally) for name, tally in list(self._tallies.items())}
         for field, doc in HELP.items():
             values = {(name,): getattr(tally, field) for name, tally in tallies.items()}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 class TimingCoordinator:
     """Coordinator that never lets timed runs and other computations overlap.
 
-    A timed run starts only after other computations have ended, and none of these starts while a timed run has the
-    device or is next. A computation that waited for a timed run goes before the next timed run.
+    A timed run starts only after other computations have ended. No other computation starts while a timed run has the
+    device or is next. A computation that has waited for a timed run goes before the next timed run.
 
     Args:
         wake: function that wakes the engine thread, called when a computation has ended.
@@ -26,9 +26,9 @@ class TimingCoordinator:
 
     @contextlib.contextmanager
     def exclude_timed_runs(self) -> Iterator[None]:
-        """Enter this context as soon as no run is timed; no timed run starts within it.
+        """Context manager that waits until no run is timed; no timed run starts before it is left.
 
-        It must not be nested, and is not meant for downloads, which do not distort times.
+        It must not be nested. Downloads do not need it, because they do not distort measured times.
         """
         with self._changed:
             self._waiting += 1
@@ -44,7 +44,7 @@ class TimingCoordinator:
             self._wake()
 
     def request_device(self) -> bool:
-        """Request the device for a timed run: no other computation starts. Return whether the device is free."""
+        """Reserve the device for a timed run: no other computation starts. Return whether the device is free."""
         with self._changed:
             if not self._timed and self._waiting:
                 return False  # work that waited for the previous timed run goes first

@@ -1,10 +1,10 @@
 """Render chat templates and track the origin of each character: the template itself, or a message.
 
-The text of a special token is that token if the template writes it, and plain text inside a message. After rendering,
-the two cannot be distinguished. So the template is rendered a second time with strings that carry the origin of each
-character through Jinja's operators, filters and macros. `apply_chat_template(sanitize_control_tokens=True)` of
-Transformers inserts markers instead, which changes the result of templates that slice a message or test its beginning
-(`content.startswith("<think>")`).
+If the template writes the text of a special token, that text must be encoded as the special token; inside a message it
+must be encoded as plain text. After rendering, these cases look the same. So the template is rendered a second time
+with strings that carry the origin of each character through Jinja's operators, filters and macros.
+`apply_chat_template(sanitize_control_tokens=True)` of Transformers inserts markers instead, which changes the result of
+templates that slice a message or test its beginning (`content.startswith("<think>")`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jinja2 import Template, filters, nodes, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 
 TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
-"""Origins of a character. UNKNOWN: an operation did not preserve the origin."""
+"""Possible origins of a character in a rendered conversation. UNKNOWN: an operation did not preserve the origin."""
 
 
 class TracedText(str):
-    """String with the origin of each of its characters.
+    """String that stores the origin of each of its characters: the chat template, a message, or unknown.
 
     Attributes:
         _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox prevents templates from reading
@@ -31,7 +31,7 @@ class TracedText(str):
     _origins: str
 
     def __new__(cls, text: str = "", origins: str = UNKNOWN) -> TracedText:
-        """Create a text with one origin, or with an origin for each character."""
+        """Create a traced text from one origin for all its characters, or from an origin for each character."""
         result = super().__new__(cls, text)
         result._origins = origins * len(result) if len(origins) == 1 else origins
         return result
@@ -61,74 +61,74 @@ class TracedText(str):
         return TracedText(super().__mod__(values))
 
     def join(self, parts: Iterable[str], /) -> TracedText:
-        """Join texts, with this text as the separator."""
+        """Join texts with this traced text as the separator; characters keep their origins."""
         texts = list(parts)
         return joined([piece for text in texts for piece in (self, text)][1:])
 
     def strip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at both ends."""
+        """Return the traced text without white space, or without `chars`, at both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at the beginning."""
+        """Return the traced text without white space, or without `chars`, at the beginning."""
         return self[len(self) - len(super().lstrip(chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the text without white space, or without `chars`, at the end."""
+        """Return the traced text without white space, or without `chars`, at the end."""
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Return the text without `prefix`, if it begins with it."""
+        """Return the traced text without `prefix` at its beginning, as `str.removeprefix` does."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Return the text without `suffix`, if it ends with it."""
+        """Return the traced text without `suffix` at its end, as `str.removesuffix` does."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the text at a separator, or at white space, as `str.split` does."""
+        """Split the traced text at a separator, or at white space, as `str.split` does."""
         return self._located(super().split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the text from its end, as `str.rsplit` does."""
+        """Split the traced text from its end, as `str.rsplit` does."""
         return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Split the text into lines, as `str.splitlines` does."""
+        """Split the traced text into lines, as `str.splitlines` does."""
         return self._located(super().splitlines(keepends), 0)
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the text at the first separator into three parts, as `str.partition` does."""
+        """Split the traced text at the first separator into three parts, as `str.partition` does."""
         return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the text at the last separator into three parts, as `str.rpartition` does."""
+        """Split the traced text at the last separator into three parts, as `str.rpartition` does."""
         return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
-        """Return the text with occurrences of `old` replaced by `new`, as `str.replace` does."""
+        """Return the traced text with occurrences of `old` replaced by `new`, as `str.replace` does."""
         if old:
             return TracedText(new, origins(new)).join(self.split(old, count))
         return self._changed(super().replace(old, new, count))
 
     def upper(self) -> TracedText:
-        """Return the text in upper case."""
+        """Return the traced text in upper case."""
         return self._changed(super().upper())
 
     def lower(self) -> TracedText:
-        """Return the text in lower case."""
+        """Return the traced text in lower case."""
         return self._changed(super().lower())
 
     def capitalize(self) -> TracedText:
-        """Return the text with its first letter in upper case."""
+        """Return the traced text with its first letter in upper case."""
         return self._changed(super().capitalize())
 
     def title(self) -> TracedText:
-        """Return the text with each word's first letter in upper case."""
+        """Return the traced text with each word's first letter in upper case."""
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """Return the parts of a split as slices of this text, so that they keep their origins.
+        """Return the parts of a split as slices of this traced text, so that they keep their origins.
 
         Args:
             parts: parts in order.
@@ -146,7 +146,7 @@ class TracedText(str):
         return self[:place], self[place : place + length], self[place + length :]
 
     def _changed(self, text: str) -> TracedText:
-        """Return `text`, a changed form of this text, with origins.
+        """Return `text`, a changed form of this traced text, with origins.
 
         If the length is the same, each character keeps its origin. Otherwise all characters become MESSAGE if any of
         them was MESSAGE before, else UNKNOWN.
@@ -162,13 +162,13 @@ def origins(text: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> TracedText:
-    """Join values to one text, after converting those that are not text as Jinja does."""
+    """Join values to one traced text. Values that are not text are converted as Jinja converts them."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
 
 
 def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
-    """Return nested data in which every string is a `TracedText`.
+    """Return a copy of nested data in which every string is a `TracedText` (a string with origins).
 
     Args:
         value: nested dicts, lists and strings.
@@ -186,7 +186,7 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
-    """Render a conversation as `apply_chat_template` does, with the generation prompt.
+    """Render a conversation as Transformers' `apply_chat_template` does, with the generation prompt, and trace origins.
 
     The text of a role counts as part of the template, which may build a special token from it (`'<|' + role + '|>'`).
     A role that itself contains a special token counts as part of a message.
@@ -217,7 +217,7 @@ def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
 
 
 class _TracingGenerator(CodeGenerator):
-    """Jinja's code generator with traced texts for the template's data and constants, and with `joined` for `~`."""
+    """Jinja's code generator, changed so that template data, constants and the operator `~` give `TracedText`."""
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return f"environment.own({super()._output_const_repr(group)})"
@@ -242,13 +242,13 @@ class _TracingGenerator(CodeGenerator):
 
 @pass_eval_context
 def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-    """Join values as Jinja's filter `join` does, with a traced separator."""
+    """Join values as Jinja's filter `join` does, so that the characters of the result keep their origins."""
     return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
 
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Template:
-    """Compile a template in Transformers' own environment, with its sandbox, filters and globals."""
+    """Compile a chat template in Transformers' Jinja environment, with its sandbox, filters and globals."""
     from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
 
     environment: Any = _compile_jinja_template(template).environment.overlay()

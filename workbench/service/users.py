@@ -1,4 +1,4 @@
-"""Make opaque keys of users, which are meaningless outside this process."""
+"""Create opaque keys that identify users within this process and mean nothing outside of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SALT = secrets.token_hex(16)
 
 
 def address_of(user: str) -> str:
-    """Return the address part of a user's key; the part after the dot is chosen by the client."""
+    """Return the part of a user's key that stands for the client address; the client chooses the part after the dot."""
     return user.partition(".")[0]
 
 
@@ -28,7 +28,9 @@ def user_key(address: str = "", *client_parts: str | None) -> str:
 
 
 def network_of(address: str) -> str:
-    """Return the unit that counts as one address: an IPv4 address, or an IPv6 /64; anything else unchanged.
+    """Return the network that counts as one client address: an IPv4 address, or an IPv6 /64 network.
+
+    Any other text is returned unchanged.
 
     Example:
         >>> network_of("2001:db8:1:2:3:4:5:6"), network_of("::ffff:1.2.3.4"), network_of("1.2.3.4")

@@ -1,6 +1,7 @@
-"""Measure the cells of a sweep by worker processes on this machine, each with a backend of its own.
+"""Measure the cells of a parameter sweep in worker processes on this machine, each with its own backend.
 
-By default there is one worker: cells that share the cores slow each other down, which distorts their times.
+By default there is one worker: cells that are measured at the same time compete for the CPU cores, which distorts their
+times.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from workbench.models.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 
 ATTEMPTS = 3
-"""Maximum number of attempts per cell; if a worker dies, its cell is measured again."""
+"""Maximum number of attempts to measure a sweep's cell. If a worker process dies, its cell is measured again."""
 POLL_S = 0.2
 GRACE_S = 2.0
 
 
 def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
-    """Return a pool of worker processes.
+    """Return a pool of worker processes that measure the cells of a sweep.
 
     Args:
         workers: number of cells measured at once. With more than one, times include their competition for the CPU.
@@ -72,7 +73,7 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
 
 
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
-    """Return the conditions of measuring a cell in a worker on this machine, such as dtype, device and weights.
+    """Return the conditions under which a worker on this machine measures a cell, such as dtype and device.
 
     Args:
         cell: cell of a sweep.
@@ -90,7 +91,7 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
 
 
 class _Worker:
-    """Handle by which the main process controls one worker process."""
+    """Object by which the main process controls one worker process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -99,7 +100,7 @@ class _Worker:
         self.restart()
 
     def restart(self) -> None:
-        """Start the worker process; if the previous one has died, replace it."""
+        """Start the worker process, or a new one if the previous one has died."""
         if hasattr(self, "process"):
             self.pipe.close()
             self.process.join()
@@ -116,7 +117,7 @@ class _Worker:
             self.pipe.send(cell)
 
     def receive(self) -> Event | None:
-        """Receive an event from the worker process; None if the process has died."""
+        """Receive an event from the worker process; return None if the process has died."""
         try:
             kind, _, content = self.pipe.recv()
         except (EOFError, OSError):
@@ -137,11 +138,11 @@ class _Worker:
 
 
 def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
-    """Measure the cells that arrive through a pipe. This is the main function of a worker process.
+    """Measure the cells of a sweep that arrive through a pipe. This is the main function of a worker process.
 
     Args:
         pipe: connection to the main process.
-        master: process id of the main process; the worker ends when that process has ended.
+        master: id of the main process; the worker ends when that process has ended.
         backend: options of the worker's `workbench.service.Backend`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C

@@ -1,8 +1,8 @@
-"""Backend on ZeroGPU, a service that assigns a GPU for one call at a time; each call is a whole generation.
+"""Backend on ZeroGPU, a service that assigns a GPU for one call at a time. Each call is one whole generation.
 
 Models are moved to "cuda" when the app starts. Each generation then runs in a forked process with a GPU, which shares
-nothing with the app afterwards and sends its rounds back as plain JSON. So a run cannot be paused or changed, only
-followed and cancelled; the page steps through the recorded rounds instead.
+nothing with the app afterwards and sends its rounds back as plain JSON. So a run can be followed and cancelled, but not
+paused or changed; the page can only step through recorded rounds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ZeroGpuBackend(BaseBackend):
 
     Args:
         gpu: the decorator `spaces.GPU`, which runs a function on a GPU.
-        isolated: whether `gpu` runs each call in a process of its own. Otherwise (the package's behaviour outside of
-            ZeroGPU) generations run one at a time in this process.
+        isolated: whether `gpu` runs each call in a separate process. Outside of ZeroGPU the package does not do this;
+            generations then run one at a time in this process.
         names: targets and draft models to load besides the bundled ones; no other model can be loaded later.
         device: device of all models.
         dtype: number format of all models; see `workbench.models.pretrained.resolve_dtype`.
@@ -59,9 +59,12 @@ class ZeroGpuBackend(BaseBackend):
 
     capabilities = frozenset({"estimate"})
     is_remote = True
-    """Whether models compute in another process; rates measured in this process are not those of the GPU."""
+    """Whether the models run in another process. Speeds measured in this process are then not those of the GPU."""
     hub_only = True
-    """Whether names of models that are not listed can only be Hub ids. Here only loaded models can be used anyway."""
+    """Whether unlisted model names are read only as Hub ids, never as local folders.
+
+    On ZeroGPU this does not matter: only loaded models can be used.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class ZeroGpuBackend(BaseBackend):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets as {"name", "title", "kind", "detail"}, the default one first."""
+        """Return the target models as {"name", "title", "kind", "detail"}, the default one first."""
         entries = choices.targets([name for name in self._models.loaded if not is_drafter(name)])
         return [entry for entry in entries if entry["name"] in self._models.loaded]
 
@@ -100,15 +103,15 @@ class ZeroGpuBackend(BaseBackend):
         return self._models.drafters(self._pair(target, "none")[0])
 
     def device_label(self, target: str | None = None) -> str:
-        """Return device and dtype as text; they are the same for all targets."""
+        """Return the device and the dtype as text. All targets have the same device and dtype."""
         return f"ZeroGPU · {self._models.kind}"
 
     def unavailable_actions(self) -> dict[str, str]:
-        """Return the run actions that are missing on ZeroGPU, with the reason."""
+        """Return the actions on runs that ZeroGPU does not support (such as pausing), each with the reason."""
         return dict.fromkeys(("pause", "step", "change", "pace", "memory"), REASON)
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """Return the GPU time that a run will request, as text.
+        """Return the GPU time that a run will request from ZeroGPU, as text.
 
         Args:
             request: `method`, `max_new_tokens` and, if not the default, `target`.
@@ -120,14 +123,14 @@ class ZeroGpuBackend(BaseBackend):
     # -- models --------------------------------------------------------------------------------------------------
 
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        """Do nothing: all models are loaded at the start."""
+        """Do nothing: on ZeroGPU all models are loaded when the app starts."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
         """Raise ModelError if the models are not loaded: on ZeroGPU no model can be loaded later."""
         self._pair(target, drafter)
 
     def unload(self, target: str | None = None) -> None:
-        """Raise ModelError: models stay loaded on ZeroGPU."""
+        """Raise ModelError: on ZeroGPU models cannot be unloaded."""
         raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: loaded models cost no GPU time.")
 
     def loaded_models(self) -> list[dict[str, Any]]:
@@ -154,7 +157,7 @@ class ZeroGpuBackend(BaseBackend):
     ) -> ZeroRun:
         """Start a generation in a thread that follows its GPU process.
 
-        Every generation has a GPU of its own, so `is_timed` affects only the rate limit.
+        Each generation has its own GPU, so `is_timed` affects only the rate limit.
         """
         if request.paused:
             raise MethodUnavailableError("The run cannot start paused.", REASON)
@@ -178,7 +181,7 @@ class ZeroGpuBackend(BaseBackend):
         return run
 
     def _job(self, request: Request, pair: Pair, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the request as plain data for the GPU process.
+        """Return the request for a generation as plain data for the GPU process.
 
         Raises:
             WorkbenchError: the method cannot run, or the run needs more GPU time than allowed.
@@ -200,7 +203,7 @@ class ZeroGpuBackend(BaseBackend):
                 "pictures": request.pil_images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """Add the messages of a run's GPU process to the run, until the run ends. Called in the run's own thread."""
+        """Add the messages of a GPU process to its run until the run ends. Each run has a thread for this."""
         try:
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
@@ -235,7 +238,7 @@ class ZeroGpuBackend(BaseBackend):
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: measuring pairs of runs would need minutes of GPU time."""
+        """Raise MethodUnavailableError: on ZeroGPU, measuring pairs of runs would need minutes of GPU time."""
         raise MethodUnavailableError("A speed-up cannot be measured in pairs here: that takes minutes.", REASON)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
@@ -243,11 +246,11 @@ class ZeroGpuBackend(BaseBackend):
         raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
     def stream_recommendation(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: measuring several methods would need minutes of GPU time."""
+        """Raise MethodUnavailableError: on ZeroGPU, measuring several methods would need minutes of GPU time."""
         raise MethodUnavailableError("The fastest method cannot be found here: the measurement takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine.
+        """Return the conditions of a measurement on ZeroGPU, such as dtype and versions. Its GPUs count as one machine.
 
         Args:
             lane: method with its settings.
@@ -260,7 +263,7 @@ class ZeroGpuBackend(BaseBackend):
         return result and {**result, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
     def _duration(self, job: dict[str, Any]) -> int:
-        """Return the GPU seconds that a generation requests."""
+        """Return the GPU time in seconds that a generation requests from ZeroGPU."""
         return self.costs.seconds(job["target"], job["method"], job["max_new_tokens"])
 
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
@@ -270,29 +273,29 @@ class ZeroGpuBackend(BaseBackend):
         raise MethodUnavailableError("The run cannot be changed.", REASON)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Raise MethodUnavailableError: the run's models are in another process."""
+        """Raise MethodUnavailableError: a text cannot be attributed to images; the models are in another process."""
         raise MethodUnavailableError("The run cannot be explained: its models are in another process.", REASON)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """Raise MethodUnavailableError: the drafter's state is in another process."""
+        """Raise MethodUnavailableError: the drafter's state cannot be read, because it is in another process."""
         raise MethodUnavailableError("The drafter's state cannot be accessed: it is in another process.", REASON)
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return None: the queue is ZeroGPU's own, and its length is unknown."""
+        """Return None: ZeroGPU manages the queue of runs, and its length is unknown."""
         return None
 
     def wake(self) -> None:
-        """Do nothing: there is no engine thread."""
+        """Do nothing: this backend has no engine thread to wake."""
 
     def record_start(self, run: Run) -> None:
         """Do nothing: this backend does not count the start of a run."""
 
     def record_round(self, run: Run, record: Round) -> None:
-        """Count a round in the metrics."""
+        """Count a decoding round of a run in the metrics."""
         self._telemetry.round(record)
 
     def record_end(self, run: Run) -> None:
-        """Complete the footer of an ended run, and refund the tokens that it did not use."""
+        """Complete the footer of an ended run's trace, and refund the tokens that the run did not use."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:
             trace.footer.reason = run.stop_reason if run.state == CANCELLED else run.state
@@ -305,7 +308,7 @@ class ZeroGpuBackend(BaseBackend):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the backend, without names of users or models."""
+        """Return whether the backend works, with its load and memory, as a dict without names of users or models."""
         states = Counter(run.state for run in self._runs.active())
         return {
             "status": "ok",
@@ -320,6 +323,6 @@ class ZeroGpuBackend(BaseBackend):
         }
 
     def close(self) -> None:
-        """Cancel all runs."""
+        """Cancel all runs of the backend."""
         for run in self._runs.active():
             run.cancel()

@@ -31,14 +31,14 @@ from workbench.service.params import split_params
 log = logging.getLogger("workbench.service")
 
 PACE_S = 0.05
-"""Interval between messages with rounds, in seconds."""
+"""Interval in seconds between two messages with which a GPU process sends its rounds to the app."""
 
 
 class ZeroGpuModels:
-    """Loaded models, which the GPU process inherits because it is forked from the app's process.
+    """Models that the app loads on ZeroGPU. GPU processes inherit them, because they are forked from the app.
 
     Args:
-        isolated: whether each generation has a process of its own.
+        isolated: whether each generation runs in a separate process.
         device: device of all models.
         dtype: number format of all models; see `workbench.models.pretrained.resolve_dtype`.
 
@@ -58,7 +58,7 @@ class ZeroGpuModels:
         self._engines: dict[tuple[int, Pair], Engine] = {}
 
     def load(self, name: str) -> None:
-        """Load a model by name; store an error in `problems`."""
+        """Load the model with the given name; if this fails, store the error in `problems`."""
         try:
             source = tokenizer_source_for(name)
             if source is not None and source.target not in self.loaded:
@@ -72,7 +72,7 @@ class ZeroGpuModels:
 
     @property
     def kind(self) -> str:
-        """Return the number format of all models."""
+        """Return the number format of all models, such as "bfloat16"."""
         return str(self.dtype).removeprefix("torch.")
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -91,7 +91,10 @@ class ZeroGpuModels:
         return target, None if drafter == "none" else drafter
 
     def drafters(self, target: str) -> list[dict[str, Any]]:
-        """Return the draft models, the target's own first, and whether each shares the target's vocabulary."""
+        """Return a dict for each draft model, which says whether it shares the target's vocabulary.
+
+        The draft model that was trained for the target comes first.
+        """
         entries, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
         for name, (_, tokenizer) in self.loaded.items():
             if name != target and not is_masked_lm(config_of(Path(locate(name)))):
@@ -110,7 +113,7 @@ class ZeroGpuModels:
         return sorted(entries, key=lambda entry: entry["name"] != bundled_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Return the models in memory, in the format of `workbench.client.Client.loaded_models`."""
+        """Return the models in memory with their sizes, in the format of `workbench.client.Client.loaded_models`."""
         return [
             {"name": name, "role": "drafter" if is_drafter(name) else "target", "device": "cuda", "runs": 0,
              "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0, "dtype": self.kind}
@@ -124,7 +127,7 @@ class ZeroGpuModels:
             job: request as plain data.
 
         Yields:
-            Messages as plain dicts: the header first, then rounds, the footer last; or an error.
+            Messages as plain dicts: the trace's header first, then its rounds, its footer last; or an error.
         """
         started = time.perf_counter()
         if self.isolated:
@@ -165,7 +168,7 @@ class ZeroGpuModels:
                 engine.step()
 
     def engine(self, pair: Pair) -> Engine:
-        """Return the engine of this process for a pair of models; it is created at the first use of the pair."""
+        """Return this process's engine for a target and a draft model; it is created at their first use."""
         key = (os.getpid(), pair)
         if key not in self._engines:
             target, drafter = pair

@@ -1,4 +1,4 @@
-"""Define the run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
+"""A run on ZeroGPU: a generation that can be followed and cancelled, but not paused or changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON = "ZeroGPU lends a GPU for one uninterrupted generation. Step through the
 
 
 class ZeroRun(Run):
-    """Run in a GPU process, from which its rounds arrive as messages."""
+    """Generation in a GPU process on ZeroGPU, which sends its rounds to the app as messages."""
 
     def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
@@ -25,15 +25,15 @@ class ZeroRun(Run):
         raise MethodUnavailableError("The run cannot be paused.", REASON)
 
     def resume(self) -> None:
-        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused and resumed."""
         self.pause()
 
     def step(self) -> None:
-        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be executed round by round."""
         self.pause()
 
     def add_message(self, message: dict[str, Any]) -> list[Round]:
-        """Add a message of the GPU process to the trace, and return the rounds that the message contains.
+        """Add a message from the GPU process to the run's trace, and return the rounds that the message contains.
 
         The first message of a run must have the header of the trace.
         """
@@ -55,5 +55,5 @@ class ZeroRun(Run):
         return rounds
 
     def set_queued_for_gpu(self, message: str) -> None:
-        """Set the state to queued, with a message: the run waits for a GPU."""
+        """Set the run's state to queued, with the message that the run waits for a GPU."""
         self._state, self._message = QUEUED, message

@@ -1,1 +1,1 @@
-"""Synchronise and execute the notebooks, and build the static site: lessons, methods, API reference."""
+"""Synchronise and execute the notebooks, and build the static web site: lessons, methods, API reference."""

@@ -1,4 +1,4 @@
-"""Build the static site: write the sources of all pages, run MkDocs in strict mode, check for external resources."""
+"""Build the static web site: write the pages' sources, run MkDocs in strict mode, check for external resources."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _STYLED = re.compile(r"""(?:@import\s+|url\()\s*["']?\s*((?:https?:)?//[^"')\s]+
 
 
 def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
-    """Build the static site.
+    """Build the static web site from executed notebooks.
 
     Args:
         executed: notebooks with their outputs, in order.
         out: folder of the site; its contents are deleted.
-        work: folder for the pages' sources; its contents are deleted.
+        work: folder for the sources of the pages; its contents are deleted.
 
     Returns:
         Paths of the HTML pages.
@@ -153,7 +153,7 @@ def _downloads(name: str) -> str:
 
 
 def _nested(headings: Sequence[tuple[int, str, str]]) -> list[Any]:
-    """Return headings as the tree that MkDocs' table of contents needs."""
+    """Return a list of headings as a tree, in the format of MkDocs' table of contents."""
     top: list[dict[str, Any]] = []
     ancestors: list[dict[str, Any]] = []
     for level, name, text in headings:

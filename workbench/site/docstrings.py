@@ -8,14 +8,14 @@ from typing import Any
 import griffe
 
 _SESSION = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
-"""Pattern of an interpreter session at the left margin (outside a section), up to the next empty line."""
+"""Pattern of a Python interpreter session (`>>>`) in a docstring, outside of sections, up to an empty line."""
 
 
 class Examples(griffe.Extension):
-    """Rename sections `Example:` to `Examples:`, and put interpreter sessions in the text into code blocks.
+    """Rename docstring sections `Example:` to `Examples:`, and put interpreter sessions in the text into code blocks.
 
     Griffe recognises only `Examples:`, and interpreter sessions only in that section. Elsewhere Markdown would render
-    `>>>` as quotations, and nested lists `[[…], […]]` as a broken link.
+    `>>>` as a quotation, and a nested list `[[…], […]]` as a broken link.
     """
 
     def on_instance(self, *, obj: griffe.Object, **rest: Any) -> None:

@@ -27,14 +27,17 @@ from workbench.site import notebook_pairs
 
 EXECUTED = notebook_pairs.ROOT / "dist" / "notebooks"
 LIMIT_S = 300
-"""Time limit in seconds for one cell, and for starting a kernel. A whole lesson should take 60 s on two cores."""
+"""Time limit in seconds for one notebook cell, and for starting a kernel.
+
+A whole lesson should take 60 s on two CPU cores.
+"""
 
 
 class _Channel(AsyncZMQSocketChannel):
     """Message channel of a notebook's kernel that polls every second.
 
-    Sending on a socket, as widgets do while a cell runs, can lose the event that a message has arrived there
-    (jupyter_client issue 436): the reader would then wait until its timeout although the kernel has answered.
+    Sending on a socket, as widgets do while a cell runs, can lose the event that a message has arrived on this socket
+    (jupyter_client issue 436). The reader would then wait until its timeout, although the kernel has answered.
     """
 
     async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
@@ -57,7 +60,7 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of a lesson's kernel: this process's variables, and defaults for others.
+    """Return the environment variables for a lesson's kernel: those of this process, with some defaults added.
 
     The defaults switch on the fast mode of the lessons, with fewer repetitions, and restrict the kernel to one thread.
     """
@@ -65,7 +68,9 @@ def environment() -> dict[str, str]:
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
-    """Copy a notebook to the folder of executed notebooks, so that the original stays without outputs. Return the copy.
+    """Copy a notebook to the folder of executed notebooks, and return the path of the copy.
+
+    So the original stays without outputs.
 
     Args:
         source: notebook without outputs.
@@ -76,7 +81,7 @@ def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
 
 
 def is_current(executed: Path, source: Path) -> bool:
-    """Return whether `executed` has the same cells as `source`, all executed and without errors."""
+    """Return whether the notebook `executed` has the same cells as `source`, all of them executed without errors."""
     if not executed.is_file():
         return False
     executed_book, source_book = nbformat.read(executed, as_version=4), nbformat.read(source, as_version=4)
@@ -97,10 +102,10 @@ def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
 
 
 def execute(path: Path) -> float:
-    """Run a notebook from top to bottom, and write the outputs into its file.
+    """Execute a notebook from top to bottom, and write the outputs into its file.
 
     Returns:
-        Time in seconds, including the start of the kernel.
+        Time in seconds that the execution took, including the start of the kernel.
 
     Raises:
         WorkbenchError: a cell failed; the message ends with the last line of its error.
@@ -131,7 +136,7 @@ def bring_up_to_date(
         into: folder of the executed copies.
         jobs: number of notebooks executed in parallel.
         again: whether to execute unchanged notebooks, too (the package may have changed).
-        progress: callback that gets a line for each executed notebook.
+        progress: function that is called with a line of text for each executed notebook.
 
     Returns:
         The executed notebooks, in the order of `sources`.

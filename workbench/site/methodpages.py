@@ -1,4 +1,4 @@
-"""Generate the site's pages about methods (from the registry), boards and metrics."""
+"""Generate the web site's pages about methods (from the registry), boards of measurements, and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROMISES = {
 
 
 def pages() -> dict[str, str]:
-    """Return the Markdown of each page by its path: overview, one page per method, boards, metrics."""
+    """Return the Markdown of the web site's pages by path: overview, one page per method, boards, metrics."""
     methods = list(registry.methods())
     exactness = board.exactness_rows()
     return (
@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[dict[str, Any]]:
-    """Return the part of the site's navigation for the pages about methods, boards and metrics."""
+    """Return the entries of the web site's navigation for the pages about methods, boards and metrics."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
     entries += [{title: f"methods/board-{name}.md"} for title, name in _boards().items()]
@@ -116,7 +116,7 @@ def _evidence(row: dict[str, Any]) -> str:
 
 
 def _verifier_link(method: Method, verifier: Verifier) -> str:
-    """Return a link to a verifier; if the method has several, add the method's guarantee with this verifier."""
+    """Return a Markdown link to a verifier; if a method has several verifiers, add its guarantee with this one."""
     guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + guarantee
 
@@ -132,7 +132,7 @@ def _paper(method: Method) -> str:
 
 
 def _boards() -> dict[str, str]:
-    """Return the names of the boards that exist, by title."""
+    """Return the names of the existing boards (tables of measurements), by title."""
     boards = {
         "Exactness": "exactness",
         "Claims of the papers": "claims",
@@ -151,7 +151,7 @@ def _boards() -> dict[str, str]:
 
 
 def _board(name: str) -> str:
-    """Return the page of a board without its images, which are not part of the site."""
+    """Return the Markdown page of a board without its images, which are not part of the web site."""
     lines = (board.folder() / f"{name}.md").read_text(encoding="utf-8").splitlines()
     return "\n".join([line for line in lines if not line.startswith("![")] + [""])
 

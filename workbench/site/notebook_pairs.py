@@ -1,4 +1,4 @@
-"""Keep each notebook and its `py:percent` file in sync: the same cells, no outputs, the common first cell.
+"""Keep each notebook and its `py:percent` file in sync: equal cells, no outputs, the common first cell.
 
 Each lesson is a pair in `notebooks/`: the `.ipynb` for readers, and the `.py` for review and linting. Either may be
 edited; `workbench notebooks` updates the other and removes outputs and other traces of execution.
@@ -34,7 +34,10 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
     subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
     sys.path.insert(0, clone)"""
-"""First cell of every notebook. The clone is installed in editable mode, because it contains the bundled models."""
+"""First cell of every notebook, which installs the workbench on Colab.
+
+The clone of the repository is installed in editable mode, because it contains the bundled models.
+"""
 
 _NOTEBOOK = {
     "jupytext": {"formats": "ipynb,py:percent"},
@@ -85,7 +88,7 @@ def as_text(notebook: NotebookNode) -> str:
 
 
 def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
-    """Synchronise the two files of a lesson, remove outputs and set the common first cell.
+    """Synchronise the two files of a lesson (`.ipynb` and `.py`), remove outputs and set the common first cell.
 
     If the files differ, the one that was edited last is used.
 
@@ -110,7 +113,7 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix, changing nothing.
+    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix. Changes no file.
 
     Args:
         name: name of the lesson.
@@ -141,7 +144,7 @@ def _node(data: Mapping[str, Any]) -> NotebookNode:
 
 
 def _differs(book: NotebookNode, text_path: Path) -> bool:
-    """Return whether a notebook and its text file have different cells; jupytext's header is ignored."""
+    """Return whether a notebook and its `.py` file have different cells; jupytext's header is ignored."""
     return _HEADER.sub("", as_text(book)) != _HEADER.sub("", text_path.read_text(encoding="utf-8"))
 
 
@@ -150,7 +153,7 @@ def _newer(path: Path, than: Path) -> bool:
 
 
 def _from_text(path: Path, old: NotebookNode | None) -> NotebookNode:
-    """Return the notebook of a `.py` file; cells that are also in `old` keep their ids."""
+    """Convert a `.py` file to a notebook; cells that are also in the notebook `old` keep their ids."""
     ids = {(cell.cell_type, cell.source): cell.id for cell in old.cells} if old else {}
     book = jupytext.read(path, fmt="py:percent")
     for cell in book.cells:
@@ -169,11 +172,13 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _identity(cell: Mapping[str, Any], used_ids: set[str]) -> str:
-    """Return an id for a cell: its own, or a hash of its text, so that repeated conversion gives the same file.
+    """Return the id of a notebook cell, or a hash of its text if it has no id.
+
+    So repeated conversion gives the same file.
 
     Args:
         cell: cell of a notebook.
-        used_ids: ids of the other cells, which the result must not repeat; the result is added.
+        used_ids: ids of other cells, which the result must not repeat; the new id is added to the set.
     """
     identity = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
     while identity in used_ids:

@@ -1,7 +1,7 @@
-"""Convert an executed notebook to the HTML of a site page, in the theme's style and without scripts.
+"""Convert an executed notebook to the HTML of a web site page, in the site's style and without scripts.
 
-Markdown is parsed as in Jupyter (CommonMark); LaTeX becomes MathML, which browsers render natively. Widgets are shown
-as their stored static fallback. Cells tagged `colab` are omitted, cells tagged `solution` are collapsed.
+Markdown is parsed as in Jupyter (CommonMark). LaTeX becomes MathML, which browsers render natively. Widgets are shown
+as their stored snapshots. Cells tagged `colab` are omitted, cells tagged `solution` are collapsed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
-"""MIME types of static outputs, the richest first."""
+"""MIME types of static notebook outputs, in order of preference."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_STILL = 'class="wb-still'
-"""Marker in the HTML of a widget's snapshot that is a separate output (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
+_SNAPSHOT_MARK = 'class="wb-still'
+"""Text by which the HTML of a widget's snapshot is recognised (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
-"""Pattern of a progress bar, which libraries print while models load."""
+"""Pattern of a progress bar in a notebook's output, which libraries print while models load."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
 
 
 @dataclass(slots=True)
 class Page:
-    """Lesson as a page of the site.
+    """Lesson (executed notebook) as a page of the web site.
 
     Attributes:
         title: title of the lesson.
@@ -47,7 +47,7 @@ class Page:
 
 
 def to_page(notebook: NotebookNode) -> Page:
-    """Convert an executed notebook to a page."""
+    """Convert an executed notebook to a page of the web site."""
     words = _LessonRenderer()
     parts = [_cell(cell, words) for cell in notebook.cells if "colab" not in cell.metadata.get("tags", [])]
     body = _LESSON.sub(r"\1.html", "\n".join(parts))
@@ -81,7 +81,7 @@ def _cell(cell: NotebookNode, renderer: _LessonRenderer) -> str:
 
 
 def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Join consecutive outputs of the same stream: the split of printed text depends on timing."""
+    """Join consecutive notebook outputs of the same stream, because timing decides how printed text is split."""
     merged: list[NotebookNode] = []
     for output in outputs:
         previous = merged[-1] if merged else None
@@ -93,8 +93,8 @@ def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
 
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Return the outputs without widgets whose snapshot is the next output."""
-    stills = [_STILL in output.get("data", {}).get("text/html", "") for output in outputs]
+    """Return the outputs of a cell without the widgets that are followed by a snapshot."""
+    stills = [_SNAPSHOT_MARK in output.get("data", {}).get("text/html", "") for output in outputs]
     return [
         output
         for output, still_follows in zip(outputs, [*stills, False][1:], strict=True)
@@ -136,14 +136,14 @@ _SHOW: dict[str, Any] = {
 
 
 class _LessonRenderer(IPythonRenderer):
-    """Markdown renderer that records headings, highlights code in the theme's classes and converts LaTeX to MathML."""
+    """Markdown renderer for lessons: it collects headings, highlights code and converts LaTeX to MathML."""
 
     def __init__(self) -> None:
         super().__init__(escape=False)
         self.headings: list[tuple[int, str, str]] = []
 
     def render_markdown(self, markdown: str) -> str:
-        """Return the HTML of a Markdown cell."""
+        """Return the HTML of a notebook's Markdown cell."""
         return str(MarkdownWithMath(renderer=self)(markdown))
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:

@@ -1,4 +1,4 @@
-"""Generate the site's API reference: one page per module, filled from its docstrings without importing it."""
+"""Generate the web site's API reference: one page per module, from its docstrings, without importing it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PACKAGES = (
     "interop",
     "views",
 )
-"""Subpackages of `workbench` for programs and notebooks, from the highest layer down."""
+"""Subpackages of `workbench` in the API reference, from the highest layer to the lowest."""
 WITH_SOURCE = ("core", "methods")
-"""Subpackages whose pages include the source code."""
+"""Subpackages whose pages in the API reference include the source code."""
 ADDING, HEADS = "reference/adding.md", "reference/heads.md"
-"""Source files of two pages: about adding a part, and about using third-party heads."""
+"""Markdown files of two pages of the API reference: "Adding a drafter, a verifier, …" and "Third-party heads"."""
 
 
 def pages() -> dict[str, str]:
-    """Return the Markdown of each page by its path; mkdocstrings replaces lines that begin with `:::`."""
+    """Return the Markdown of the API reference's pages by path; mkdocstrings replaces lines that begin with `:::`."""
     module_pages = {}
     lines = [
         "# API reference",
@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[Any]:
-    """Return the part of the site's navigation for the API reference, with one section per package."""
+    """Return the entries of the web site's navigation for the API reference, with one section per package."""
     sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}, {"Third-party heads": HEADS}]
     for package in PACKAGES:
         names = [_name(path) for path in _modules(package)]
@@ -80,5 +80,5 @@ def _name(path: Path) -> str:
 
 
 def _summary(path: Path) -> str:
-    """Return the first line of a module's docstring."""
+    """Return the first line of the docstring of a module."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]

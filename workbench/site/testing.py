@@ -1,7 +1,7 @@
 """Pytest plugin for notebooks that nbmake collects: run a copy of each notebook, and save its outputs for the site.
 
-The checker of every exercise is tested with the answers in `tests/notebooks/answers`, in the notebook's kernel, after
-the solution of the exercise. These tests do not change the copy.
+The checker of every exercise is tested with the answers in `tests/notebooks/answers`. This happens in the notebook's
+kernel, after the solution of the exercise, and does not change the copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 ANSWERS = Path("tests") / "notebooks" / "answers"
 MIN_RIGHT, MIN_WRONG = 2, 3
-"""Minimum numbers of right and of wrong answers with which each checker has to be tested."""
+"""Minimum numbers of right and of wrong answers with which the checker of each exercise is tested."""
 
 TRIAL = f"""
 def _try_checker(check, source):
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a copy of the notebook in dist/notebooks instead of the notebook itself, so that outputs are saved there."""
+    """Execute a copy of the notebook in dist/notebooks instead of the original, so that the copy has the outputs."""
     if not getattr(item, "nbmake", False):
         return (yield)
     from workbench.site import execution  # slow to import, and most tests do not need it
@@ -61,11 +61,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
-    """Return a client that executes a notebook and tests its checkers.
+    """Return a client that executes a notebook and tests the checkers of its exercises.
 
     Args:
-        answers: Python source with a function `try_CHECKER(right, wrong)` for each checker, which calls `right` and
-            `wrong` with answers and may use the notebook's names. Without this file no checker is tested.
+        answers: file with Python source that has a function `try_CHECKER(right, wrong)` for each checker. The function
+            calls `right` and `wrong` with answers and may use the notebook's names. If the file does not exist, no
+            checker is tested.
         notebook: the notebook to execute.
         options: traits of `nbclient.NotebookClient`.
     """
@@ -90,7 +91,7 @@ def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
 
 
 def checker_before(notebook: Any, index: int) -> str | None:
-    """Return the name of the checker in the cell before a solution, or None if that cell has no checker."""
+    """Return the name of the exercise's checker in the cell before a solution; None if that cell has no checker."""
     earlier_cells = [cell for cell in notebook.cells[:index] if cell.cell_type == "code"]
     if not earlier_cells or "check" not in earlier_cells[-1].metadata.get("tags", []):
         return None

@@ -1,7 +1,8 @@
 """Compute all common definitions of acceptance from one trace, each with its denominator and source.
 
-"Acceptance rate" is not one figure: engines divide by the drafted tokens, by the tested tokens, or by the configured
-draft size, and may count the target's own token. Each definition below was taken from the code or paper in `source`.
+"Acceptance rate" has several definitions: engines divide by the drafted tokens, by the tested tokens, or by the
+configured draft size. Some also count the bonus or corrected token. The field `source` of each definition names the
+code or paper that it was taken from.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from workbench.trace.events import Round
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One definition of acceptance, applied to one trace.
+    """One definition of the acceptance rate or length, applied to one trace.
 
     Attributes:
         user: project or paper that uses the definition.
-        name: name of the figure in that project or paper.
-        formula: the quotient part / whole as text.
+        name: name of the metric in that project or paper.
+        formula: the quotient `part` / `whole` as text.
         part: numerator, a count.
         whole: denominator, a count.
         value: part / whole, plus 1 if the formula says so; None if the denominator is zero.
         source: URL or file of the definition.
-        values: for a definition by position, one value per position from the first on.
+        values: for a definition by draft position, one value per position from the first on; else empty.
         note: caveat for comparisons with other definitions.
     """
 
@@ -42,7 +43,7 @@ class Definition:
     note: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the definition as JSON data."""
+        """Return the definition of acceptance and its value as JSON data."""
         return asdict(self)
 
 
@@ -57,7 +58,7 @@ HERE = "workbench/trace/metrics.py"
 
 
 def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None) -> list[Definition]:
-    """Return acceptance under all definitions, computed from the same rounds.
+    """Return the acceptance rates and lengths that engines and papers define, all computed from the same rounds.
 
     Args:
         rounds: rounds of a trace.
@@ -109,12 +110,13 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
 
 
 def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition:
-    """Return α of Leviathan et al. 2023, the mean of β = Σ min(p, q), estimated by min(1, p/q) of tested drafts.
+    """Return the acceptance rate α of Leviathan et al. 2023: the mean of β = Σ min(p, q) over positions.
 
-    p is the target's unchanged distribution. So the first draft at a position counts. A later sibling does not, because
-    it is tested against a residual distribution. A deterministic draft has q = 1, so its value is p; in greedy decoding
-    p is a point mass, so the value is 0 or 1. The estimate is unbiased. A threshold rule has no such probability, and
-    drafts that it leaves to another rule are a biased sample.
+    The unbiased estimate is the mean of min(1, p/q) over tested drafts, where p is the target's unchanged distribution.
+    Only the first draft at a position counts, because later siblings are tested against a residual distribution. A
+    deterministic draft has q = 1, so its value is p; in greedy decoding p is a point mass, so the value is 0 or 1.
+    Verifiers with a threshold rule have no α: the rule has no such acceptance probability, and the drafts that it
+    leaves to another rule are a biased sample.
     """
     tested = [
         (accept, rules.get(name or ""))

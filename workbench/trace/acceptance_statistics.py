@@ -1,8 +1,8 @@
 """Statistics of one run for researchers: calibration of q, and acceptance by entropy and by kind of token.
 
-All counts are of drafted tokens, with the definition of `metrics.acceptance_rate` (accepted / tested), so the rows of
-each table add up to the totals of the run. Intervals are `metrics.wilson_interval`. They treat the tests as
-independent, although tests of one run are only roughly independent. They do not cover other prompts.
+Acceptance is accepted / tested drafted tokens, as in `metrics.acceptance_rate`, so the rows of each table add up to the
+run's totals. Confidence intervals are those of `metrics.wilson_interval`. They treat the tests of a run as independent,
+which is only roughly true, and they are not valid for other prompts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED
 
 BINS = 10
-"""Number of bins of the draft probability, of equal width."""
+"""Number of bins of equal width into which the calibration table divides draft probabilities."""
 ENTROPY_EDGES = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0)
-"""Lower ends of the bins of the entropy in nats; the last bin has no upper end."""
+"""Lower ends, in nats, of the bins into which the table of acceptance by entropy divides positions. The last bin has no
+upper end."""
 
 WORD_START, CONTINUATION, NUMBER = "word start", "continuation of a word", "number"
 PUNCTUATION, WHITE_SPACE, SPECIAL, FRAGMENT = "punctuation", "white space", "special token", "part of a character"
 KINDS = (WORD_START, CONTINUATION, NUMBER, PUNCTUATION, WHITE_SPACE, SPECIAL, FRAGMENT)
-"""Kinds of tokens, see `token_kind`."""
+"""Names of the kinds of tokens that `token_kind` distinguishes, such as "word start" and "number"."""
 
 _SPECIAL = re.compile(r"<\|[^<>]*\|>|</?[a-z]+(?:_[a-z]+)*>|\[/?[A-Z]+\]")
 _APOSTROPHES = "'’"
@@ -34,7 +35,7 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCount:
-    """Accepted and tested drafted tokens of one group.
+    """Number of accepted and tested drafted tokens in one group of a table.
 
     Attributes:
         group: name of the group.
@@ -48,11 +49,14 @@ class AcceptanceCount:
 
     @property
     def rate(self) -> float | None:
-        """Return the acceptance rate, accepted / tested; None if nothing was tested."""
+        """Return the group's acceptance rate, accepted / tested tokens; None if no token was tested."""
         return self.accepted / self.tested if self.tested else None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return counts, rate and the 95 % interval (`low`, `high`; None if nothing was tested) as JSON data."""
+        """Return the group's counts, acceptance rate and 95 % confidence interval as JSON data.
+
+        `low` and `high` are the ends of the interval; None if no token was tested.
+        """
         low, high = metrics.wilson_interval(self.accepted, self.tested) if self.tested else (None, None)
         return {
             "group": self.group, "tested": self.tested, "accepted": self.accepted,
@@ -62,7 +66,7 @@ class AcceptanceCount:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Drafted tokens whose draft probability q lies in one interval.
+    """Bin of the calibration table: drafted tokens whose draft probability q lies in one interval.
 
     Attributes:
         start: lower end of the interval, included.
@@ -81,24 +85,24 @@ class CalibrationBin:
     acceptance: AcceptanceCount
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the bin as JSON data, with the fields of `AcceptanceCount.to_wire`."""
+        """Return the calibration bin as JSON data, including the fields of `AcceptanceCount.to_wire`."""
         bounds = {"start": self.start, "end": self.end, "drafted": self.drafted}
         return bounds | {"mean_q": self.mean_q, "mean_p": self.mean_p} | self.acceptance.to_wire()
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceStatistics:
-    """All tables of a run.
+    """Calibration table and acceptance tables of a run.
 
     Attributes:
-        calibration: ten bins of q, from 0 on.
+        calibration: ten bins of the draft probability q, from 0 to 1.
         calibration_error: mean of |mean p − mean q| over the bins, weighted by the number of drafted tokens in each
             bin; None if no token has a draft probability.
         drafted: drafted tokens of the run.
         without_q: drafted tokens without a draft probability, which no bin contains.
         by_entropy: acceptance by entropy of the target's distribution that tested the token.
         without_entropy: tested tokens at positions without a recorded entropy, which no row of `by_entropy` contains.
-        by_kind: acceptance by kind of the drafted token; kinds without a test are left out.
+        by_kind: acceptance by kind of the drafted token; kinds without a tested token are left out.
     """
 
     calibration: list[CalibrationBin]
@@ -110,7 +114,7 @@ class AcceptanceStatistics:
     by_kind: list[AcceptanceCount]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return all tables as JSON data."""
+        """Return the calibration table and the acceptance tables of the run as JSON data."""
         return {
             "calibration": [one.to_wire() for one in self.calibration],
             "calibration_error": self.calibration_error,
@@ -123,7 +127,9 @@ class AcceptanceStatistics:
 
 
 def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
-    """Return calibration and acceptance by entropy and kind of token, as the Live page shows them.
+    """Return a run's tables of calibration, of acceptance by entropy and of acceptance by kind of token.
+
+    The Live page shows the same tables.
 
     Args:
         trace: trace of a run, such as `workbench.views.recorded_runs.trace("draft-model")`.
@@ -155,7 +161,7 @@ def acceptance_statistics(trace: Trace) -> AcceptanceStatistics:
 
 
 def calibration(rounds: Sequence[Round]) -> list[CalibrationBin]:
-    """Return the drafted tokens by draft probability q, in `BINS` bins of equal width.
+    """Return the calibration table of a run: its drafted tokens by draft probability q, in bins of equal width.
 
     The means of p and q are over all drafted tokens of a bin, discarded tokens included: the target computed their p
     in the same forward pass. The acceptance rate of a bin is over its tested tokens.
@@ -180,7 +186,7 @@ def calibration(rounds: Sequence[Round]) -> list[CalibrationBin]:
 
 
 def acceptance_by_entropy(rounds: Sequence[Round]) -> list[AcceptanceCount]:
-    """Return accepted / tested drafted tokens by entropy of the target's distribution, in nats.
+    """Return the numbers of accepted and tested drafted tokens by entropy of the target's distribution, in nats.
 
     The entropy is that of the distribution at the token's position: after temperature and filters when sampling, of the
     plain softmax in greedy decoding (`Round.entropy`). Positions without a recorded entropy are left out.
@@ -204,7 +210,7 @@ def acceptance_by_entropy(rounds: Sequence[Round]) -> list[AcceptanceCount]:
 
 
 def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
-    """Return accepted / tested drafted tokens by kind of the drafted token; kinds without a test are absent.
+    """Return the numbers of accepted and tested drafted tokens by kind of token; kinds without a test are absent.
 
     Args:
         trace: trace of a run. The text before its first token is the prompt.
@@ -220,12 +226,12 @@ def acceptance_by_token_kind(trace: Trace) -> list[AcceptanceCount]:
 
 
 def token_kind(text: str, before: str) -> str:
-    r"""Return the kind of a token: one of `KINDS`.
+    r"""Return the kind of a token by its text, such as "word start", "number" or "punctuation" (one of `KINDS`).
 
     The first character that is not white space decides: a letter begins or continues a word, a digit makes a number,
-    anything else is punctuation. A word continues if the token follows directly on a letter or a digit; so does an
+    anything else is punctuation. A token that directly follows a letter or a digit continues the word; so does an
     ending such as "'s". In scripts without spaces, only the first token of a run of letters is a word start. A token
-    whose text is empty or has a replacement character is part of a character.
+    whose text is empty or contains U+FFFD (the replacement character) is part of a character.
 
     Args:
         text: text of the token.
@@ -257,7 +263,13 @@ def _is_letter(character: str) -> bool:
 def _count(
     rounds: Sequence[Round], group: Callable[[Round, int], str | None], names: Sequence[str]
 ) -> list[AcceptanceCount]:
-    """Return accepted / tested drafted tokens by group; a token whose group is None is not counted."""
+    """Return the numbers of accepted and tested drafted tokens in each group; a token whose group is None is skipped.
+
+    Args:
+        rounds: rounds of a run.
+        group: function from a round and a node's index to the name of the node's group, or None.
+        names: names of all groups.
+    """
     counts = {name: AcceptanceCount(name) for name in names}
     for r in rounds:
         for node, status in enumerate(r.nodes.status):
@@ -269,7 +281,7 @@ def _count(
 
 
 def _texts_before(trace: Trace) -> Iterator[str]:
-    """Yield the text of the last committed token before each round; "" if there is none."""
+    """Yield, for each round of a trace, the text of the last committed token before it; "" if there is none."""
     last = trace.header.prompt_text[-1] if trace.header.prompt_text else ""
     for r in trace.rounds:
         yield last

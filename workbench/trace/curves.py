@@ -1,7 +1,8 @@
 """Write and read the curves of a training run as TensorBoard event files, also while the run is in progress.
 
-`tensorboard --logdir FOLDER` shows the same files. A run that was killed and resumes from an earlier step writes a
-second file. Its first event names the step from which the first file is invalid (TensorBoard's `SessionLog.START`).
+`tensorboard --logdir FOLDER` shows these files, too. A run that was killed and resumes from an earlier step writes a
+second file. The first event of the second file names the step from which the points of the first file are invalid
+(TensorBoard's `SessionLog.START`).
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from pathlib import Path
 from typing import Any
 
 LOSS, TEACHER_FORCED, ON_POLICY = "loss", "teacher-forced", "on-policy"
-"""Prefixes of curve tags such as `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
+"""Prefixes of the TensorBoard tags of training curves: `loss/NAME`, `teacher-forced/position 1` (accuracy on held-out
+text) and `on-policy/position 1` (acceptance rate while generating)."""
 TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
-"""Tags of two curves: tokens per target pass, and the number of rounds that tested each position, which is the
-denominator of that position's acceptance rate."""
+"""TensorBoard tags of two training curves. `TAU`: tokens per target pass. `TESTED`: number of rounds that tested each
+draft position, the denominator of that position's acceptance rate."""
 SPEEDUP = f"{ON_POLICY}/speed-up"
-"""Tag of the speed-up over plain decoding of the same prompts, measured alternately in one process
-(`workbench.trace.speedup`)."""
+"""TensorBoard tag of the curve of the speed-up over plain decoding. Speculative and plain decoding are measured
+alternately on the same prompts in one process (`workbench.trace.speedup`)."""
 EVALUATING, TRAINING = "seconds/evaluating", "seconds/training"
-"""Tags of two times in seconds since the start: evaluation on held-out prompts, and training without evaluation."""
+"""TensorBoard tags of two times of a training run, in seconds since its start: time spent on on-policy evaluation, and
+time spent on training."""
 NAMES = "events.out.tfevents.*"
 Points = list[tuple[int, float]]
 
 
 class CurveWriter:
-    """Append points to the curves of a run. Points are on disk when a call returns, so a kill loses none.
+    """Append points to the curves of a training run. Points are on disk when a call returns, so a kill loses none.
 
     Args:
-        folder: folder of the run; created if missing.
+        folder: folder of the training run; created if missing.
         step: step from which the run resumes; points of later steps become invalid. 0 for a new run.
 
     Raises:
@@ -51,7 +54,7 @@ class CurveWriter:
         self._write(self._event(step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve in `values`, a dict from tag to new value."""
+        """Add one point at a training step to each curve in `values`, a dict from the curve's tag to its new value."""
         self._write(self._event(step=step, summary=self._summary(
             value=[self._summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
         )))  # fmt: skip
@@ -62,14 +65,14 @@ class CurveWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the event file of the curves."""
+        """Close the event file of the training curves."""
         self._file.close()
 
 
 def read_curves(folder: Path) -> dict[str, Points]:
-    """Return all curves of a run by tag, each as (step, value) pairs in rising order of steps.
+    """Return all curves of a training run by tag, each as (step, value) pairs in rising order of steps.
 
-    Incomplete records, and all records after a damaged one, are skipped.
+    Incomplete event records, and all records after a damaged one, are skipped.
 
     Raises:
         ImportError: tensorboardX is not installed.
@@ -85,7 +88,10 @@ def read_curves(folder: Path) -> dict[str, Points]:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """Yield the events of a file. A record is the length, its checksum, the event, and the event's checksum."""
+    """Yield the events of a TensorBoard event file.
+
+    Each record of the file has four parts: length, checksum of the length, event, checksum of the event.
+    """
     from google.protobuf.message import DecodeError
     from tensorboardX.proto import event_pb2
 

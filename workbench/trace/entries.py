@@ -19,14 +19,14 @@ from workbench.trace.metrics import summary
 from workbench.trace.type_checks import is_object
 
 VERSION = 1
-"""Version of the entries and the index. If a run has no entry of this version, as in an exported trace, its entry is
-computed from the trace when the run is listed. An entry of a newer version is refused."""
+"""Version of the index entries of saved runs. If a run's file has no entry of this version, as an exported trace, the
+entry is computed from the trace when the run is listed. An entry of a newer version is refused."""
 
 FIGURES = (
     "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",
     "prefill_seconds", "tokens_per_second", "overhead_share",
 )  # fmt: skip
-"""Column of the index → name of the metric in `workbench.trace.metrics`."""
+"""Names of the metrics (`workbench.trace.metrics.summary`) that have a column in the index of saved runs."""
 
 _COUNTS = {"tokens", "rounds", "drafted", "tested", "accepted"}
 _WHEN = pl.Datetime("ms", "UTC")
@@ -38,15 +38,15 @@ INDEX: Schema = {
     **{name: pl.Int64 if name in _COUNTS else pl.Float64 for name in FIGURES},
     "schema": pl.Int64, "file_bytes": pl.Int64, "file_ns": pl.Int64,
 }  # fmt: skip
-"""Columns of the index, which has one row per run. `params` is JSON, and `seed` is a string of decimal digits.
-`created` is the time when the run started, `kept` the time when it was saved."""
+"""Columns of the index of saved runs, which has one row per run. `params` is JSON, and `seed` is a string of decimal
+digits. `created` is the time when the run started, `kept` the time when it was saved."""
 
 ENTRY = "workbench.entry"
-"""Key of the index entry in a file's metadata."""
+"""Key of the index entry in the metadata of a saved run's Parquet file."""
 
 
 def tags_of(tags: Iterable[str]) -> list[str]:
-    """Check tags, and return them sorted, without surrounding spaces and without duplicates.
+    """Check the tags that a user gave to a run; return them sorted, without surrounding spaces and duplicates.
 
     Raises:
         WorkbenchError: `tags` is a string, or a tag is empty, too long, not printable or contains a comma.
@@ -61,7 +61,7 @@ def tags_of(tags: Iterable[str]) -> list[str]:
 
 
 def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> dict[str, Any]:
-    """Return the index entry of a run as JSON data.
+    """Compute the index entry of a run from its trace, as JSON data.
 
     Args:
         trace: trace of the run.
@@ -93,7 +93,7 @@ def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> di
 
 
 def entry_of(file: Path) -> dict[str, Any] | None:
-    """Return the index entry in the metadata of a run's Parquet file; None if it has no entry of this version.
+    """Return the index entry in the metadata of a run's Parquet file; None if the file has none of this version.
 
     Raises:
         WorkbenchError: the file is not a Parquet file, or a newer workbench wrote its entry.
@@ -116,7 +116,7 @@ def entry_of(file: Path) -> dict[str, Any] | None:
 
 
 def read_entry(path: Path) -> dict[str, Any]:
-    """Return the index entry of a run's file. If the file has none of this version, compute it from the trace."""
+    """Return the index entry of a saved run. If its file has no entry of this version, compute it from the trace."""
     stored = entry_of(path)
     if stored is not None:
         return stored

@@ -30,13 +30,16 @@ reached; its trace filled the memory reserved for traces."""
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    """Return a dataclass as a dict, one level deep: copying all levels by `dataclasses.asdict` takes milliseconds."""
+    """Return the fields of a dataclass instance as a dict, without converting or copying their values.
+
+    `dataclasses.asdict` would copy nested values, which takes milliseconds.
+    """
     return {name: getattr(item, name) for name in item.__dataclass_fields__}
 
 
 @dataclass(slots=True)
 class Phase:
-    """Interval of wall-clock time in a named lane (such as "verify") of the timeline.
+    """Interval of wall-clock time that a round spent on one activity, shown in a lane of the timeline ("verify").
 
     Times are in seconds since the start of the generation, without pauses.
     """
@@ -49,7 +52,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Change:
-    """Setting that the user changed between rounds. It applies from the round on that has it in `Round.changes`."""
+    """Change of a setting by the user between two rounds. It applies from the round on that lists it in `changes`."""
 
     name: str
     before: Any
@@ -58,17 +61,17 @@ class Change:
 
 @dataclass(slots=True)
 class Round:
-    """One draft–verify round; or one round of another decoding scheme, whose tree is empty.
+    """One draft–verify round, or one round of another decoding scheme (with an empty draft tree).
 
-    Another scheme may commit tentative tokens at any positions after the final text and revoke earlier tentative
-    tokens; `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole
-    reasoning steps does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`,
-    form the text.
+    Other decoding schemes may commit tentative tokens at any positions after the final text and revoke earlier
+    tentative tokens; `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on
+    whole reasoning steps does the same: accepted tokens are `placed` until the step is decided. Only the final tokens
+    in `emitted` form the text.
 
     Attributes:
         index: number of the round, from 0.
         method: registry name of the method.
-        params: all parameters of the round, of method and sampling.
+        params: all method parameters and sampling parameters of the round.
         nodes: draft tree with the result of its verification.
         path: accepted nodes, from the root down.
         bonus: id of the token that the target added; None if the text ended inside the accepted path, or if the token
@@ -79,8 +82,9 @@ class Round:
         top_p: the target's most likely next tokens after the root (entry 0) and each node (entry i+1); [] if not
             recorded.
         top_q: the drafter's most likely next tokens at the same positions; None where the drafter has no distribution.
-        ranking: the drafter's most likely next tokens at the same positions of a tree whose drafts were not drawn from
-            them, for example a greedy one; None where they are not known, [] if none is known or `top_q` has them.
+        ranking: the drafter's most likely next tokens at the same positions, for a tree whose drafts were not sampled,
+            such as a greedy tree; None at positions where they are not known, [] if no position has any or `top_q` has
+            them.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
         phases: start and end of the phases draft, verify, judge and commit.
         started_s: start of the round in seconds since the start of the generation, without pauses.
@@ -91,21 +95,21 @@ class Round:
         waited_s: time in forward passes that did not include this sequence.
         shared: this sequence's share of shared forward passes, so that sums over the batch give the elapsed time:
             `rows` (sequences verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a single sequence.
-        draft_forwards: forward passes of draft models for this sequence; most drafters need d of them for a chain of
-            d levels. A pass includes the LM head and non-repeated layers before or after the repeated ones, such as a
+        draft_forwards: number of forward passes of draft models for this sequence; most drafters need d passes for a
+            chain of d levels. A pass includes the LM head. It also includes layers that run once per round, such as a
             layer that reads the accepted tokens or an adapter after a target's first layers.
-        target_forwards: forward passes of the target (1, unless a simulation or self-drafter used more).
+        target_forwards: number of forward passes of the target (1, unless a simulation or a self-drafter used more).
         changes: settings that changed before this round.
-        signals: named values that a part of the method reports for display.
+        signals: named values that the drafter, the policy or the verifier reports for display.
         notes: warnings about this round, e.g. that the drafter proposed nothing.
-        vision: image inputs of target and drafter, if they changed since the previous round; else, and for text only,
-            {}. Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (numbers of vision
-            tokens), `target_bytes`, `drafter_bytes` (KV cache of those tokens), `target_prefill_s`,
-            `drafter_prefill_s`, `kept` (indices of the kept patches, or None), `blocks` (lists of patches merged into
-            one token, or None), `weights` (per vision token of the drafter, one weight per patch, or None), `gate`
-            (name → weight, or None). If images changed during the run: `pictures` (each a `PromptImage` as JSON) and
-            `sees` ("both" or "drafter"); if they changed for both and then again for the drafter, `target_pictures` are
-            the target's.
+        vision: image inputs of target and drafter if they changed since the previous round; {} if they did not change
+            or there are none. Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter`
+            (numbers of vision tokens), `target_bytes`, `drafter_bytes` (size of these tokens' KV cache),
+            `target_prefill_s`, `drafter_prefill_s`, `kept` (indices of the kept patches, or None), `blocks` (lists of
+            patches merged into one token, or None), `weights` (per vision token of the drafter, one weight per patch,
+            or None), `gate` (name → weight, or None). If images changed during the run: `pictures` (each a
+            `PromptImage` as JSON) and `sees` ("both" or "drafter", the models whose images changed). If images changed
+            for both models and then again for the drafter, `target_pictures` are the target's images.
         revoked: positions whose tentative tokens of earlier rounds are revoked, before new ones are set.
         placed: tentative tokens set after the final text, in any order; valid until revoked or emitted.
         probes: probe positions computed in the target's pass; never tested and not counted as drafted.
@@ -144,7 +148,7 @@ class Round:
     ranking: list[TopTokens | None] = field(default_factory=list[TopTokens | None])
 
     def __post_init__(self) -> None:
-        """Set the bonus token's kind to "plain" if nothing was drafted: older traces recorded it as "bonus"."""
+        """Set a token's kind to "plain" if its round drafted nothing; older traces recorded this kind as "bonus"."""
         if self.nodes.tokens or self.bonus_kind != BONUS:
             return
         self.bonus_kind = PLAIN
@@ -152,7 +156,7 @@ class Round:
             emitted.kind = PLAIN if emitted.kind == BONUS else emitted.kind
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the round as JSON data. Lists are shared, not copied, because recorded rounds do not change."""
+        """Return the recorded round as JSON data, with the round's own lists, because recorded rounds do not change."""
         wire = _fields(self)
         wire["nodes"] = _fields(self.nodes)
         for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
@@ -164,7 +168,7 @@ class Round:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Round:
-        """Create a round from the output of `to_wire`."""
+        """Create a recorded round from the JSON data that `to_wire` returns."""
         data = dict(data)
         data["nodes"] = Nodes(**data["nodes"])
         data["emitted"] = [EmittedToken(**e) for e in data["emitted"]]
@@ -180,7 +184,7 @@ class Round:
 
 
 def list_tentative_tokens(rounds: Iterable[Round]) -> list[TentativeTokenRecord]:
-    """Return the tokens that are tentative after some rounds: placed, but neither revoked nor emitted.
+    """Return the tokens that are tentative after the given rounds: placed, but neither revoked nor emitted.
 
     Args:
         rounds: rounds of a trace, from the first on.
@@ -202,7 +206,7 @@ def list_tentative_tokens(rounds: Iterable[Round]) -> list[TentativeTokenRecord]
 
 @dataclass(slots=True)
 class Header:
-    """Request and settings of a generation, recorded before the first round.
+    """First event of a trace: the request and the settings of the generation, recorded before the first round.
 
     `prompt_text` holds the text of each of the `prompt_tokens`, for display. `prefill_s` is set when prefill ends.
     `simulation` marks methods that work only in simulation, such as the oracle. `pictures` are in the order of the
@@ -231,13 +235,13 @@ class Header:
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the header as JSON data. The prompt's lists are shared, not copied: viewers poll it many times."""
+        """Return the trace's header as JSON data, with the header's own lists of prompt tokens, for fast polling."""
         pictures, rules = [_fields(p) for p in self.pictures], {n: _fields(r) for n, r in [*self.rules.items()]}
         return _fields(self) | {"params": {**self.params}, "pictures": pictures, "rules": rules}
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
-        """Create a header from the output of `to_wire`."""
+        """Create a trace's header from the JSON data that `to_wire` returns."""
         read: dict[str, Any] = {"pictures": [PromptImage(**p) for p in data.get("pictures", ())]}
         read["rules"] = {name: Rule(**rule) for name, rule in data.get("rules", {}).items()}
         return cls(**(data | read))
@@ -245,7 +249,7 @@ class Header:
 
 @dataclass(slots=True)
 class Footer:
-    """Last part of a trace: the end of the generation, its text and its warnings.
+    """Last event of a trace: how the generation ended, its text and its warnings.
 
     `seconds`: wall time from the end of prefill, without paused time and delays for display. `reason`: "eos", "length",
     "stop-string", "stop-token", "criterion", one of `ABORT_REASONS`, "error", or "" before the end. `error`: message
@@ -259,7 +263,7 @@ class Footer:
     warnings: list[str] = field(default_factory=list[str])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the footer as JSON data."""
+        """Return the trace's footer as JSON data."""
         return dataclasses.asdict(self)
 
 
@@ -285,12 +289,12 @@ class Trace:
 
     @property
     def token_ids(self) -> list[int]:
-        """Return the generated token ids, in order."""
+        """Return the ids of all tokens that the trace's rounds generated, in order."""
         return [e.token for r in self.rounds for e in r.emitted]
 
     @property
     def text(self) -> str:
-        """Return the generated text."""
+        """Return the text that the trace's rounds generated."""
         return self.footer.text if self.footer.reason else "".join(e.text for r in self.rounds for e in r.emitted)
 
     def to_wire(self) -> dict[str, Any]:
@@ -304,7 +308,7 @@ class Trace:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Trace:
-        """Return the trace from the output of `to_wire`.
+        """Create a trace from the JSON data that `to_wire` returns.
 
         Raises:
             NewerTraceError: the trace's schema is newer than this version supports.

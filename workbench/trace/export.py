@@ -1,7 +1,7 @@
 """Write traces as JSON Lines or Parquet files, and read such files. `views/js/shared/exports.js` writes other formats.
 
-- JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
-  computed.
+- JSON Lines: one event per line, with its type under `event`: header, rounds, footer, and the attribution (dependence
+  of tokens on images) if it was computed.
 - Parquet: one table with a row per round. Nodes, tree positions (`places`), tokens and phases are lists of structs;
   header and footer are in the file's metadata. This is one nested table instead of an archive of several files, because
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
@@ -31,14 +31,14 @@ MAX_BYTES = 64 * 2**20
 """Maximum size of a trace file in bytes."""
 
 INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
-"""Warning in a trace whose file ends without a footer."""
+"""Warning that is added to a trace if its file ends without a footer."""
 
 _METADATA = "workbench.run"
 _REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
 
 
 def to_json_lines(trace: Trace) -> str:
-    """Return a trace as JSON Lines, one event per line."""
+    """Convert a trace to text in the format JSON Lines, with one event (header, round or footer) per line."""
     events = [("header", trace.header), *(("round", r) for r in trace.rounds), ("footer", trace.footer)]
     wire = [{"event": kind, **event.to_wire()} for kind, event in events]
     if trace.attribution is not None:
@@ -142,7 +142,7 @@ def read_wire(wire: dict[str, Any]) -> Trace:
     except KeyError as error:
         raise WorkbenchError(f"The trace is damaged: {str(error.args[0])[:40]} is missing.", _REMEDY) from None
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise WorkbenchError(f"The trace is damaged: {_words_of(error)}.", _REMEDY) from None
+        raise WorkbenchError(f"The trace is damaged: {_describe_error(error)}.", _REMEDY) from None
     return check_trace(trace)
 
 
@@ -150,8 +150,11 @@ _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 
 
-def _words_of(error: Exception) -> str:
-    """Return text that names the damaged field of a trace. Python's own message would name an internal function."""
+def _describe_error(error: Exception) -> str:
+    """Return text that names the damaged field of a trace, from the error that Python raised for this field.
+
+    Python's own message would name an internal function.
+    """
     message = str(error)
     if match := _ARGUMENT.search(message):
         return f"there is no field {match[1]!r}"
@@ -164,7 +167,7 @@ def check_trace(trace: Trace) -> Trace:
     """Check a trace for consistency and return it.
 
     Raises:
-        WorkbenchError: a part is damaged; the message names the round and the problem.
+        WorkbenchError: header, footer, attribution or a round is damaged; the message says which, and the problem.
     """
     for part, event in (("header", trace.header), ("footer", trace.footer)):
         if name := find_invalid_field(event):
@@ -214,7 +217,7 @@ def _problem(r: Round, i: int) -> str:
 
 
 def _is_attribution(value: Any) -> bool:
-    """Return whether a value has the form of `Trace.attribution`."""
+    """Return whether a value is a valid attribution of a trace: weights of vision tokens for each emitted token."""
     if value is None:
         return True
     if not is_object(value):
@@ -237,7 +240,7 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def _is_picture(picture: Any) -> bool:
-    """Return whether an image is valid and self-contained: its URL must be a PNG data URL, so nothing is fetched."""
+    """Return whether an image of a trace is valid, and its URL is a PNG data URL, so that nothing is fetched."""
     if not is_object(picture) or not is_png_url(picture.get("url")):
         return False
     numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]

@@ -11,9 +11,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 PART = ".part"
-"""Suffix of a temporary file that is being written. An old file with this suffix may be deleted."""
+"""Suffix of temporary files while they are being written. An old file with this suffix may be deleted."""
 _NAME_BYTES = 60
-"""Maximum number of bytes of a file's name in the name of its temporary file, because file systems limit names."""
+"""Number of bytes of a file's name that the name of its temporary file repeats; file systems limit names in length."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -22,7 +22,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     A terminal, a pipe or another special file is written to directly.
 
     Raises:
-        OSError: the file cannot be written; the old one is unchanged.
+        OSError: the file cannot be written; the old file is unchanged.
     """
     if _is_stream(path):
         with path.open("wb") as stream:
@@ -34,14 +34,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Generator[Path, None, None]:
-    """Yield a temporary path; a file written there replaces `path` on success. For libraries that write files by name.
+    """Yield a temporary path; the file written there replaces `path` when the block ends without an error.
 
-    The permissions of the old file are preserved, and a symbolic link continues to point to the file.
+    This is for libraries that write files by name. The permissions of the old file are preserved, and a symbolic link
+    continues to point to the file.
 
     Raises:
-        OSError: the file cannot be written; the old one is unchanged.
+        OSError: the file cannot be written; the old file is unchanged.
     """
-    target = _place(path)
+    target = _resolve_writable(path)
     name = target.name.encode(errors="surrogateescape")[:_NAME_BYTES].decode(errors="ignore")
     part = target.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -63,7 +64,7 @@ def replace_atomically(path: Path) -> Generator[Path, None, None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check, before long work, that `write_atomically` can write a file. The file's contents do not change.
+    """Check, before a long computation, that `write_atomically` can write its result file; do not change the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -72,7 +73,7 @@ def check_writable(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return
-    target = _place(path)
+    target = _resolve_writable(path)
     trial = target.with_name(f".{secrets.token_hex(8)}{PART}")
     with trial.open("xb"):
         pass
@@ -82,8 +83,8 @@ def check_writable(path: Path) -> None:
 def read_regular(path: Path, or_pipe: bool = False) -> bytes:
     """Return the bytes of a regular file.
 
-    Pipes, devices and sockets are refused, because reading them may block forever. The check does not open a pipe,
-    since a writer may be waiting for a reader.
+    Pipes, devices and sockets are refused, because reading them may block forever. They are refused without being
+    opened, since the writer of a pipe may be waiting for a reader.
 
     Args:
         path: path of the file.
@@ -91,7 +92,7 @@ def read_regular(path: Path, or_pipe: bool = False) -> bytes:
             writer closes it.
 
     Raises:
-        OSError: the file cannot be read or is not a regular file; `strerror` says which.
+        OSError: the file cannot be read or is not a regular file; `strerror` gives the reason.
     """
     if or_pipe and stat.S_ISFIFO(path.stat().st_mode):
         return path.read_bytes()
@@ -102,10 +103,10 @@ def read_regular(path: Path, or_pipe: bool = False) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a path that is not a regular file, for libraries that open files by name.
+    """Raise an error if a path is not a regular file. Call this before a library opens a file by name.
 
     Raises:
-        OSError: the file does not exist or is not a regular file; `strerror` says which.
+        OSError: the file does not exist or is not a regular file; `strerror` gives the reason.
     """
     _check_kind(path.stat().st_mode, path)
 
@@ -119,7 +120,7 @@ def _check_kind(mode: int, path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path exists and is neither a regular file nor a folder."""
+    """Return whether a path is a special file, such as a terminal or a pipe: neither a regular file nor a folder."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -127,7 +128,7 @@ def _is_stream(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def _place(path: Path) -> Path:
+def _resolve_writable(path: Path) -> Path:
     """Return the path with symbolic links resolved, after checking that a file may be written there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():

@@ -28,8 +28,8 @@ RUN: Schema = {
     "reason": pl.String, "text": pl.String, "seconds": pl.Float64, "error": pl.String, "warnings": _STRINGS,
     "pictures": pl.String, "attribution": pl.String, "rules": pl.String,
 }  # fmt: skip
-"""Columns of the table with header and footer, which has one row. `params`, `pictures`, `attribution`, `rules` are
-JSON; `seed` is decimal digits, because it may be any integer."""
+"""Columns of the table that stores a trace's header and footer in one row. `params`, `pictures`, `attribution` and
+`rules` are JSON; `seed` is a string of decimal digits, because it may be any integer."""
 
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
@@ -41,44 +41,46 @@ ROUNDS: Schema = {
     "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
     "grown": pl.String, "ranking": pl.String,
 }  # fmt: skip
-"""Columns of the table with one row per round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`,
-`probes`, `grown`, `ranking` are JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
+"""Columns of the table that stores a trace's rounds, one per row. `params`, `changes`, `signals`, `shared`, `vision`,
+`revoked`, `placed`, `probes`, `grown` and `ranking` are JSON. The columns `n_top_p`, `n_top_q` and `n_entropy` hold the
+numbers of entries in the round's fields `top_p`, `top_q` and `entropy`."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
     "position": pl.Int64, "text": pl.String, "p": pl.Float64, "q": pl.Float64, "accept": pl.Float64, "u": pl.Float64,
     "status": pl.String, "source": pl.String, "rule": pl.String, "inputs": pl.String,
 }  # fmt: skip
-"""Columns of the table with one row per drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null
-if its round has none."""
+"""Columns of the table that stores a trace's drafted nodes, one per row. `parent` −1 is the last committed token.
+`inputs` is JSON; null if the acceptance rules of the round have no inputs."""
 
 PLACES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "entropy": pl.Float64,
     "p_tokens": _INTS, "p_text": _STRINGS, "p_prob": _FLOATS, "q_tokens": _INTS, "q_text": _STRINGS, "q_prob": _FLOATS,
 }  # fmt: skip
-"""Columns of the table with one row per recorded tree position (`node` −1 is the root): most likely next tokens of
-target (p) and drafter (q)."""
+"""Columns of the table that stores a trace's tree positions, one per row (`node` −1 is the root): the target's entropy,
+and the most likely next tokens of target (p) and drafter (q)."""
 
 TOKENS: Schema = {
     "round": pl.Int64, "k": pl.Int64, "token": pl.Int64, "text": pl.String, "start": pl.Int64, "end": pl.Int64,
     "kind": pl.String, "node": pl.Int64, "position": pl.Int64, "p": pl.Float64,
 }  # fmt: skip
-"""Columns of the table with one row per committed token; `k` is its index within its round."""
+"""Columns of the table that stores a trace's committed tokens, one per row; `k` is a token's index in its round."""
 
 PHASES: Schema = {
     "round": pl.Int64, "name": pl.String, "start_s": pl.Float64, "end_s": pl.Float64, "lane": pl.String,
 }  # fmt: skip
-"""Columns of the table with one row per interval of wall-clock time, in seconds since the end of prefill."""
+"""Columns of the table that stores the phases of a trace's rounds, one per row. Times are in seconds since the end of
+prefill."""
 
 LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown", "ranking")
-"""Names of columns that are missing in traces with older schemas."""
+"""Names of columns that are missing in traces of older schema versions."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Tables of a trace.
+    """Tables of a trace, as Polars frames.
 
     Attributes:
         run: one row with header and footer (columns: `RUN`).
@@ -98,7 +100,7 @@ class Frames:
 
 
 def to_frames(trace: Trace) -> Frames:
-    """Convert a trace to tables."""
+    """Convert a trace to tables (Polars frames)."""
     header, footer = trace.header.to_wire(), trace.footer.to_wire()
     run = {**header, **footer, "params": json.dumps(header["params"]), "seed": str(header["seed"])}
     run |= {"pictures": json.dumps(header["pictures"]), "attribution": json.dumps(trace.attribution)}
@@ -142,7 +144,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join a trace's tables into one with a row per round; the rows of all other tables become lists of structs."""
+    """Join a trace's tables into one table with a row per round; rows of other tables become lists of structs."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)
@@ -152,18 +154,23 @@ def nest(frames: Frames) -> pl.DataFrame:
 
 
 def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
-    """Split the output of `nest` into a trace's tables again; `run` is the row with header and footer."""
+    """Split the single table that `nest` returns into the tables of a trace again.
+
+    Args:
+        run: table of one row with the trace's header and footer.
+        nested: output of `nest`.
+    """
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
-        return _whole(table, schema).select(pl.col(column).cast(kind) for column, kind in schema.items())
+        return _add_later_columns(table, schema).select(pl.col(column).cast(kind) for column, kind in schema.items())
 
-    rounds = _whole(nested, ROUNDS).select(list(ROUNDS))
+    rounds = _add_later_columns(nested, ROUNDS).select(list(ROUNDS))
     return Frames(run, rounds, **{name: part(name, schema) for name, schema in _PARTS.items()})
 
 
-def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    """Return a table of an old trace with the columns that later schemas added, filled with null."""
+def _add_later_columns(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """Add to a table of an old trace the columns of later schema versions, filled with null."""
     return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 
 
@@ -217,7 +224,7 @@ def _top(prefix: str, top: TopTokens | None) -> dict[str, Any]:
 
 
 def _by_round(table: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    """Return the rows of a table by number of their round, in the table's order."""
+    """Group the rows of a table of a trace by the number of their round; keep their order."""
     rounds: dict[int, list[dict[str, Any]]] = {}
     for row in table.iter_rows(named=True):
         rounds.setdefault(row.pop("round"), []).append(row)

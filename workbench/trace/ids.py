@@ -10,7 +10,7 @@ _FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
 
 def new_id() -> str:
-    """Return a new id of a run, made of the time to the millisecond and 20 random bits."""
+    """Return a new id for a saved run, made of the time to the millisecond and 20 random bits."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
 

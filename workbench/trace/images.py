@@ -24,7 +24,7 @@ def is_png_url(url: object) -> bool:
 
 @dataclass(slots=True)
 class PromptImage:
-    """Image of the prompt as the target's input: after resizing, before normalisation.
+    """Image of a prompt in the form in which the target receives it: after resizing, before normalisation.
 
     Attributes:
         url: PNG data URL.
@@ -47,5 +47,5 @@ class PromptImage:
 
 
 def images_of(vision: Mapping[str, Any]) -> list[Any]:
-    """Return all images of drafter and target in a round's `vision`, as JSON data."""
+    """Return all images of drafter and target in the field `vision` of a recorded round, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

@@ -1,4 +1,4 @@
-"""Compute the metrics of a run. Each is defined once, with its denominator in the first line of its docstring."""
+"""Compute the metrics of a run. Each metric is defined once; the first line of its docstring names the denominator."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.tokens import CORRECTED
 
 DISTRIBUTION_ERROR = "distribution error (TV)"
-"""Signal of a round under an approximate verifier: total variation distance to the target, summed over the round's
-tests."""
+"""Name of a signal (value of a round for display) under an approximate verifier: total variation distance between the
+output distribution and the target's, summed over the round's tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
-"""Signal in place of `DISTRIBUTION_ERROR` if only an upper bound is known (`core.rejection.AcceptanceDecision`)."""
+"""Name of the signal that replaces `DISTRIBUTION_ERROR` if only an upper bound of the error is known
+(`core.rejection.AcceptanceDecision.is_upper_bound`)."""
 ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
-"""Signal of a round under an approximate verifier: expected accepted drafts, minus those under the exact verifier."""
+"""Name of a signal (value of a round for display) under an approximate verifier: expected number of accepted tokens,
+minus the expected number under the exact verifier."""
 DELAY = "delay before the round (s)"
-"""Signal of a round: seconds of delay (display pace or pause) directly before it."""
+"""Name of a signal (value of a round for display): seconds of delay directly before the round, from a pause or from a
+slowed-down display."""
 DELAY_NAMES = (DELAY, "held back before it (s)")
-"""Names of the signal `DELAY`: the current name, and the name in traces of earlier versions."""
+"""Names of the signal for the delay before a round: the current name `DELAY`, and the name in traces of earlier
+versions."""
 GROUNDED_THRESHOLD = 0.2
 """A token counts as needing the image if blanking the image lowers the token's probability by at least this value."""
 NORMAL_QUANTILE = 1.959963984540054
 """97.5 % quantile of the standard normal distribution, for 95 % intervals."""
 OTHER = "other"
-"""Kind of a word that the scene lexicon does not contain."""
+"""Kind of words that the lexicon (a dict from word to kind, such as "colour") does not contain."""
 
 DEFINITIONS: dict[str, tuple[str, str]] = {
     "tau": ("mean accepted length τ", "tokens emitted / target verification passes, bonus and corrected included"),
@@ -89,12 +93,12 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def count_tested(rounds: Sequence[Round]) -> int:
-    """Return the number of tested drafted tokens (accepted or rejected)."""
+    """Return the number of drafted tokens of a run that were tested, that is, accepted or rejected."""
     return sum(status != DISCARDED for r in rounds for status in r.nodes.status)
 
 
 def count_drafted(rounds: Sequence[Round]) -> int:
-    """Return the number of drafted tokens."""
+    """Return the number of drafted tokens of a run, tested or not."""
     return sum(len(r.nodes) for r in rounds)
 
 
@@ -104,12 +108,12 @@ def count_verified(rounds: Sequence[Round]) -> int:
 
 
 def count_accepted(rounds: Sequence[Round]) -> int:
-    """Return the number of accepted drafted tokens."""
+    """Return the number of accepted drafted tokens of a run."""
     return sum(len(r.path) for r in rounds)
 
 
 def count_emitted(rounds: Sequence[Round]) -> int:
-    """Return the number of tokens committed to the text."""
+    """Return the number of tokens that a run has committed to the text."""
     return sum(len(r.emitted) for r in rounds)
 
 
@@ -129,10 +133,10 @@ def draft_utilisation(rounds: Sequence[Round]) -> float | None:
 
 
 def decode_seconds(rounds: Sequence[Round]) -> float:
-    """Return the seconds from the end of prefill to the end of the last round, without paused time.
+    """Return the decoding time of a run: seconds from the end of prefill to the end of the last round, without pauses.
 
     Prefill means the prefill of target and drafter, `Header.prefill_s`. Time between rounds counts, such as the prefill
-    of a drafter that was chosen during the run. So the result exceeds the sum of the rounds' times.
+    of a drafter that was chosen during the run. So the result may exceed the sum of the rounds' times.
 
     Args:
         rounds: rounds of a run from the first on.
@@ -141,20 +145,20 @@ def decode_seconds(rounds: Sequence[Round]) -> float:
 
 
 def overhead_seconds(rounds: Sequence[Round]) -> float:
-    """Return the part of `decode_seconds` outside all model forward passes of the batch."""
+    """Return the host overhead of a run in seconds: the decoding time outside all forward passes of the batch."""
     forwards = sum(r.draft_s + r.verify_s + r.waited_s for r in rounds)
     return max(0.0, decode_seconds(rounds) - forwards)
 
 
 def tokens_per_second(rounds: Sequence[Round]) -> float | None:
-    """Return the speed, tokens emitted / seconds from the end of prefill to the last token; None without rounds."""
+    """Return the speed of a run, tokens emitted / decoding time (`decode_seconds`); None without rounds."""
     return _ratio(count_emitted(rounds), decode_seconds(rounds))
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
-    """Return the share of host overhead in the run's time; None without rounds.
+    """Return the share of host overhead in a run's decoding time; None without rounds.
 
-    The share is seconds outside forward passes / seconds from the end of prefill to the last token.
+    The share is `overhead_seconds` (outside forward passes) / `decode_seconds` (from the end of prefill on).
     """
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 
@@ -187,10 +191,10 @@ def wilson_interval(accepted: int, tested: int) -> tuple[float, float]:
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
-    """Return (depth, rounds that tested a node at this depth, rounds that accepted one), from depth 1 on.
+    """Return, for each draft depth from 1 on, (depth, rounds that tested a node there, rounds that accepted one).
 
-    A round counts once per depth for any number of tested siblings, so the quotient is the conditional acceptance at
-    that depth, given that all earlier depths were accepted.
+    A round counts once per depth, however many siblings it tested. So accepted / tested is the conditional acceptance
+    rate at that depth, given that all smaller depths were accepted.
     """
     n_tested: Counter[int] = Counter()
     n_accepted: Counter[int] = Counter()
@@ -202,13 +206,13 @@ def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
 
 
 def accepted_histogram(rounds: Sequence[Round]) -> dict[int, int]:
-    """Return the number of rounds by number of accepted drafted tokens (without bonus)."""
+    """Return a histogram: number of accepted drafted tokens in a round (without bonus token) → number of rounds."""
     counts = Counter(len(r.path) for r in rounds)
     return {n: counts[n] for n in range(max(counts, default=-1) + 1)}
 
 
 def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
-    """Return the kind of each emitted token's word: `lexicon` at the lower-case word, else OTHER.
+    """Return, for each emitted token, the kind of the word that it belongs to, such as "colour".
 
     A word is a run of letters and digits; a token's leading space belongs to no word. A token with parts of several
     words gets the kind of the first word.
@@ -230,10 +234,10 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 
 
 def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
-    """Return (positions where a draft was tested, positions where a draft was accepted) among the chosen tokens.
+    """Return two counts over the chosen tokens: positions where a draft was tested, and where a draft was accepted.
 
-    A position counts once for any number of tested drafts. No draft is tested for a bonus token or a token of plain
-    decoding.
+    A position counts once, however many drafts were tested there. No draft is tested for a bonus token or a token of
+    plain decoding.
 
     Args:
         rounds: rounds of a run.
@@ -245,7 +249,7 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
 
 
 def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return the counts of `acceptance_where`, (tested, accepted), for each kind of word that occurs.
+    """Return, for each kind of word in the output, (positions with a tested draft, positions with an accepted draft).
 
     Args:
         trace: trace of the run.

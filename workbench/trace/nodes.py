@@ -51,7 +51,7 @@ class Nodes:
     inputs: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
 
     def __post_init__(self) -> None:
-        """Fill `rule` with None for traces before schema 3, which have no rules."""
+        """Fill the column `rule` with None for traces before schema 3, which do not record acceptance rules."""
         if not self.rule:
             self.rule = [None] * len(self.tokens)
 
@@ -61,7 +61,7 @@ class Nodes:
 
 @dataclass(slots=True)
 class TopTokens:
-    """Most likely tokens at one tree position: ids, texts, probabilities (equal lengths, best first)."""
+    """Most likely next tokens at one position of a draft tree, best first: ids, texts, probabilities."""
 
     tokens: list[int]
     text: list[str]
@@ -77,7 +77,7 @@ class Probe:
         text: text of the token, for display only.
         parent: predecessor: −1 the last committed token, i < N node i of the draft, N + j the earlier probe j.
         position: absolute position in the sequence.
-        source: name of the part of a method that requested the probe ("reflective").
+        source: name of the component of a method that requested the probe ("reflective").
     """
 
     token: int

@@ -23,10 +23,11 @@ def temporary_folder() -> Path:
 
 
 def make_private(folder: Path) -> bool:
-    """Create a folder that only its owner can access; return whether this user owns it and others cannot write to it.
+    """Create a folder that only the current user can access, or check an existing folder.
 
-    An existing folder is checked but not changed: in a shared location such as /tmp another user may have created it.
-    Parent folders that are writable for everybody must have the sticky bit, which prevents others from replacing names.
+    Return whether the current user owns the folder and others cannot write to it. An existing folder is not changed: in
+    a shared location such as /tmp another user may have created it. Parent folders that are writable for everybody must
+    have the sticky bit, which prevents others from replacing names.
 
     Raises:
         OSError: the folder cannot be created.

@@ -23,36 +23,36 @@ from workbench.trace.files import PART, write_atomically
 from workbench.trace.ids import is_id
 
 _STAMP = "workbench.index"
-"""Key of the index's state in the metadata of its file."""
+"""Key in the metadata of the index file for the index's version and the time stamp of the indexed folder."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
 _OPERATORS = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,
     "<": operator.lt,
 }  # fmt: skip
 _TICK_NS = 2 * 10**9
-"""Resolution of time stamps in nanoseconds. A change within this time after a listing may go unnoticed, so the folder
-is listed again."""
+"""Assumed resolution of file-system time stamps in nanoseconds. If the folder of runs changed less than this time
+before it was listed, the listing may have missed a change, so the folder is listed again."""
 _FEW = 50
-"""Number of changes up to which the index file is not rewritten while the folder may still be changing."""
+"""Number of changed runs up to which the index file is not rewritten while the folder of runs may still be changing."""
 _STALE_S = 3600.0
-"""Age in seconds at which a temporary file is considered abandoned and is deleted."""
+"""Age in seconds at which a temporary file in the folder of runs is considered abandoned and is deleted."""
 
 
 class RunIndex:
-    """Index of a folder of runs.
+    """Index of a folder of saved runs: a table with one row per run.
 
     Args:
         runs: folder with the run files.
-        file: file of the index; may be deleted at any time.
+        file: Parquet file of the index; may be deleted at any time.
     """
 
     def __init__(self, runs: Path, file: Path) -> None:
         self.runs, self.file = runs, file
         self.problems: dict[str, str] = {}
-        """Files that the last listing could not read, with the reason."""
+        """File name → reason why the last listing could not read the file."""
 
     def rows(self) -> pl.LazyFrame:
-        """Return the rows of the index. If the folder of runs has changed, the index is updated first."""
+        """Return the table of saved runs. If the folder of runs has changed, the table is updated first."""
         try:
             stamp = self.runs.stat().st_mtime_ns
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class RunIndex:
         return table.lazy()
 
     def _list_files(self) -> dict[str, tuple[int, int]]:
-        """Return id → (modification time in ns, bytes) of every run; delete abandoned temporary files."""
+        """Return modification time (ns) and size (bytes) of each run's file by id; delete abandoned temporary files."""
         files: dict[str, tuple[int, int]] = {}
         with os.scandir(self.runs) as entries:
             for file in entries:
@@ -143,7 +143,7 @@ class RunIndex:
 
 
 def parse_condition(text: str) -> pl.Expr:
-    """Parse a condition on a numeric column of the index, such as "tau>=2.5", into a Polars expression."""
+    """Parse a condition on a numeric column of the index of runs, such as "tau>=2.5", into a Polars expression."""
     numbers = [name for name, kind in INDEX.items() if kind in (pl.Int64, pl.Float64) and not name.startswith("file_")]
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -159,7 +159,7 @@ def parse_condition(text: str) -> pl.Expr:
 
 
 def to_utc(when: datetime.date) -> datetime.datetime:
-    """Return a date or a time as a time with a time zone. A date becomes midnight UTC; the default zone is UTC."""
+    """Convert a date or a time to a time with a time zone. A date becomes midnight UTC; the default zone is UTC."""
     if not isinstance(when, datetime.datetime):
         when = datetime.datetime.combine(when, datetime.time())
     return when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)

@@ -26,7 +26,8 @@ CONFIDENCE = 0.95
 FEWEST_PROMPTS = 3
 """Minimum number of prompts for an interval over prompts; with fewer prompts, the interval is over repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
-"""Maximum number of ratios in a saved baseline, and upper bound of ratios and rates."""
+"""`MOST_PAIRS`: maximum number of speed-up ratios that a saved baseline may contain. `MOST_RATE`: upper bound of these
+ratios and of rates in tokens per second."""
 FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "no significant difference yet"
 
 
@@ -50,14 +51,17 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """Return `FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; "2 runs" without an interval."""
+        """Return "faster" or "slower" if the speed-up's interval excludes 1, else "no significant difference yet".
+
+        Without an interval, return the number of runs, such as "2 runs".
+        """
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
 
     @property
     def basis(self) -> str:
-        """Return text that says on how many observations and prompts the interval is based.
+        """Return text that says on how many observations and prompts the confidence interval is based.
 
         Example:
             >>> Estimate(1.2, 1.1, 1.3, 12, 4).basis, Estimate(1.2, 1.1, 1.3, 5, 1).basis
@@ -75,7 +79,9 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence with value, conclusion and interval; if the interval contains 1, there is no conclusion.
+        """Return a sentence with the speed-up, the conclusion ("faster" or "slower") and the confidence interval.
+
+        If the interval contains 1, the sentence says that there is no significant difference yet.
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence
@@ -93,23 +99,26 @@ class Estimate:
 
     @property
     def range(self) -> str:
-        """Return the interval as text, such as "1.31–1.77×"; "" if there is no interval."""
+        """Return the confidence interval as text, such as "1.31–1.77×"; "" if there is no interval."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}×"
 
     def __str__(self) -> str:
-        """Return the estimate as text of a table cell: "1.52 [1.31–1.77]"; without an interval the number of runs."""
+        """Return the estimate as text for a table cell, such as "1.52 [1.31–1.77]".
+
+        If the estimate has no interval, the text has the number of runs instead: "1.52 (2 runs)".
+        """
         if self.low is None:
             return f"{self.value:.2f} ({_runs(self.n)})"
         return f"{self.value:.2f} [{self.low:.2f}–{self.high:.2f}]"
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the estimate as JSON data."""
+        """Return the estimated speed-up or rate, with its interval, as JSON data."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Measurement of plain decoding that belongs to a saved run, for its speed-up and interval.
+    """Measurement of plain decoding, saved with a run, from which the run's speed-up and interval are computed.
 
     Attributes:
         tokens_per_second: rate of plain decoding with the same prompt, seed and sampling; None if not measured.
@@ -121,16 +130,16 @@ class Baseline:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return the speed-up over all pairs, valid for this prompt only; None if no pair was measured."""
+        """Return the speed-up of the saved run, valid for its prompt only; None if no pair of runs was measured."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the baseline as JSON data."""
+        """Return the measurement of plain decoding as JSON data."""
         return {"tokens_per_second": self.tokens_per_second, "ratios": list(self.ratios)}
 
     @classmethod
     def from_wire(cls, data: Any) -> Baseline | None:
-        """Return the baseline from the output of `to_wire`; None if the data contains no number.
+        """Create the baseline from the JSON data that `to_wire` returns; None if the data contains no number.
 
         Raises:
             WorkbenchError: a rate or a ratio is not a positive number, or there are more than `MOST_PAIRS` ratios.
@@ -147,10 +156,10 @@ class Baseline:
 
 
 def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Return the geometric mean of ratios, or of rates, with its confidence interval.
+    """Return the geometric mean of speed-up ratios, or of rates in tokens per second, with its confidence interval.
 
     Args:
-        values: values above 0 by prompt, one per repeat. The two runs of a ratio belong to the same repeat.
+        values: prompt → values above 0, one per repeat. The two runs of a ratio belong to the same repeat.
         confidence: level of the interval.
 
     Returns:
@@ -194,7 +203,7 @@ def pair_ratios(
 ) -> dict[Hashable, list[float]]:
     """Return the ratios of a method's rates to the rates of plain decoding, by prompt.
 
-    A run counts if there is a plain run of the same prompt and repeat, and both emitted a token.
+    A run counts if there is a run of plain decoding for the same prompt and repeat, and both runs emitted a token.
 
     Args:
         rates: tokens per second by (prompt, repeat).
@@ -208,7 +217,7 @@ def pair_ratios(
 
 
 def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> Estimate | None:
-    """Return the speed-up over plain decoding; None if no run has a plain run of the same prompt and repeat.
+    """Return a method's speed-up over plain decoding; None if no prompt and repeat has a run of both.
 
     Args:
         rates: tokens per second by (prompt, repeat).
@@ -218,15 +227,20 @@ def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, in
 
 
 def group_by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
-    """Group rates above 0 by prompt, as input of `estimate` for a typical rate.
+    """Group rates above 0 by prompt, for an estimate of the typical rate in tokens per second.
 
-    The quotient of two such estimates over the same runs is exactly the speed-up; a quotient of medians is not.
+    The quotient of two such estimates over the same prompts and repeats is exactly the speed-up; a quotient of medians
+    is not.
     """
     return pair_ratios(rates, dict.fromkeys(rates, 1.0))
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return the half-width of Student's confidence interval in standard errors, for some degrees of freedom.
+    """Return the quantile of Student's t distribution: the half-width of a confidence interval in standard errors.
+
+    Args:
+        freedom: degrees of freedom.
+        confidence: level of the interval.
 
     Example:
         >>> round(t_quantile(2), 3), round(t_quantile(11), 3)

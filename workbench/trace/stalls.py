@@ -8,19 +8,20 @@ from statistics import median
 from workbench.trace.events import Round
 
 TIMES, SCATTER = 3.0, 5.0
-"""A round is stalled if its time is more than `TIMES` the median of comparable rounds, and more than `SCATTER`
-deviations above the median."""
+"""Two thresholds for stalled rounds. The time of a stalled round is more than `TIMES` times the median time of
+comparable rounds, and more than `SCATTER` scaled median absolute deviations above this median."""
 FEWEST = 5
-"""Minimum number of rounds for a median; in a run with fewer rounds no stalls are detected."""
+"""Minimum number of rounds over which a median time is computed. In a run with fewer rounds, no stalled rounds are
+detected."""
 
 
 def find_stalls(rounds: Sequence[Round]) -> dict[int, float]:
-    """Return the stalled rounds: index → time as a multiple of the median of comparable rounds.
+    """Return the stalled rounds of a run: index → time as a multiple of the median time of comparable rounds.
 
-    Comparable rounds have the same method and the same number of drafted tokens. If there are fewer than `FEWEST` of
-    them, rounds with the nearest numbers of drafted tokens are added. A round is stalled if its time is more than
-    `TIMES` the median, and more than `SCATTER` deviations above it. The deviation is the median absolute deviation,
-    scaled as for a normal distribution. It adapts to the usual scatter, and stalled rounds hardly change it.
+    Comparable rounds have the same method and the same number of drafted tokens. If fewer than `FEWEST` rounds are
+    comparable, rounds with the nearest numbers of drafted tokens are added. A round is stalled if its time is more than
+    `TIMES` times the median, and more than `SCATTER` deviations above the median. The deviation is the median absolute
+    deviation, scaled as for a normal distribution; stalled rounds hardly change it.
     """
     stalled: dict[int, float] = {}
     for method in {r.method for r in rounds}:
@@ -37,6 +38,6 @@ def find_stalls(rounds: Sequence[Round]) -> dict[int, float]:
 
 
 def exclude_stalled(rounds: Sequence[Round]) -> list[Round]:
-    """Return the rounds that are not stalled."""
+    """Return the rounds of a run that are not stalled (slow because of other load on the machine)."""
     stalled = find_stalls(rounds)
     return [r for i, r in enumerate(rounds) if i not in stalled]

@@ -37,13 +37,13 @@ from workbench.trace.speedup import Baseline
 
 _KINDS = (".parquet", ".jsonl")
 BASELINE = "workbench.baseline"
-"""Key of the baseline (plain decoding of the same prompt) in a file's metadata."""
+"""Key of the baseline (a measurement of plain decoding of the same prompt) in the metadata of a run's file."""
 LOCK_S = 30.0
-"""Time in seconds to wait for the store's lock; a change takes milliseconds."""
+"""Maximum time in seconds to wait for the lock of the run store; a change holds the lock for milliseconds."""
 
 
 def default_folder() -> Path:
-    """Return the default folder for runs: `WORKBENCH_RUNS`, or a folder in the user's data directory."""
+    """Return the default folder for saved runs: `WORKBENCH_RUNS`, or else a folder in the user's data directory."""
     if folder := os.environ.get("WORKBENCH_RUNS"):
         return Path(folder)
     try:
@@ -55,7 +55,7 @@ def default_folder() -> Path:
 
 @dataclass(slots=True)
 class ImportResult:
-    """Result of an import: ids added, ids already in the store, skipped files with the reason, and notes by file."""
+    """Result of importing runs: ids added, ids already in the store, skipped files with the reason, notes by file."""
 
     added: list[str] = field(default_factory=list[str])
     duplicates: list[str] = field(default_factory=list[str])
@@ -102,7 +102,7 @@ class RunStore:
         return entry["id"]
 
     def tag(self, run: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
-        """Add tags to a run and remove others; return the resulting tags, sorted.
+        """Add tags to a saved run, remove tags from it, and return its resulting tags, sorted.
 
         Raises:
             WorkbenchError: there is no such run, or a tag is invalid.
@@ -113,7 +113,7 @@ class RunStore:
         )["tags"]
 
     def note(self, run: str, note: str) -> None:
-        """Replace the note of a run.
+        """Replace the user's note of a saved run.
 
         Raises:
             WorkbenchError: there is no such run.
@@ -121,7 +121,7 @@ class RunStore:
         self._rewrite(run, lambda entry: entry | {"note": note})
 
     def delete(self, *runs: str) -> None:
-        """Delete runs. If one of them does not exist, none is deleted.
+        """Delete saved runs. If one of them does not exist, none is deleted.
 
         Raises:
             WorkbenchError: there is no such run, or it cannot be deleted.
@@ -138,11 +138,11 @@ class RunStore:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def has(self, run: str) -> bool:
-        """Return whether the store contains a run."""
+        """Return whether the run store contains a run with this id."""
         return is_id(run) and self._file(run).is_file()
 
     def load(self, run: str) -> Trace:
-        """Return the trace of a run.
+        """Return the trace of a saved run.
 
         Raises:
             WorkbenchError: there is no such run, its file is damaged, or a newer workbench wrote it.
@@ -153,17 +153,17 @@ class RunStore:
         """Return the baseline (plain decoding of the same prompt) that was saved with a run; None if there is none.
 
         Raises:
-            WorkbenchError: as for `load`.
+            WorkbenchError: there is no such run, its file is damaged, or a newer workbench wrote it.
         """
         self.entry(run)  # raises a readable error for a damaged file
         stored = pl.read_parquet_metadata(self._path(run)).get(BASELINE)
         return Baseline.from_wire(json.loads(stored)) if stored else None
 
     def entry(self, run: str) -> dict[str, Any]:
-        """Return the index entry of one run: header, metrics, tags and note.
+        """Return the index entry of one saved run: header, metrics, tags and note.
 
         Raises:
-            WorkbenchError: as for `load`.
+            WorkbenchError: there is no such run, its file is damaged, or a newer workbench wrote it.
         """
         return read_entry(self._path(run))
 
@@ -179,12 +179,12 @@ class RunStore:
         until: datetime.date | None = None,
         where: Iterable[str] = (),
     ) -> pl.LazyFrame:
-        """Find the runs that match all filters, newest first; nothing is read from the index before `.collect()`.
+        """Find the saved runs that match all filters, newest first; rows are read only when `.collect()` is called.
 
         Args:
             method: registry name, or several names of which one must match.
-            target: name of the target, or several.
-            drafter: name of the drafter, or several.
+            target: name of the target, or several names of which one must match.
+            drafter: name of the drafter, or several names of which one must match.
             tags: tags that the run must all have.
             text: words that must all occur in prompt, text or note; case is ignored.
             since: earliest time of the run; a date means midnight UTC.
@@ -192,7 +192,7 @@ class RunStore:
             where: conditions on numeric columns of the index, such as "tau>=2.5" or "prompt_tokens<100".
 
         Returns:
-            The rows, with the columns of `INDEX`.
+            One row per run, with the columns of `INDEX`.
 
         Raises:
             WorkbenchError: a condition cannot be parsed or names no numeric column, or a newer workbench wrote the
@@ -219,7 +219,7 @@ class RunStore:
     # -- exchanging ----------------------------------------------------------------------------------------------
 
     def export(self, runs: Sequence[str], to: Path | str, kind: Literal["parquet", "jsonl"] = "parquet") -> list[Path]:
-        """Copy one run into a .parquet or .jsonl file, or any number of runs into a folder.
+        """Copy one saved run into a .parquet or .jsonl file, or any number of runs into a folder.
 
         Parquet files include tags, note and id; JSON Lines files contain only the trace.
 
@@ -248,7 +248,7 @@ class RunStore:
         """Import runs from .parquet or .jsonl files, or from folders of such files (e.g. another store's `runs`).
 
         A run whose id is already in the store is skipped. A file that cannot be read is reported in the result, and the
-        others are still imported. Imported runs get `tags` in addition to their own.
+        other files are still imported. Imported runs keep their tags and get `tags` in addition.
         """
         result, tags = ImportResult(), tags_of(tags)
         for file in _files(paths):
@@ -304,13 +304,13 @@ class RunStore:
             ) from None
 
     def _rewrite(self, run: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Rewrite the file of a run with a changed index entry, and return that entry. The trace is not parsed.
+        """Rewrite the file of a saved run with a changed index entry, and return that entry. The trace is not parsed.
 
         The entry is read and written under the lock, so that concurrent changes are not lost and a run that another
         process deleted is not restored.
 
         Raises:
-            WorkbenchError: there is no such run, or it cannot be written.
+            WorkbenchError: there is no such run, or its file cannot be written.
         """
         self._path(run)
         with self._lock():
@@ -326,7 +326,7 @@ class RunStore:
 
     @contextlib.contextmanager
     def _lock(self) -> Generator[None]:
-        """Hold the store's lock, so that no other process or thread changes the store.
+        """Hold the lock of the run store inside the block, so that no other process or thread changes the store.
 
         Raises:
             WorkbenchError: the folder cannot be written, or another process holds the lock for `LOCK_S` seconds.

@@ -1,4 +1,4 @@
-"""Compute theoretical predictions: tokens per round, best draft length, and optimal acceptance of several drafts.
+"""Predict speculative decoding by theory: tokens per round, best draft length, optimal acceptance of several drafts.
 
 All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot predictions together
 with measurements.
@@ -19,16 +19,17 @@ from scipy.optimize import bisect, linprog
 from workbench.core.errors import ParameterError
 
 Distribution = Sequence[float] | np.ndarray
-"""Type of a distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
+"""Type of a distribution over the vocabulary: the probability of each token; the probabilities sum to 1."""
 
 MOST_TUPLES = 50_000
-"""Maximum number of draft tuples that the linear program and the recursion enumerate."""
+"""Maximum number of tuples of drafted tokens that the exact acceptance computations enumerate (linear program and
+recursion)."""
 
 # -- Tokens per round, and the draft length ----------------------------------------------------------------------------
 
 
 def expected_tau(rate: float, depth: float) -> float:
-    """Return the tokens per round if each drafted token of a chain is accepted with the same independent probability.
+    """Return the expected tokens per round if all tokens of a chain are accepted with one independent probability.
 
     Args:
         rate: acceptance probability, 0 to 1.
@@ -44,7 +45,9 @@ def expected_tau(rate: float, depth: float) -> float:
 
 
 def tau_by_position(rates: Sequence[float]) -> float:
-    """Return the tokens per round if position i is accepted with probability `rates[i]`, given all earlier positions.
+    """Return the expected tokens per round of a chain, from the acceptance probability of each position.
+
+    `rates[i]` is the acceptance probability at position i, given that all earlier positions are accepted.
 
     Example:
         >>> tau_by_position([0.5, 0.5])
@@ -54,7 +57,7 @@ def tau_by_position(rates: Sequence[float]) -> float:
 
 
 def accepted_length_distribution(rates: Sequence[float]) -> list[float]:
-    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens of a chain.
+    """Return the probability of each number of accepted tokens of a chain: of 0, 1, … len(rates).
 
     `rates[i]` is the acceptance probability at position i, given that all earlier positions are accepted.
 
@@ -102,11 +105,11 @@ def best_depth(
     beyond: float | None = None,
     most: int = 64,
 ) -> BestDepth:
-    """Return the draft length that maximises tokens per round / cost of the round.
+    """Return the draft length that maximises the speed-up, tokens per round / cost of the round.
 
     Args:
-        rates: acceptance probability of every drafted token, or one per position, given that all earlier ones are
-            accepted.
+        rates: acceptance probability of every drafted token; or one probability per position, given that all earlier
+            positions are accepted.
         draft_cost: cost of one more drafted token, in plain steps.
         verify_cost: cost of a target pass over n tokens, in plain steps.
         overhead_cost: cost of everything else in a drafting round, minus the same cost in a plain step, in plain steps.
@@ -139,9 +142,9 @@ def best_depth(
 def optimal_acceptance(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
     """Return the maximum probability with which an exact rule can emit one of n drafts (optimal-transport bound).
 
-    By duality it is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of the
-    tokens in descending order of q/p. With replacement the computation takes O(V log V) time; without replacement, one
-    integral per prefix.
+    By duality this maximum is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H). The best H is a prefix of
+    the tokens in descending order of q/p. With replacement the computation takes O(V log V) time; without replacement,
+    one integral per prefix.
 
     Args:
         p: target distribution.
@@ -167,7 +170,7 @@ _LOG_T = np.arange(-24.0, 36.0, 0.08)
 
 
 def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
-    """Return the probability that n draws without replacement all lie among the first k tokens, for k = 1 … V.
+    """Return the probability that n tokens drawn without replacement from q are all among the first k, for k = 1 … V.
 
     Draws without replacement are the first arrivals of an exponential race with rates q. Let H be the first k tokens.
     All n draws lie in H if at least n tokens of H arrive before the first other token, whose time is exponential with
@@ -195,7 +198,10 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
 
 
 def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
-    """Compute `optimal_acceptance` by the linear program over all sets of n drafts, for small vocabularies.
+    """Return the maximum probability with which an exact rule can emit one of n drafts, by a linear program.
+
+    The linear program enumerates all sets of n drafts, so the vocabulary must be small; `optimal_acceptance` computes
+    the same number for large vocabularies.
 
     Args:
         p: target distribution.
@@ -220,7 +226,7 @@ def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement:
 
 
 def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], float]:
-    """Return the probability of each set of tokens that n draws from q can form."""
+    """Return the probability of each set of tokens that n drafts from q can form."""
     if q.size**n > MOST_TUPLES:
         raise ParameterError(
             f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance instead."
@@ -277,7 +283,7 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 
 
 def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
-    """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its discount ρ.
+    """Return the acceptance probability of SpecTr's rule K-SEQ with n independent drafts, and the rule's discount ρ.
 
     Each draft x is accepted with probability min(1, p(x) / (ρ q(x))).
 
@@ -304,7 +310,9 @@ def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, fl
 
 
 def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
-    """Return the acceptance probability of n drafts: the n − 1 most likely tokens of q and a sample from the rest of q.
+    """Return the probability that one of n drafts is accepted under the greedy construction of Hu et al. 2025.
+
+    The drafts are the n − 1 most likely tokens of q, and a sample from the rest of q.
 
     Args:
         p: target distribution.
@@ -323,7 +331,9 @@ def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
 
 
 def top_acceptance(p: Distribution, q: Distribution, n: int) -> float:
-    """Return the probability that a sample from p is one of the n most likely tokens of q, which are the drafts.
+    """Return the probability that one of n drafts is accepted if the drafts are the n most likely tokens of q.
+
+    It is the probability that a sample from p is one of these tokens.
 
     Args:
         p: target distribution.
@@ -335,7 +345,9 @@ def top_acceptance(p: Distribution, q: Distribution, n: int) -> float:
 
 
 def acceptance_table(p: Distribution, q: Distribution, n: int) -> dict[str, float]:
-    """Return the acceptance probability of n drafts under each rule, and the optimum; for small vocabularies only.
+    """Return the probability that one of n drafts is accepted, for each acceptance rule and for the optimum.
+
+    The computation enumerates drafts, so the vocabulary must be small.
 
     Args:
         p: target distribution.
@@ -366,9 +378,9 @@ def single_draft_acceptance(p: Distribution, q: Distribution) -> float:
 def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
     """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
-    `p_top` and `q_top` are probabilities by token id; `n` is the number of drafts. The minimum is taken over sets of
-    tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens have
-    all of q's mass.
+    The optimal acceptance is a minimum over sets of tokens. Here the minimum is taken only over sets of tokens that are
+    known in both distributions, so the bound can only be too high. It is exact if the known tokens have all of q's
+    mass.
 
     Args:
         p_top: target probability by token id, for the target's most likely tokens.

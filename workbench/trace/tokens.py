@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
-"""Kinds of tokens that the target adds: after a rejection, after a fully accepted path, and without a draft."""
+"""Kinds of tokens that the target adds to the text: after a rejection (corrected), after a fully accepted path (bonus),
+and in a round without a draft (plain)."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Check untrusted trace data against the type annotations of the event classes; numbers must be finite.
 
-`export.check_trace` uses it for traces from outside, so that code that reads a trace may rely on its types.
+`export.check_trace` runs this check on traces from users, so that code that reads a trace may rely on its types.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 WHOLE = 2**63
-"""Bound of integers, which must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
+"""Bound of integers in a trace: they must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
 UNBOUNDED = {"seed"}
-"""Names of fields that may be any integer, because they are stored as decimal digits."""
+"""Names of fields of a trace that may be any integer, because they are stored as decimal digits."""
 LOOSE = {"signals"}
-"""Names of fields whose numbers may be null, because a signal that is not finite is written as null."""
+"""Names of fields of a trace whose numbers may be null, because numbers that are not finite are written as null."""
 Fits = Callable[[Any], bool]
 
 
@@ -34,7 +34,7 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
 
 
 def find_invalid_field(event: Any) -> str:
-    """Return the name of the first field of an event that has the wrong type; "" if there is none.
+    """Return the name of the first field of a trace event that has the wrong type; "" if there is none.
 
     Names of nested fields are joined by dots.
 
@@ -80,7 +80,10 @@ def _fits(kind: Any) -> Fits:
 
 
 def _list_of(kind: Any) -> Fits:
-    """Return a function that checks lists of one kind of item. Strings are joined and checked at once."""
+    """Return a function that checks whether a value is a list whose items all have the type `kind`.
+
+    A list of strings is joined, so that one check covers all of them.
+    """
     of_item = _fits(kind)
     quick: dict[Any, Fits] = {str: lambda items: _is_text("".join(items)) if _all_are(items, str) else False}
     test = quick.get(kind, lambda items: all(map(of_item, items)))
@@ -100,7 +103,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a string without lone surrogates, which cannot be encoded."""
+    """Return whether a value is a string without lone surrogates, which cannot be encoded in UTF-8."""
     return type(value) is str and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
@@ -111,7 +114,7 @@ def _numbers_or_none(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is JSON data whose integers fit 64 bits, and whose nesting has at most 41 levels."""
+    """Return whether a value is valid JSON data: integers of at most 64 bits, nested at most 41 levels deep."""
     pending = [(value, 0)]
     while pending:
         current, depth = pending.pop()

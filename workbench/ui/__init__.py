@@ -1,4 +1,4 @@
-"""Page in the browser: a Gradio shell around the Live view. `build(client)` returns the `gr.Blocks`."""
+"""The app's pages: a Gradio app whose views are drawn by JavaScript. `build(client)` returns the `gr.Blocks`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        can_save_runs: whether the page may save and show runs in the store of this machine's user.
+        can_save_runs: whether the page may save runs on this machine and show saved runs.
     """
     from workbench.ui.page import build as build_page  # gradio takes a second or two to import
 

@@ -1,7 +1,7 @@
-"""Addresses of runs: `/r/NAME` opens one in the Live view, `/r/ONE+OTHER` two side by side.
+"""URLs of runs: `/r/NAME` opens one run in the Live view, `/r/ONE+OTHER` shows two runs side by side.
 
-Gradio serves pages at fixed paths only, so the middleware rewrites the path of a request. The browser's address
-stays, and the main page reads the names of the runs from it. `SavedRunsView` checks the names.
+Gradio serves pages only at fixed paths, so this middleware rewrites the path of a request. The address in the browser
+stays the same, and the main page reads the names of the runs from it. `SavedRunsView` checks the names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 BASE = "workbench.base"
-"""Key of the scope: base path of the app relative to the address, for the page's `<base>`."""
+"""Key in the ASGI scope: base path of the app relative to the requested URL, for the page's element `<base>`."""
 _RUN = re.compile(r"/r/[^/]+")
 
 
@@ -24,17 +24,17 @@ padding: 0 1em }}</style></head>
 <p>Open <a href="{root}/">Live</a>, the <a href="{root}/gallery">Gallery</a>, the <a href="{root}/learn">tour</a> or the
 list of <a href="{root}/methods">methods</a>.</p></body></html>
 """
-"""HTML page for unknown addresses; programs get JSON."""
+"""HTML page that a browser gets for an unknown URL; programs get JSON."""
 
 
 class Addresses:
-    """ASGI middleware that maps addresses of runs to the main page, and shows a page for unknown addresses."""
+    """ASGI middleware that serves the main page at the URLs of runs, and a "not found" page at unknown URLs."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on; the address of a run is replaced by the path of the main page."""
+        """Pass a request on, after replacing the URL path of a run by that of the main page."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
             scope = rewrite_run_path(scope)
             if b"text/html" in dict(scope.get("headers", ())).get(b"accept", b""):
@@ -43,7 +43,7 @@ class Addresses:
 
 
 def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
-    """Replace a "not found" answer in JSON by an HTML page; pass other answers on."""
+    """Replace a "not found" answer in JSON by an HTML page; pass other answers on unchanged."""
     replaced = False
 
     async def answer(message: Any) -> None:
@@ -63,7 +63,9 @@ def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
 
 
 def rewrite_run_path(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the ASGI scope with the main page's path if its path is an address of runs; otherwise unchanged.
+    """Return an ASGI scope in which the URL path of a run is replaced by that of the main page.
+
+    A scope with another path is returned unchanged.
 
     Example:
         >>> rewrite_run_path({"path": "/r/20261122-180000-0a1b2c3d"})["path"]

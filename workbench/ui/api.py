@@ -1,8 +1,8 @@
-"""API of the app: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
+"""API of the app: calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
 
-Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`. The
-docstrings of `Client`, `RunHandle` and `Endpoints` are the text of the API page and of the MCP tools. Calls whose
-answer is their result have no code here: `workbench.client.protocol` declares them.
+Every endpoint answers with a JSON object; the answer to a failed call is `{"error": {"kind", "message", "remedy"}}`.
+The docstrings of `Client`, `RunHandle` and `Endpoints` are the text of the API page and of the MCP tools. Simple calls,
+whose answer is the result itself, have no code here: `workbench.client.protocol` declares them.
 """
 
 # Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
@@ -39,15 +39,18 @@ from workbench.ui.endpoint import Answer, EndpointBase, json_endpoint, streaming
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
-"""Seconds without a request after which a run of `start` is ended. A stream notices sooner that its reader has gone."""
+"""Time in seconds after which a run from the endpoint `start` is ended if no request asks for its rounds.
+
+A stream notices sooner that its client has disconnected.
+"""
 
 
 def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
-    """Register the endpoints of the API. Call this inside the app's `gr.Blocks`.
+    """Register the endpoints of the app's API. Call this inside the app's `gr.Blocks`.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        kind: class of the endpoints; None: `Endpoints`.
+        kind: class that defines the endpoints; None: `Endpoints`.
     """
     endpoints = (kind or Endpoints)(client)
     for name in endpoints.names:
@@ -57,19 +60,19 @@ def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return the client and the headers of a request as an ASGI scope, also if it came through Gradio's queue."""
+    """Return the client address and the headers of a request, also from Gradio's queue, as an ASGI scope."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
 
 def is_user_request(request: gr.Request) -> bool:
-    """Return whether a request may come from this machine's user, also for requests in Gradio's queue."""
+    """Return whether a request may come from the user of this machine, even if it came through Gradio's queue."""
     original = getattr(request, "request", None)
     return is_user_scope(getattr(original, "scope", {}))
 
 
 class Endpoints(EndpointBase, protocol=Client):
-    """Endpoints over a client: the calls of `Client`, and the calls defined here."""
+    """Endpoints of the app's API: the calls of the interface `Client`, and the calls that this class defines."""
 
     @json_endpoint(declaration_of(Client.load).request, "loaded")
     def load(self, **options: Any) -> Any:
@@ -96,12 +99,12 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @json_endpoint(UpdateRequest, "")
     def since(self, run: str, number: int) -> Answer:
-        """Return a run's state, header, rounds from number `number` on, and footer once the run has ended."""
+        """Return a run's state, its trace header, its rounds from number `number` on, and after its end the footer."""
         return wire.scrub_update(self._client.run(run).since(number))
 
     @json_endpoint(RunRequest, "")
     def trace(self, run: str) -> Answer:
-        """Return the whole trace of a run so far: header, rounds, footer, and its figures."""
+        """Return the whole trace of a run so far: header, rounds, footer, and measurements such as τ."""
         return _whole(self._client.run(run))
 
     @json_endpoint(ChangeRequest, "")
@@ -119,7 +122,7 @@ class Endpoints(EndpointBase, protocol=Client):
         """Return the attribution of a run's text to its images, token by token.
 
         During the computation the progress is streamed (`done`, 0 to 1); the last answer has the result. The
-        computation stops when the caller disconnects.
+        computation stops when the client disconnects.
         """
         handle = await self._do(lambda: self._client.run(run))
         messages = while_connected(
@@ -133,17 +136,17 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @json_endpoint(Control, "")
     def control(self, run: str, action: str) -> Answer:
-        """Pause, resume, step (one round) or cancel a run."""
+        """Pause a run, resume it, run a single round of it, or cancel it."""
         handle = self._client.run(run)
         getattr(handle, action)()
         return {"run": handle.id, "state": handle.state}
 
     @streaming_endpoint(Generation, without=("paused",))
     async def generate(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Generate a text and return the whole trace: every token drafted, accepted or rejected, and the figures.
+        """Generate a text and return the whole trace: every drafted, accepted or rejected token, and measurements.
 
         During the generation the run's state is streamed; the last answer is the trace. The run is cancelled when the
-        caller disconnects.
+        client disconnects.
         """
         async with self._running(request, options) as run:
             last_message_s = 0.0
@@ -156,23 +159,24 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(ComparisonRequest)
     def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Compare methods with plain decoding: one run at a time on the device, interleaved and repeated.
+        """Compare methods with plain decoding by timed runs: one at a time on the device, interleaved and repeated.
 
-        During the comparison its progress is streamed; the last answer has the result: figures of each lane with their
-        intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
+        During the comparison its progress is streamed. The last answer has the result for each compared method:
+        measurements with confidence intervals, cost per token, break-even acceptance, emission times of the tokens, and
+        whether the texts are equal.
         """
         return self._stream_steps(self._client.stream_comparison, options, request, _plain)
 
     @streaming_endpoint(ComparisonRequest, text=True)
     def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Run `compare` for programs: each message is a JSON text with the runs that ended since the last message."""
+        """Compare methods with plain decoding; each message is a JSON text with the newly finished runs."""
         from workbench.bench.steps import StepEncoder  # imports PyTorch
 
         return self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
 
     @streaming_endpoint(RecommendationRequest, text=True)
     def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Measure which method is fastest on these prompts, in the background: other runs have priority.
+        """Measure in the background which method is fastest on the given prompts. Other runs have priority.
 
         Each message is a JSON text with the progress. Its key `found` has the ranking of the methods so far, the reason
         why the best method is fastest, and the command that uses this method.
@@ -182,7 +186,7 @@ class Endpoints(EndpointBase, protocol=Client):
     async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
-        """Start a job and yield its steps, converted by `encode`. When the caller disconnects, the job ends."""
+        """Start a measurement and yield its steps, converted by `encode`. It ends when the client disconnects."""
         steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:
@@ -192,9 +196,10 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(Generation, text=True)
     async def stream(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Start a generation and stream its rounds; the run is cancelled when the caller disconnects.
+        """Start a generation and stream its rounds. The run is cancelled when the client disconnects.
 
-        Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
+        Each message is a JSON text with the new rounds, in the format of the endpoint `since`. `{}` is a keep-alive
+        message.
         """
         async with self._running(request, options) as run:
             async for update in follow(run):
@@ -202,9 +207,10 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @streaming_endpoint(RunRequest, text=True)
     async def follow(self, run: str) -> AsyncGenerator[Answer, None]:
-        """Stream the rounds of an existing run, from its first one on; the run continues when the caller disconnects.
+        """Stream all rounds of an existing run, from the first one on. The run continues when the client disconnects.
 
-        Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
+        Each message is a JSON text with the new rounds, in the format of the endpoint `since`. `{}` is a keep-alive
+        message.
         """
         handle = await self._do(lambda: self._client.run(run))
         async for update in follow(handle):
@@ -212,7 +218,7 @@ class Endpoints(EndpointBase, protocol=Client):
 
     @contextlib.asynccontextmanager
     async def _running(self, request: gr.Request, options: dict[str, Any]) -> AsyncGenerator[RunHandle, None]:
-        """Start a run that is cancelled when its reader disconnects."""
+        """Context manager that starts a run, and cancels it when the client that reads its stream disconnects."""
         run = await self._do(lambda: self._client.start(**options, user=user_key(request)))
         try:
             yield run
@@ -244,7 +250,7 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:
-    """Return the trace of a run with its figures; raise the run's error if the run has no trace."""
+    """Return the trace of a run with measurements such as τ; if there is no trace, raise the run's error."""
     if run.trace is None:
         if run.ended:
             run.wait()  # raises the run's error

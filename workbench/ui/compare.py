@@ -1,4 +1,4 @@
-"""Compare tab: two to four lanes measured alone on the device, then replayed together as a race."""
+"""Compare tab: two to four methods are measured one at a time on the device, then replayed together as a race."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(client: Client) -> None:
 
 
 class CompareView:
-    """Functions that the Compare tab's page calls, over the client."""
+    """Python functions that the Compare tab in the browser calls. They use a `Client`."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -34,30 +34,30 @@ class CompareView:
         self._jobs: Jobs[Any] = Jobs()
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """Return the functions that the view may call by name."""
+        """Return the Python functions that the Compare tab in the browser may call, by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the side panel, the bundled images, and the address of the plotting library."""
+        """Return the data of the Compare tab's side panel, the bundled images, and the URL of the plotting library."""
         data: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
         data |= {"numbers": ComparisonRequest.numbers(), "lanes": bounds.LANES}
         has_images = any(target.get("pictures") for target in data["targets"])
         return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded comparison (key `made`), which the tab shows before the first measurement.
+        """Return a recorded comparison (key `made`), which the Compare tab shows before the first measurement.
 
-        It is empty if there is no recording. Key `plotly`: address of the plotting library.
+        It is empty if there is no recording. Key `plotly`: URL of the plotting library.
         """
         return {"made": recorded_runs.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a comparison; the results measured so far remain available."""
+        """End a running comparison; its results so far remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the trace of a lane (a method with its settings) on a prompt, for the Live view."""
+        """Return the trace of a compared method on a prompt, for display in the Live view."""
         comparison = self._jobs.get(request.get("job"))
         lane = next((lane for lane in comparison.lanes if lane.name == request.get("lane")), None)
         prompt = wire.check_integer("prompt", request.get("prompt") or 0)
@@ -76,7 +76,7 @@ class CompareView:
         return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
 
     def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Compare methods, and yield messages whose key `step` has a `workbench.bench.compare.Step` as plain data."""
+        """Compare methods, and yield messages whose key `step` is a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             options = ComparisonRequest.options(self.client, request)

@@ -1,4 +1,4 @@
-"""Work called through Gradio's queue, which stops when its caller has disconnected."""
+"""Run functions called through Gradio's queue, and stop them when their client has disconnected."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 async def while_connected(
     work: Callable[[], T], keep_alive_message: Callable[[], T], run_in_thread: Callable[[Callable[[], T]], Awaitable[T]]
 ) -> AsyncGenerator[T, None]:
-    """Run a function in a thread. Closing the generator signals the function that the caller has disconnected.
+    """Run a function in a thread. Closing the generator signals the function that the client has disconnected.
 
-    No middleware watches calls through the queue. Gradio closes an endpoint's generator only when it fails to deliver
-    a message to the client, so this generator sends messages regularly.
+    No middleware detects the disconnected client of a call through Gradio's queue. Gradio closes an endpoint's
+    generator only when it fails to deliver a message, so this generator sends messages regularly.
 
     Args:
         work: the function to run.
-        keep_alive_message: function that returns the message to send while the work continues.
+        keep_alive_message: function that returns the message to send while the function is running.
         run_in_thread: function that runs another function in a thread.
 
     Yields:

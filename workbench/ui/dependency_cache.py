@@ -1,4 +1,4 @@
-"""Cache of answers that rarely change, shared by all callers."""
+"""Cache of answers that rarely change, shared by all users."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from workbench.service.request_context import make_disconnect_check
 
 T = TypeVar("T")
 LOOK_S = 0.2
-"""Seconds between two checks whether a waiting caller is still connected."""
+"""Seconds between two checks whether a client that waits for a cached answer is still connected."""
 
 
 class DependencyCache(Generic[T]):
-    """Cached answers by their dependencies. Thread-safe; one thread computes at a time, the others wait for its answer.
+    """Cache of answers by the data on which they depend. Thread-safe: only one thread computes at a time.
 
     Args:
-        seconds: lifetime of an answer.
-        most: largest number of cached answers.
+        seconds: lifetime of an answer, in seconds.
+        most: maximum number of cached answers.
         clock: function that returns the time in seconds.
     """
 
@@ -31,14 +31,14 @@ class DependencyCache(Generic[T]):
         self._working = threading.Lock()
 
     def get(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Return the cached answer for a key, or compute it. Callers must not change the answer.
+        """Return the cached answer for a key, after computing it if necessary. Callers must not change the answer.
 
         Args:
-            key: everything that the answer depends on.
+            key: all data on which the answer depends.
             work: function that computes the answer. After an exception, nothing is cached.
 
         Raises:
-            DisconnectedError: the caller disconnected while it waited for another thread.
+            DisconnectedError: the client disconnected while this thread waited for another one.
         """
         check_connected = make_disconnect_check()
         while not self._working.acquire(timeout=LOOK_S):

@@ -1,4 +1,7 @@
-"""Gradio endpoints built from declared calls, which define arguments, help and checks; errors become answers."""
+"""Gradio endpoints built from declared API calls, which define arguments, help texts and checks.
+
+Errors become answers.
+"""
 
 # Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
 
@@ -22,13 +25,16 @@ from workbench.service import users
 from workbench.service.request_context import measure_cpu_time
 
 THREADS = 16
-"""Number of threads for calls that may wait for a file or a model, so that they block nothing else."""
+"""Number of threads for API calls, which may wait for files or models and must not block other requests."""
 
 Answer = dict[str, Any]
 
 
 def user_key(request: gr.Request | None) -> str:
-    """Return an opaque key of the caller: its address and session, or the user name that a client sent in a header."""
+    """Return an opaque key of the user of a request.
+
+    The key is made from the client address, and the session or the user name in a header.
+    """
     if request is None:
         return users.user_key()
     address = request.client.host if request.client else ""
@@ -36,10 +42,10 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls.
+    """Base class for the endpoints of an API, with a `Client` and a thread pool for its calls.
 
-    Calls count towards the same limits as calls of pages. A subclass gets an endpoint for each call of its
-    `protocol`, unless it defines the endpoint itself.
+    Calls through endpoints and calls from pages count toward the same limits. A subclass gets an endpoint for each call
+    of its `protocol` class, unless it defines the endpoint itself.
 
     Attributes:
         names: names of the endpoints, in the order of the API page.
@@ -48,7 +54,7 @@ class EndpointBase:
     names: tuple[str, ...] = ()
 
     def __init_subclass__(cls, protocol: type | None = None) -> None:
-        """Add an endpoint for each call that `protocol` declares and the class does not define itself."""
+        """Add an endpoint for each API call that `protocol` declares and the subclass does not define itself."""
         declared = {call.endpoint: call for call in calls_of(protocol) if call.endpoint} if protocol is not None else {}
         own = [name for name, value in vars(cls).items() if callable(value) and not name.startswith("_")]
         for name, call in declared.items():
@@ -62,7 +68,7 @@ class EndpointBase:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Run a blocking call in a thread, since the client may still be starting, or may have to read files."""
+        """Run a blocking call in a thread, because the backend may still be starting or have to read files."""
 
         def call_without_panics() -> Any:
             with convert_panics(), measure_cpu_time():
@@ -73,7 +79,7 @@ class EndpointBase:
 
 
 def _call_endpoint(call: Call) -> Callable[..., Any]:
-    """Return the endpoint of a declared call."""
+    """Return the Gradio endpoint of a declared API call."""
 
     def endpoint(self: EndpointBase, **options: Any) -> Any:
         return call.answer(self._client, options)
@@ -83,13 +89,14 @@ def _call_endpoint(call: Call) -> Callable[..., Any]:
 
 
 def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that turns a method into an endpoint, which calls it in a thread with checked arguments.
+    """Return a decorator that turns a method into a Gradio endpoint.
+
+    The endpoint checks the arguments and calls the method in a thread.
 
     Args:
-        kind: the request class. A method with a `request` parameter also gets Gradio's request; a method without a
-            docstring takes over the docstring of the request class.
-        key: name under which the answer holds the method's result; None: the method's name; empty: the result is
-            itself the answer.
+        kind: the request class. A method with a parameter `request` also gets Gradio's request. A method without a
+            docstring gets the docstring of the request class.
+        key: key of the method's result in the answer; None: the method's name; empty: the result itself is the answer.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
@@ -107,7 +114,7 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
         signature = _signature(kind, (), Answer)
 
         async def wrapped(*args: Any, **named: Any) -> Answer:
-            return await endpoint(*_bound(signature, args, named))
+            return await endpoint(*_split_arguments(signature, args, named))
 
         return _with_signature(wrapped, function, signature, kind)
 
@@ -117,12 +124,13 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
 def streaming_endpoint(
     kind: type[Request], *, without: Collection[str] = (), text: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that turns a generator method into a streaming endpoint, called with checked arguments.
+    """Return a decorator that turns a generator method into a streaming Gradio endpoint with checked arguments.
 
     Args:
-        kind: see `json_endpoint`.
-        without: fields of the request that this endpoint does not offer.
-        text: send each message as a JSON text: Gradio then compares and sends it as a whole, not path by path.
+        kind: the request class, as for `json_endpoint`.
+        without: fields of the request class that this endpoint does not have.
+        text: whether to send each message as a JSON text, which Gradio compares and sends as a whole; it compares
+            nested data value by value.
     """
     encode: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
@@ -145,7 +153,7 @@ def streaming_endpoint(
         signature = _signature(kind, without, AsyncIterator[str if text else Answer])
 
         async def wrapped(*args: Any, **named: Any) -> AsyncIterator[Any]:
-            async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as messages:
+            async with contextlib.aclosing(endpoint(*_split_arguments(signature, args, named))) as messages:
                 async for message in messages:
                     yield message
 
@@ -160,7 +168,10 @@ def _takes_request(function: Callable[..., Any]) -> bool:
 
 
 def _signature(kind: type[Request], without: Collection[str], returns: Any) -> inspect.Signature:
-    """Return the request's fields as arguments, with Gradio's request after the required ones."""
+    """Return a signature with the fields of a request class as parameters.
+
+    The parameter for Gradio's request comes after the required parameters.
+    """
     required, optional = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
     for name, field in kind.model_fields.items():
         if name not in without:
@@ -173,10 +184,10 @@ def _signature(kind: type[Request], without: Collection[str], returns: Any) -> i
     return inspect.Signature([*required, caller, *optional], return_annotation=returns)
 
 
-def _bound(
+def _split_arguments(
     signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], gr.Request | None]:
-    """Return the object whose endpoint was called, the endpoint's arguments by name, and Gradio's request."""
+    """Split the arguments of an endpoint call into `self`, the request's fields by name, and Gradio's request."""
     bound = signature.bind(*args, **named)
     bound.apply_defaults()
     arguments = dict(bound.arguments)
@@ -186,7 +197,10 @@ def _bound(
 def _with_signature(
     wrapped: Callable[..., Any], function: Callable[..., Any], signature: inspect.Signature, kind: type[Request]
 ) -> Callable[..., Any]:
-    """Give `wrapped` the name, signature and help of `function`, which Gradio, the API page and MCP show; return it."""
+    """Copy the name, signature and help text of `function` to `wrapped`, and return `wrapped`.
+
+    Gradio, the API page and MCP show them.
+    """
     functools.update_wrapper(wrapped, function)
     del wrapped.__wrapped__  # type: ignore[attr-defined]
     arguments = [name for name in signature.parameters if name not in ("self", "request")]

@@ -1,8 +1,8 @@
-"""Files of the pages under public names, such as `/workbench/js/live/page.js`. No URL reveals a local path.
+"""Serve the files of the pages at URLs such as `/workbench/js/live/page.js`, which reveal no local path.
 
-A page requests its bundle (its entry module and all that it imports) under a version,
-`/workbench/0123456789ab/bundle/live.js`, so that a browser never mixes cached files of two versions. The modules
-themselves have addresses, too: their imports of each other inherit the version.
+A page requests a bundle (its entry module with all modules that it imports) at a URL with a version, such as
+`/workbench/0123456789ab/bundle/live.js`. So a browser never mixes cached files of two versions. The single modules have
+URLs, too; a module's imports have the same version in their URLs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from workbench.views import replay as recording
 PLACE = "/workbench/"
 PLOTLY = "plotly.min.js"
 KINDS = {".js": "text/javascript", ".css": "text/css"}
-"""Media types by file suffix. Browsers run modules only with this type, and each system guesses types differently."""
+"""Media types by file suffix.
+
+Browsers run JavaScript modules only with the right type, and operating systems guess types differently.
+"""
 _VERSION = re.compile(r"^[0-9a-f]{12}/")
 
 
 @cache
 def files() -> dict[str, Path]:
-    """Return the paths of the pages' files by public name: modules, stylesheets, and Plotly for views with plots."""
+    """Return the paths of the pages' files by their names in URLs: modules, stylesheets, and Plotly."""
     by_name = {module(name): modules.module_path(name) for name in modules.module_names()}
     by_name |= {path.name: path for path in modules.all_stylesheets()}
     spec = find_spec("plotly")
@@ -42,17 +45,20 @@ def files() -> dict[str, Path]:
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the names of JavaScript modules by file name."""
+    """Return the names of the pages' JavaScript modules, by their file names in URLs."""
     return {module(name): name for name in modules.module_names()}
 
 
 def module(name: str) -> str:
-    """Return the public file name of a JavaScript module."""
+    """Return the file name of a JavaScript module in URLs."""
     return f"js/{name}.js"
 
 
 def bundle(view: str) -> str:
-    """Return the file name of a view's entry module together with all its dependencies: one request instead of 70."""
+    """Return the name of the file with a view's entry module and all modules that it imports.
+
+    With it a page needs one request instead of 70.
+    """
     return f"bundle/{view}.js"
 
 
@@ -60,7 +66,7 @@ BUNDLES = {bundle(view): entry for view, entry in modules.ENTRIES.items()}
 
 
 def replay(view: str) -> str:
-    """Return the name of the file with the sources of a view's HTML replay, which the page's export requests."""
+    """Return the name of the file from which a page exports a run as an HTML replay."""
     return f"replay/{view}.json"
 
 
@@ -68,29 +74,29 @@ REPLAYS = {replay(view): view for view in ("live", "vision")}
 
 
 version = cache(modules.fingerprint)
-"""Return the version of the files that this process serves."""
+"""Return the version of the pages' files that this process serves."""
 
 
 @cache
 def replay_sources(view: str) -> bytes:
-    """Return the sources of a view's HTML replay, as JSON."""
+    """Return template, style and code of a view's HTML replay, as JSON text."""
     return json.dumps(recording.sources(view)).encode()
 
 
 @cache
 def _compress(text: str) -> bytes:
-    """Compress the text of a bundle; Gradio would compress it less, and again for each request."""
+    """Compress the text of a JavaScript bundle once; Gradio would compress it less, and for each request again."""
     return brotli.compress(text.encode(), quality=9)
 
 
 class Files:
-    """ASGI middleware that serves the pages' files. Names that `files` lacks are never looked up on the disk."""
+    """ASGI middleware that serves the files of the pages. Only files that the function `files` lists are read."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer with a file, or pass a request on."""
+        """Answer a request for a file of the pages; pass other requests on."""
         relative = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not relative.startswith(PLACE):
             return await self.app(scope, receive, send)

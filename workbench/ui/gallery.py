@@ -1,4 +1,4 @@
-"""/gallery: recorded generations and runs saved on this machine: open, fork and download them. Needs no model."""
+"""Page /gallery: open, fork and download recorded generations and runs saved on this machine. Needs no model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(demo: gr.Blocks, saved_runs: SavedRunsView, client: Client | None = None
     Args:
         demo: the finished main page.
         saved_runs: runs saved on this machine.
-        client: lists the methods that can run here; None: the page cannot filter by them.
+        client: client that lists the methods that can run here; None: the page cannot filter by them.
     """
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,13 +17,13 @@ from workbench.core.errors import UnknownNameError
 log = logging.getLogger(__name__)
 
 MAX_RESULTS = 24
-"""Number of finished jobs, of all users together, whose traces and files remain available."""
+"""Number of finished comparisons or sweeps, of all users together, whose traces and files remain available."""
 KEEP_ALIVE_S = 0.5
 T = TypeVar("T")
 
 
 class Jobs(Generic[T]):
-    """Running and finished jobs of one kind, such as comparisons, by unguessable ids."""
+    """Running and finished jobs of one kind (comparisons or sweeps), by unguessable ids."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, T] = OrderedDict()
@@ -31,10 +31,10 @@ class Jobs(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, job: Any) -> T:
-        """Return the result of a job.
+        """Return the result of a comparison or sweep by the id of its job.
 
         Raises:
-            UnknownNameError: there is no result under this id.
+            UnknownNameError: there is no result with this id.
         """
         with self._lock:
             if not isinstance(job, str) or job not in self._results:
@@ -42,13 +42,13 @@ class Jobs(Generic[T]):
             return self._results[job]
 
     def add(self, what: T) -> str:
-        """Store a result that no job of this process computed, such as a saved one; return its id."""
+        """Store a result that was not computed in this process, such as a saved sweep, and return a new id for it."""
         job = secrets.token_urlsafe(12)
         self.keep(job, what)
         return job
 
     def keep(self, job: str, what: T) -> None:
-        """Store the result of a job; remove the oldest if there are too many."""
+        """Store the result of a job; if there are too many results, remove the oldest one."""
         with self._lock:
             self._results[job] = what
             self._results.move_to_end(job)
@@ -56,7 +56,7 @@ class Jobs(Generic[T]):
                 self._results.popitem(last=False)
 
     def stop(self, job: Any) -> None:
-        """Signal a job to end; do nothing if it has ended."""
+        """Signal a job to end. A job that has already ended stays as it is."""
         with self._lock:
             event = self._stops.get(job) if isinstance(job, str) else None
         if event is not None:
@@ -65,7 +65,7 @@ class Jobs(Generic[T]):
     async def follow(
         self, begin: Callable[[str, Callable[[], bool]], Generator[dict[str, Any], None, None]], channel: str
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a job and yield its messages. Closing the generator ends the job.
+        """Run a job (a comparison or sweep) and yield its messages. Closing the generator ends the job.
 
         Args:
             begin: function that starts the job and returns a generator of its messages, which runs in another thread.
@@ -95,7 +95,7 @@ class Jobs(Generic[T]):
 
 
 def end(steps: Any) -> None:
-    """End a job whose reader has disconnected. The current step ends by itself, since the stop event is set."""
+    """End a job whose client has disconnected. The current step ends by itself, because the stop event is set."""
     while steps.gi_running:
         time.sleep(0.05)
     try:

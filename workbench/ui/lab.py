@@ -1,4 +1,4 @@
-"""Lab tab: train a head on this machine, follow its curves, compare runs, and use it as a drafter in Live."""
+"""Lab tab: train heads on this machine, compare their training curves, and draft with the heads in the app."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.ui.recorded_training import recorded_training
 from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
-"""Largest number of runs whose curves are drawn together with the curves of the opened run."""
+"""Maximum number of training runs whose curves are drawn together with the curves of the opened run."""
 NOT_HERE = (
     "Training starts processes on the server, so the Lab is disabled in public apps: Spaces, ZeroGPU, and apps "
     "started with --public. Start the workbench on your own machine (python app.py) and open the Lab there."
@@ -36,8 +36,8 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
     """Add the content of the Lab tab. Call this inside the tab's `gr.Tab`.
 
     Args:
-        client: lists targets and loads promoted heads.
-        saved_runs: decides whether the current request may come from this machine's user.
+        client: client that lists targets and loads promoted heads.
+        saved_runs: object that decides whether the current request may come from the user of this machine.
     """
     view = LabView(client, saved_runs)
     add_view("lab", view.server_functions(), tab="lab", elem_id="wb-lab")
@@ -45,21 +45,21 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
 
 class LabView:
-    """Functions that the Lab tab's page calls, over the client and the folder of the lab (training of heads).
+    """Python functions that the Lab tab in the browser calls, for the training of heads.
 
-    No path comes from the browser: runs are named by their ids, targets by their names in the list.
+    The browser sends no paths: it names training runs by ids, and targets by their names in the list.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        saved_runs: see `add`.
-        lab: the lab; by default that of this machine's user.
+        saved_runs: object that decides whether the current request may come from the user of this machine.
+        lab: the lab (training runs in a folder); by default that of the user of this machine.
     """
 
     def __init__(self, client: Client, saved_runs: SavedRunsView, lab: Lab | None = None) -> None:
         self.client, self._saved_runs, self._lab = client, saved_runs, lab
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """Return the functions that the view may call by name."""
+        """Return the Python functions that the Lab tab in the browser may call, by name."""
         return [
             self.offer,
             self.example,
@@ -72,7 +72,10 @@ class LabView:
         ]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the tab's form; key `barred`: reason why training is disabled (empty: it is enabled)."""
+        """Return the data of the Lab tab's form.
+
+        Key `barred`: reason why training is disabled (empty: it is enabled).
+        """
         barred, fields = self.unavailable_reason(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
@@ -92,20 +95,20 @@ class LabView:
         }
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded training run, shown while the lab has no other runs; empty without a recording."""
+        """Return the recorded training run that is shown while the lab has no runs; empty if there is no recording."""
         return recorded_training()
 
     def unavailable_reason(self) -> str:
-        """Return the reason why the lab is disabled for the current request; empty if it is enabled."""
+        """Return the reason why the lab is disabled for the client of the current request; "" if it is enabled."""
         if not self._saved_runs.is_allowed:
             return NOT_YOURS if self._saved_runs.is_enabled else NOT_HERE
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return summaries of all runs, newest first, and details of the runs that the request names.
+        """Return summaries of all training runs, newest first, and details of those that the request names.
 
-        Key `opened` of the request is the id of a run to return in full, key `compared` a list of ids of runs whose
-        curves to return.
+        Key `opened` of the request is the id of a training run to return in full; key `compared` is a list of ids of
+        training runs whose curves to return.
         """
         lab, opened = self._open(), request.get("opened")
         requested = request.get("compared")
@@ -132,7 +135,7 @@ class LabView:
         return {"id": self._open().start(training_request).id}
 
     def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Signal a training run to end after its current step; it saves a checkpoint."""
+        """Signal a training run to save a checkpoint and end after its current step."""
         return {"id": self._open().stop(request.get("id")).id}
 
     def resume(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +143,7 @@ class LabView:
         return {"id": self._open().resume(request.get("id")).id}
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Draft with a training run's head in this app, also in running generations; with `on` False, stop that."""
+        """Draft with a training run's head in this app, even in running generations; with `on` False, stop that."""
         lab = self._open()
         if "heads" not in self.client.capabilities:
             raise MethodUnavailableError("This backend cannot load new heads.", "Start the backend with --head FOLDER.")
@@ -149,7 +152,7 @@ class LabView:
         return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
 
     def promote_again(self) -> None:
-        """Load again the heads that were promoted when the app last ended."""
+        """Draft again with the heads that were promoted in the lab when the app last ended."""
         if self._saved_runs.is_enabled and "heads" in self.client.capabilities:
             (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 
@@ -160,7 +163,7 @@ class LabView:
         return {}
 
     def _open(self) -> Lab:
-        """Return the `Lab`, which manages the training runs.
+        """Return the `Lab` object, which manages the training runs.
 
         Raises:
             MethodUnavailableError: the lab is disabled for this caller.

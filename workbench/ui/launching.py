@@ -24,6 +24,9 @@ LAUNCH: dict[str, Any] = {
         "middleware": [Middleware(each) for each in (Addresses, CompressionMiddleware, Files, IdlePageMiddleware)]
     },
 }
-"""Launch options: no usage statistics, no run history in the browser, no font besides the views' own, and an idle page
-costs no CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although
-none of them ever changes. At most a hundred copies are stored; Gradio recreates the copy when an older page returns."""
+"""Launch options of the Gradio app: no usage statistics, no run history in the browser, only the views' own fonts.
+
+An idle page takes no CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms
+here), although these settings never change. At most a hundred copies are stored; Gradio recreates the copy when an
+older page returns.
+"""

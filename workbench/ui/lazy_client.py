@@ -1,4 +1,4 @@
-"""Proxy for a client that is still being created: the page can be served while PyTorch is imported."""
+"""Proxy for a `Client` that is still being created, so that pages can be served while PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.client import Client
 
 
 class LazyClient:
-    """Proxy for a client that `make` creates; calls wait until it exists.
+    """Proxy for a `Client` that `make` creates; calls wait until it exists.
 
     If creating the client failed, calls raise that error.
     """
@@ -21,7 +21,10 @@ class LazyClient:
         self._done = threading.Event()
 
     def make(self, factory: Callable[[], Any]) -> None:
-        """Run `factory` in this thread, then release waiting calls. Raises the exceptions of `factory`."""
+        """Create the client by calling `factory` in this thread, then release waiting calls.
+
+        Exceptions of `factory` are raised.
+        """
         try:
             self._client = factory()
         except BaseException as problem:  # waiting calls raise the same error, of any kind
@@ -32,12 +35,12 @@ class LazyClient:
 
     @property
     def client(self) -> Client:
-        """Return this proxy, typed as the client that it represents."""
+        """Return this proxy with the type of the client for which it stands."""
         return cast(Client, self)
 
     @property
     def ready(self) -> bool:
-        """Return whether the client has been created, or creating it has failed. Never waits."""
+        """Return whether the client has been created, or its creation has failed. Never waits."""
         return self._done.is_set()
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""/learn: eight steps through speculative decoding, on recorded generations."""
+"""Page /learn: a guided tour of speculative decoding in eight steps, on recorded generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/methods: a card per registered method, the models that it can run with, and the definition of every figure."""
+"""Page /methods: a card per method, the models with which it can run, and definitions of measured quantities."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from workbench.ui.saved_runs import SavedRunsView
 from workbench.views import recorded_runs
 
 KEEP_S, MATRIX_S = 3600.0, 20.0
-"""Seconds for which boards are cached while their files stay the same, and for which the compatibility matrix is
-cached: it depends on the loaded models."""
+"""Seconds for which the boards are cached, unless their files change, and for which the compatibility matrix is cached.
+
+The matrix depends on the loaded models.
+"""
 _method_maps: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
 
 
@@ -34,7 +36,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
 
     Args:
         demo: the finished main page.
-        client: lists the methods that can run with each model, and measures which is fastest.
+        client: client that lists the methods that can run with each model, and measures which is fastest.
         saved_runs: saved runs whose prompts may be used for a recommendation; None: none.
     """
 
@@ -58,7 +60,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
 
 
 def matrix_of(client: Client) -> ServerFunction:
-    """Return the function `matrix` for the page: it calls `compatibility`, and caches the result for `MATRIX_S` s."""
+    """Return the function `matrix` for the page, which calls `compatibility` and caches the result for `MATRIX_S` s."""
     matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
 
     def matrix(request: dict[str, Any]) -> dict[str, Any]:
@@ -68,12 +70,12 @@ def matrix_of(client: Client) -> ServerFunction:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of `method_map`, cached until the file of a board changes."""
+    """Return the data of the map of methods, cached until the file of a board changes."""
     return _method_maps.get(stamp(boardfiles.folder(), "*.json"), method_map)
 
 
 def method_map() -> dict[str, Any]:
-    """Return the data of the map of methods: `methods`, `groups`, and `targets` with the measured speeds on each."""
+    """Return the data of the map of methods: `methods`, `groups`, and `targets` with measured speeds of methods."""
     return {
         "methods": [
             {"name": m.name, "title": m.title, "group": m.group, "promise": m.promise, "teaches": m.teaches}
@@ -89,7 +91,7 @@ def method_map() -> dict[str, Any]:
 
 
 def extra_part(needs: Sequence[str]) -> str:
-    """Return the part besides the target that a method needs: "head", "draft model" or "nothing".
+    """Return the model that a method needs besides the target: "head", "draft model" or "nothing".
 
     Example:
         >>> extra_part(["eagle", "trees"]), extra_part(["drafter"]), extra_part(["trees"])
@@ -123,15 +125,15 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def definitions() -> list[dict[str, str]]:
-    """Return name, title, meaning and formula of each figure."""
+    """Return name, title, meaning and formula of each measured quantity, such as the acceptance rate."""
     return [{"name": name, "title": title, "meaning": meaning} for name, (title, meaning) in DEFINITIONS.items()]
 
 
 def compatibility(client: Client) -> dict[str, Any]:
-    """Return which methods run with which models: a column for each pair of models, a row for each method.
+    """Return a matrix that says which methods can run with which models.
 
-    `columns` are the pairs of a target and a draft model. An entry of `rows` has for each column the reason why the
-    method cannot run with this pair; an empty reason means that it can.
+    `columns` are pairs of a target and a draft model; `rows` are methods. Each row has, for each column, the reason why
+    the method cannot run with this pair; an empty reason means that it can.
 
     A target that may not be used here has no columns, for example one that a public app would have to download.
     """

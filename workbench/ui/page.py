@@ -1,4 +1,7 @@
-"""Page with the tabs Live, Compare, Vision, Sweep and Lab in one `gr.Blocks`: Gradio events cannot cross routes."""
+"""Main page with the tabs Live, Compare, Vision, Sweep and Lab.
+
+All tabs are in one `gr.Blocks`, because Gradio events cannot cross pages.
+"""
 
 from __future__ import annotations
 
@@ -45,5 +48,5 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
 
 
 def live_view(session: Session) -> None:
-    """Add the Live view. Call this inside the main page's `gr.Blocks`."""
+    """Add the Live view to the main page. Call this inside the page's `gr.Blocks`."""
     add_view("live", session.server_functions(), decode=session.decode, tab="live", elem_id="wb-page")

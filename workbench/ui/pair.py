@@ -1,4 +1,4 @@
-"""/r/ONE+OTHER: two runs side by side with a shared selection. Needs no model."""
+"""Page /r/ONE+OTHER: two recorded runs side by side with a shared selection. Needs no model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from workbench.ui.hosting import add_view
 from workbench.ui.saved_runs import SavedRunsView
 
 FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
-"""Figures of `workbench.trace.metrics` that are shown for both runs."""
+"""Names of the measured quantities (of `workbench.trace.metrics`) that are shown for both runs."""
 
 
 def add(saved_runs: SavedRunsView) -> None:
-    """Add the content of the tab for two runs. Call this inside the tab's `gr.Tab`."""
+    """Add the content of the tab that shows two runs side by side. Call this inside the tab's `gr.Tab`."""
 
     def run(request: dict[str, Any]) -> dict[str, Any]:
         return load_run(saved_runs, request)
@@ -24,10 +24,12 @@ def add(saved_runs: SavedRunsView) -> None:
 
 
 def load_run(saved_runs: SavedRunsView, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a run by its name, or the `trace` that the browser sent, with its figures and their definitions.
+    """Return a run's trace with its measurements and their definitions.
+
+    The run is given by its name, or by the `trace` that the browser sent.
 
     Raises:
-        WorkbenchError: there is no such run, no runs are saved here, or the trace cannot be read.
+        WorkbenchError: there is no run with this name, no runs are saved here, or the trace cannot be read.
     """
     if isinstance(sent := request.get("trace"), dict):
         from workbench.trace import export  # Polars, which few visits need

@@ -12,13 +12,13 @@ from workbench.ui.jobs import Jobs
 from workbench.ui.saved_runs import SavedRunsView
 
 LAST = 6
-"""Default number of saved runs whose prompts are measured."""
+"""Default number of saved runs whose prompts are used to recommend a method."""
 MAX_CHARS = 200_000
-"""Maximum number of characters of all prompts together."""
+"""Maximum number of characters of all prompts of a recommendation together."""
 
 
 class RecommendationView:
-    """Functions over the client for the part of the Methods page that recommends a method.
+    """Python functions for the section of the Methods page that recommends a method.
 
     Args:
         client: client that runs the measurement.
@@ -30,11 +30,11 @@ class RecommendationView:
         self._jobs: Jobs[Any] = Jobs()
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """Return the functions that the view may call by name."""
+        """Return the Python functions that the Methods page in the browser may call, by name."""
         return [self.asking, self.stop]
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the form: targets, limits of numbers and text, and whether saved runs may be used."""
+        """Return the data of the recommendation form: targets, limits, and whether saved runs may be used."""
         return {
             "targets": self.client.targets(),
             "numbers": RecommendationRequest.numbers(),
@@ -45,20 +45,22 @@ class RecommendationView:
         }
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a measurement; the results so far are reported."""
+        """End the measurement of a recommendation; the results so far are reported."""
         self._jobs.stop(request.get("job"))
         return {}
 
     def decode(
         self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Measure which method is fastest; each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
+        """Measure which method is fastest on the user's prompts, and yield messages with the progress.
+
+        Each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
 
         Args:
             request: `target`, `seconds`, `channel`, and either `text`, the prompts that the user typed or pasted, or
-                `last`: number of saved runs whose prompts to measure.
-            user: key of the runs' user, for limits and fairness.
-            is_from_user: whether the request may come from this machine's user, whose runs are saved.
+                `last`, the number of saved runs whose prompts to measure.
+            user: key of the runs' user, for limits and for turns between users.
+            is_from_user: whether the request may come from the user of this machine, whose runs are saved.
         """
 
         def begin(_: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:

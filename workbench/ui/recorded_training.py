@@ -15,22 +15,24 @@ from workbench.service.lab.runs import DONE, LabRun
 from workbench.views import recorded_runs
 
 NAME = "lab"
-"""Name of the example in the folder of recordings."""
+"""Name of the recorded training run in the folder of recordings."""
 DIGITS = 5
-"""Significant digits of the recorded values."""
+"""Significant digits of the values in a recorded training run."""
 _NOT_RECORDED = ("folder", "memory", "progress")
 
 
 def recorded_training() -> dict[str, Any]:
-    """Return the recorded training run with its curves, as `LabRun.details`; empty if there is none."""
+    """Return the recorded training run in the format of `LabRun.details`; an empty dict if there is none."""
     return recorded_runs.example(NAME)
 
 
 def describe_training(run: LabRun) -> dict[str, Any]:
-    """Return the data to record: the name of the hardware, and `LabRun.details` without facts about the process.
+    """Return the data to record of a training run.
+
+    These are the name of the hardware, and `LabRun.details` without facts about the process.
 
     Raises:
-        WorkbenchError: the run is not finished.
+        WorkbenchError: the training run is not finished.
     """
     if run.state != DONE:
         raise WorkbenchError(f"The run {run.id} is {run.state}.", "Record a finished run.")

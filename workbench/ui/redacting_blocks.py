@@ -1,7 +1,8 @@
-"""Gradio blocks that neither display nor log the inputs of a failed call, and whose idle queue uses little CPU time.
+"""Gradio blocks that do not display or log the inputs of a failed call, and whose idle queue needs little CPU time.
 
-Gradio prints the traceback of a failed call to the terminal, including the values of wrong inputs: a user's prompt.
-Its queue polls for work a thousand times per second: 6 % of a core, which an idle page would take from measurements.
+Gradio prints the traceback of a failed call to the terminal, including wrong input values such as a user's prompt. Its
+queue polls for work a thousand times per second, which takes 6 % of a CPU core from measurements even if the page is
+idle.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from workbench.service.logs import redact_error
 
 log = logging.getLogger("workbench.ui")
 LOOK_S = 0.01
-"""Seconds between two polls of an idle queue."""
+"""Seconds between two polls of Gradio's queue when it is idle."""
 PROGRESS_S = 1.0
 """Seconds between two polls for the values of `gr.Progress`, which no call of the page uses."""
 
 
 class RedactingBlocks(gr.Blocks):
-    """Blocks whose failed calls return one sentence; the log has the type of the error and its place in the code."""
+    """`gr.Blocks` whose failed calls return one general sentence.
+
+    The log has the type of the error and the line of code that raised it.
+    """
 
     def queue(self, *given: Any, **named: Any) -> RedactingBlocks:
         super().queue(*given, **named)

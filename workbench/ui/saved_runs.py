@@ -1,4 +1,4 @@
-"""Calls of the pages to the store of saved runs on this machine. A public app saves nothing for its visitors."""
+"""Calls from the pages to the store of saved runs on this machine. A public app saves no runs of its visitors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from workbench.trace.store import RunStore
 
 PAGE = 12
-"""Number of runs per page of the gallery."""
+"""Number of saved runs per page of the gallery."""
 COLUMNS = (
     "created", "method", "target", "drafter", "device", "dtype", "temperature", "seed", "prompt", "max_new_tokens",
     "tokens", "rounds", "tau", "acceptance_rate", "tokens_per_second",
 )  # fmt: skip
-"""Columns of the table of runs that the store's index has."""
+"""Columns of the table of saved runs that come from the store's index."""
 MOST_ROWS = 1000
-"""Largest number of saved runs in the table of runs: the newest."""
+"""Maximum number of saved runs in the table of runs; it shows the newest ones."""
 MOST_COMPARED = 200
-"""Largest number of runs in a group of a comparison."""
+"""Maximum number of saved runs in each of two groups that are compared."""
 MAX_TEXT = 2000
-"""Largest number of characters of a search, of all tags, or of a note."""
+"""Maximum number of characters of a search text, of all tags of a run, or of a note."""
 
 
 def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of the gallery, without the draft model if none of the run's methods drafts with one.
+    """Return a gallery entry without the draft model's name if none of the run's methods drafts with a draft model.
 
     A trace names the draft model that was loaded with the target, even if the method did not use it.
     """
@@ -44,11 +44,12 @@ def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 class SavedRunsView:
-    """Functions about saved runs that the pages call. `workbench runs` uses the same store of runs.
+    """Python functions about saved runs that the pages call. `workbench runs` uses the same store of runs.
 
     Args:
-        allowed: whether this machine's user may use the store of saved runs here. Other visitors that reach the page
-            over the network without a key may not: see `workbench.server.access_control`. A refused call explains why.
+        allowed: whether the user of this machine may use the store of saved runs here. Other visitors that reach the
+            page over the network without a key may not: see `workbench.server.access_control`. A refused call explains
+            why.
     """
 
     def __init__(self, allowed: bool = False) -> None:
@@ -56,16 +57,16 @@ class SavedRunsView:
 
     @property
     def is_allowed(self) -> bool:
-        """Return whether the current request may use the store."""
+        """Return whether the current request may use the store of saved runs."""
         return self._allowed and is_user()
 
     @property
     def is_enabled(self) -> bool:
-        """Return whether this machine's user may use the store, no matter where the current request comes from."""
+        """Return whether the user of this machine may use the store of saved runs, whoever sent the current request."""
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Save a trace from the browser, with the `baseline` measured with it; return the id of the saved run."""
+        """Save a trace from the browser, with its measured speed of plain decoding; return the saved run's id."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
@@ -75,9 +76,12 @@ class SavedRunsView:
         return {"id": store.save(trace, baseline=baseline)}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return saved runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: number to skip.
+        """Return the saved runs that match a search, newest first.
 
-        The answer: whether runs are saved here at all, the number of matches, one page of them, and unreadable files.
+        `search` has words, #tags and conditions such as tau>=2; `first` is the number of runs to skip.
+
+        The answer has: whether runs are saved here at all, the number of matching runs, one page of them, and the files
+        that could not be read.
         """
         if not self.is_allowed:
             return {"allowed": False}
@@ -94,9 +98,10 @@ class SavedRunsView:
         return {"allowed": True, "total": len(matches), "page": PAGE, "runs": runs, "problems": problems}
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one row per run: saved runs, newest first, then the gallery's recordings.
+        """Return the table of runs: saved runs, newest first, then the recorded runs of the gallery.
 
-        The answer: `rows`, and `total`, the number of saved runs, of which `rows` has at most `MOST_ROWS`.
+        The answer has `rows`, one per run, and `total`, the number of saved runs, of which `rows` has at most
+        `MOST_ROWS`.
         """
         rows, total = self._saved_rows() if self.is_allowed else ([], 0)
         return {"rows": rows + _recorded_rows(), "total": total}
@@ -119,7 +124,7 @@ class SavedRunsView:
         return rows, len(saved)
 
     def significance(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the differences between two groups of saved runs, with confidence intervals.
+        """Return the differences between two groups of saved runs in speed and acceptance, with confidence intervals.
 
         Keys `first` and `second` of the request are lists of names of runs. For the result see
         `workbench.bench.run_comparison.compare_runs`.
@@ -139,11 +144,12 @@ class SavedRunsView:
 
         Args:
             target: name of the target.
-            last: largest number of runs.
-            is_from_user: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
+            last: maximum number of runs.
+            is_from_user: whether the request may come from the user of this machine; calls in Gradio's queue must pass
+                it.
 
         Raises:
-            WorkbenchError: there are no such runs, or runs are not saved here for this caller.
+            WorkbenchError: the target has no saved runs, or the client may not use the saved runs of this machine.
         """
         if not is_from_user:
             raise WorkbenchError("This app saves runs only for the user of this machine.", "Type prompts instead.")
@@ -153,7 +159,7 @@ class SavedRunsView:
         return [(prompt.name, prompt.ids) for prompt in saved_run_prompts(target, last)]
 
     def mark(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Replace a run's tags (comma-separated) and its note; return the tags, sorted."""
+        """Replace the tags (comma-separated) and the note of a saved run; return the tags, sorted."""
         store, run = self._store(), _text(request, "id")
         new_tags = {tag.strip() for tag in _text(request, "tags").split(",") if tag.strip()}
         tags = store.tag(run, add=new_tags, remove=set(store.entry(run)["tags"]) - new_tags)
@@ -166,10 +172,12 @@ class SavedRunsView:
         return {}
 
     def recording(self, name: str) -> dict[str, Any]:
-        """Return a trace by name: a saved run's id, with its `baseline` if one was saved, or a gallery recording.
+        """Return the trace of a saved run by its id, or of a recorded run in the gallery by its name.
+
+        Key `baseline` has the measured speed of plain decoding, if it was saved.
 
         Raises:
-            WorkbenchError: there is no such trace, or runs are not saved here.
+            WorkbenchError: there is no run with this name, or runs are not saved here.
         """
         if is_id(name):
             store = self._store()
@@ -193,7 +201,7 @@ class SavedRunsView:
 
 
 def _recorded_rows() -> list[dict[str, Any]]:
-    """Return a row of the table for each recording of the gallery."""
+    """Return a row of the table of runs for each recorded run in the gallery."""
     rows: list[dict[str, Any]] = []
     for entry in recorded_runs.index():
         baseline, figures = recorded_runs.baseline(entry["name"]), entry["figures"]
@@ -208,7 +216,7 @@ def _recorded_rows() -> list[dict[str, Any]]:
 
 
 def parse(search: str) -> tuple[str, list[str], list[str]]:
-    """Split a search into words, tags and conditions.
+    """Split the search text for saved runs into words, tags and conditions.
 
     Example:
         >>> parse("fox #story tau>=2")

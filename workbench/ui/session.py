@@ -1,7 +1,7 @@
-"""Calls of the Live view to the backend, as plain functions over the client. Free of Gradio; tests call them directly.
+"""Python functions that the Live view in the browser calls. They do not depend on Gradio; tests call them directly.
 
-`workbench.client.wire` checks all data from the browser: a run is reached only by its unguessable id, and invalid data
-raises a `WorkbenchError`, which `workbench.ui.hosting` turns into an answer.
+`workbench.client.wire` checks all data from the browser. A run can be accessed only by its unguessable id. Invalid data
+raise a `WorkbenchError`, which `workbench.ui.hosting` turns into an answer.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ GRACE_S = 15.0
 """Seconds for which a run continues after its page has disconnected, so that the page finds it again after a
 reload or a short network failure. After that the run is cancelled, with the reason in its trace."""
 MOST_BASELINES = 200
-"""Number of runs whose measured pairs are remembered."""
+"""Maximum number of runs for which measured pairs (with the method and with plain decoding) are stored."""
 MOST_OTHERS = 3
-"""Largest number of runs that another run is compared with at once."""
+"""Maximum number of other runs with which a run is compared at once."""
 
 
 class Session:
-    """Calls of one page over a client. No run is stored here: each call names its run.
+    """Python functions that one page in the browser calls. No run is stored here: each call names its run by id.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with its methods.
         saved_runs: runs saved on this machine; by default none are.
-        grace_s: see `GRACE_S`.
+        grace_s: seconds for which a run continues after its page has disconnected; see `GRACE_S`.
     """
 
     def __init__(self, client: Client, saved_runs: SavedRunsView | None = None, grace_s: float = GRACE_S) -> None:
@@ -56,7 +56,7 @@ class Session:
         self._baselines: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
-        """Return the functions that a view may call by name; see `workbench.ui.hosting.add_view`."""
+        """Return the Python functions that the view in the browser may call, by name."""
         return [
             self.catalogue,
             self.control,
@@ -75,7 +75,7 @@ class Session:
         ]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return all data of the side panel for a target and a drafter (None: the first one that can be used).
+        """Return all data of the page's side panel for a target and a drafter (None: the first usable one).
 
         A drafter with a different vocabulary stays selected only if the method can translate between vocabularies.
 
@@ -121,13 +121,13 @@ class Session:
         }
 
     def speeds(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the measured speed of each method on a target, by method; see `bench.measured_speeds`."""
+        """Return the measured speed of each method on a target, by method, from `workbench.bench.measured_speeds`."""
         from workbench.bench.measured_speeds import measured_speeds
 
         return {name: speed.to_wire() for name, speed in measured_speeds(str(request.get("target") or "")).items()}
 
     def _targets(self) -> list[dict[str, Any]]:
-        """Return the targets that this view offers."""
+        """Return the target models that this view offers."""
         return self.client.targets()
 
     def control(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -142,29 +142,33 @@ class Session:
         return {}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Inspect, save, load (from an upload) or reset the state of a run's drafter."""
+        """Inspect, save, load (from a file in the browser) or reset the state of a run's drafter."""
         options = DrafterStateRequest.options(self.client, request)
         return wire.state_to_wire(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the rounds of a run from index `from` on, after the page has missed some or was reloaded.
+        """Return the rounds of a run from index `from` on, for a page that has missed rounds or was reloaded.
 
-        Key `baseline` has the rate of plain decoding and the ratios of the pairs, if pairs of this run were measured.
+        Key `baseline` has the tokens per second of plain decoding and the speed-ups of the measured pairs, if pairs of
+        this run were measured.
         """
         run = self._run(request)
         update = wire.scrub_update(run.since(wire.check_integer("from", request.get("from") or 0)))
         return update | ({"baseline": found} if (found := self._baselines.get(run.id)) else {})
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a trace by `name`: a bundled recording, which needs no model, or a saved run by its id."""
+        """Return the trace of a bundled recording by its name, or of a saved run by its id. No model is needed."""
         return self.saved_runs.recording(str(request.get("name")))
 
     def tour(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the `steps` of the tour on the page, in order; see `workbench.views.tour.LiveStep`."""
+        """Return the `steps` of the guided tour on the Live page, in order (`workbench.views.tour.LiveStep`)."""
         return {"steps": live_steps()}
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a trace as Parquet data in base64: the trace of a run by its id, or one that the browser sent."""
+        """Return a trace as Parquet data in base64.
+
+        It is the trace of a run given by its id, or a trace that the browser sent.
+        """
         from workbench.trace import export  # Polars, which few visits need
 
         trace_data = request.get("trace")
@@ -174,10 +178,10 @@ class Session:
         return {"data": base64.b64encode(export.to_parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Explain the speed of a run that the browser sends.
+        """Explain the speed of a run whose trace the browser sends.
 
-        Key `others` of the request has further traces: plain decoding of the same prompt, and runs to combine with.
-        Key `pairs` has measured speed-ups, one for each pair of a run with the method and a plain run.
+        Key `others` of the request has other traces: of plain decoding of the same prompt, and of runs with other
+        methods. Key `pairs` has measured speed-ups, one for each pair of runs with the method and with plain decoding.
         """
         from workbench.bench import whatif_errors
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
@@ -199,12 +203,12 @@ class Session:
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
 
     def research(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return statistics of a run that the browser sends, for the section "For researchers".
+        """Return statistics of a run whose trace the browser sends, for the page's section "For researchers".
 
-        Keys of the request: `plain`: trace of plain decoding of the same prompt, if there is one; `live`: whether this
-        backend made the run, so that its times are those of this machine; `rates`: whether the machine's rates
-        (floating-point operations and bytes per second) may be measured, which would slow a run in progress. In the
-        answer `roofline` has a `reason` instead of figures if sizes or rates are unknown.
+        Keys of the request: `plain`: trace of plain decoding of the same prompt, if there is one; `live`: whether the
+        run was generated by this backend, so that its times are those of this machine; `rates`: whether the machine's
+        rates (floating-point operations and bytes per second) may be measured, which would slow down a run in progress.
+        If sizes or rates are unknown, `roofline` in the answer has only a `reason`.
         """
         from workbench.bench.roofline import roofline
         from workbench.trace import export  # Polars, which few visits need
@@ -233,17 +237,19 @@ class Session:
         return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Start a run, or continue to follow one, and yield its new rounds; see `workbench.client.follow`.
+        """Start a run, or continue to follow a run, and yield its new rounds, as `workbench.client.follow` does.
 
-        A run that was started here ends some seconds after its last follower has disconnected: see `GRACE_S`.
+        A run that was started by this function ends `GRACE_S` seconds after the last page that follows it has
+        disconnected.
 
         Args:
-            request: the state of the page: a `requests.Generation`, with `prompt_tokens` in place of a prompt, and
-                `channel`, the name that the page gave the run. Or, after a reload: `channel`, the id of a run to
-                `follow`, and `from`, the number of rounds that the page has. Or, with `pairs`: the generation to
-                measure in the background, pair by pair, and the `run` that it repeats; each message has `pairs`, a
-                `workbench.bench.pairing.Pairs` as plain data, and the first one its `job`.
-            user: key of the run's user, for limits and fairness.
+            request: one of three requests of the page. (1) Start a run: the fields of `requests.Generation`, where
+                `prompt_tokens` may replace the prompt, and `channel`, the page's name for the run. (2) Follow a run
+                after a reload: `channel`, `follow` (the run's id) and `from` (the number of rounds that the page has).
+                (3) Measure pairs in the background: `pairs` (the generation to measure) and `run` (the run that it
+                repeats). Each message then has `pairs`, a `workbench.bench.pairing.Pairs` as plain data; the first
+                message also has the id `job`.
+            user: key of the run's user, for limits and for turns between users.
         """
         channel = {"channel": str(request.get("channel", ""))}
         if request.get("pairs") is True:
@@ -279,7 +285,7 @@ class Session:
             last_pairs = pairs
 
     def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a measurement in the background; pairs measured so far remain."""
+        """End the measurement of pairs of runs in the background; the pairs measured so far are kept."""
         self._pairs.stop(request.get("job"))
         return {}
 
@@ -289,19 +295,22 @@ class Session:
         return self.client.start(**self._options(request) | self._keeping(), user=user, lease_s=self.grace_s)
 
     def _keeping(self) -> dict[str, Any]:
-        """Return options that save the drafter's state when a run ends, if possible, so that the page can export it."""
+        """Return the option that stores the drafter's state when a run ends, so that the page can export it.
+
+        The dict is empty if the backend does not support this.
+        """
         return {} if "memory" in self.client.unavailable_actions() else {"keeps": True}
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of `Workbench.start`."""
+        """Return the keyword arguments of `Workbench.start` for a request of the page."""
         generation = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return self._formatted(Generation.options(self.client, generation))
+        return self._apply_chat_template(Generation.options(self.client, generation))
 
-    def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Apply the target's own chat template to a message; use its bare text if the target has no template.
+    def _apply_chat_template(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Apply the target's chat template to a message; if the target has no template, use the message's text.
 
-        A page writes messages with the chat markers of the bundled models. Only their tokenizer recognises these; any
-        other would encode them as text.
+        A page writes messages with the special tokens of the bundled models as text. Only their tokenizer recognises
+        them; other tokenizers would encode them as plain text.
         """
         message = message_in(options["prompt"]) if isinstance(options["prompt"], str) else None
         if message is not None and not message.strip():
@@ -320,9 +329,9 @@ class Session:
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
-    """Return the error for a target that this view does not list.
+    """Return the error for a target model that the view does not list.
 
-    `here`: whether the request comes from this machine's user.
+    `here`: whether the request comes from the user of this machine.
     """
     available = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
     hint = " For another model, start the app with --target." if here else ""

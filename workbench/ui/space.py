@@ -1,4 +1,4 @@
-"""Detect the platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
+"""Detect the platform of the app (localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU) and its rules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 from workbench.service.limits import Limits
 
 MAX_FILE_SIZE = 1
-"""Bytes that Gradio's own upload code accepts, in case a request gets past `no_uploads`. The pages read files in the
-browser, and no call of the API takes a file."""
+"""Maximum file size in bytes for Gradio's upload code, in case a request gets past `no_uploads`.
+
+Uploads are not needed: the pages read files in the browser, and no call of the API takes a file.
+"""
 LISTED = "WORKBENCH_ALLOW_MODELS"
 """Environment variable with the Hub models that a public app may use besides the bundled ones, comma-separated."""
 PUBLIC = "WORKBENCH_PUBLIC"
-"""Environment variable equivalent to `--public`, which sets it, for all code that needs to know whether visitors can
-reach the app."""
+"""Environment variable that says whether the app is public, for all code that depends on it.
+
+The option `--public` sets this variable.
+"""
 PUBLIC_LIMITS: dict[str, Any] = {
     "runs_per_user": 2,
     "runs_per_address": 8,
@@ -43,7 +47,7 @@ _TRUE = ("1", "t", "true")  # values that the `spaces` package accepts as true
 
 
 class Mode(str, Enum):
-    """Platform that the app runs on."""
+    """Platform on which the app runs, such as localhost or a Hugging Face Space."""
 
     LOCAL = "local"
     SPACE_CPU = "space-cpu"
@@ -53,11 +57,12 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Platform:
-    """Platform that the app runs on, and its rules for visitors.
+    """Platform on which the app runs, and its rules for visitors.
 
     Attributes:
-        mode: platform that the app runs on.
-        public: whether anybody may reach the app: lower limits, Hub models by allow-list only.
+        mode: platform on which the app runs.
+        public: whether anybody may reach the app. If so, limits are lower, and only the Hub models in an allow-list may
+            be used.
         allow_models: models that may be used besides the bundled ones; None: any model of the Hub. The app may
             use only the local folders that it was started with.
     """
@@ -68,10 +73,10 @@ class Platform:
 
 
 def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Platform:
-    """Detect the platform from the environment alone, without importing PyTorch. Every Space counts as public.
+    """Detect the platform from environment variables, without importing PyTorch. Every Space counts as public.
 
     Args:
-        env: the environment; by default that of this process.
+        env: environment variables; by default those of this process.
         public: whether to treat localhost as public, too.
     """
     env = os.environ if env is None else env
@@ -96,7 +101,7 @@ def limits_of(platform: Platform, overrides: Mapping[str, Any] | None = None) ->
 
     Args:
         platform: platform and rules of the app.
-        overrides: values that replace the platform's own, by the name of the limit; None: the platform's own.
+        overrides: values that replace limits of the platform, by name of the limit; None: the platform's value.
     """
     given_limits = {name: value for name, value in (overrides or {}).items() if value is not None}
     return Limits(**((PUBLIC_LIMITS if platform.public else {}) | given_limits))
@@ -117,14 +122,14 @@ def client(
     Args:
         platform: platform and rules of the app.
         target: bundled name, local folder or Hub id.
-        drafter: draft model, named in the same way; "auto": the target's own.
+        drafter: draft model: bundled name, local folder or Hub id; "auto": the default one of the target.
         device: device of all models: auto, cpu, cuda, …
         dtype: number format of the target: auto, float64, …
-        limits: see `limits_of`.
+        limits: limits that replace those of the platform; see `limits_of`.
         background_models: names of published models to load after the target and its draft model, comma-separated;
             "auto": published models on this machine, and on a Space also those on the Hub; "none": no models.
-        has_other_users: whether users other than this machine's may send requests: then the log must not contain
-            their text, as in every public app.
+        has_other_users: whether users of other machines may send requests. If so, the log must not contain texts, as in
+            every public app.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
@@ -167,15 +172,16 @@ def _write_logs(platform: Platform, has_other_users: bool) -> None:
 
 
 def launch_options(client: Client, access_control: AccessControl | None = None, public: bool = False) -> dict[str, Any]:
-    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all protected by `AccessControl`.
+    """Return Gradio's launch options: `LAUNCH`, no uploads, the HTTP API on the same port, and access control.
 
-    The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
-    all routes. The access control also runs before Gradio's own middleware, which would allow other origins to read.
+    The routes of the HTTP API are passed when Gradio's app is created, so that they precede Gradio's routes. The
+    middleware `Guard` runs before all routes. The access control also runs before Gradio's middleware, which would
+    allow pages of other origins to read answers.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        access_control: access control; by default one that admits this machine's own pages and programs.
-        public: whether anybody may reach the app: the size limit of the pages' calls is then lower.
+        access_control: access control of the server; by default it admits only pages and programs on this machine.
+        public: whether anybody may reach the app. If so, the size limit for calls from pages is lower.
     """
     from gradio.routes import App, ORJSONResponse
     from starlette.middleware import Middleware
@@ -194,7 +200,7 @@ def launch_options(client: Client, access_control: AccessControl | None = None, 
     access = access_control or AccessControl()
 
     class Behind(App):
-        """Gradio's app inside the access control."""
+        """ASGI application that runs Gradio's app inside the middleware of the access control."""
 
         def build_middleware_stack(self) -> Any:
             return access.wrap(super().build_middleware_stack())

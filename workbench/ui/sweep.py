@@ -1,4 +1,4 @@
-"""Sweep tab: a sweep over one or two settings, as a heat map that is filled live."""
+"""Sweep tab: measure a grid of values of one or two settings, and show the results as a heat map while measuring."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FILES = ("csv", "parquet")
 CELLS = 100
 """Maximum number of cells of a sweep on a page."""
 VISITORS = "workbench-sweeps-"
-"""Prefix of the names of the folders with sweeps of users of other machines; the process id follows it."""
+"""Prefix of the names of temporary folders for sweeps of users of other machines, before the process id."""
 FOLDERS = 64
-"""Maximum number of sweeps stored in a folder, to continue after a restart; the oldest are deleted."""
+"""Maximum number of stored sweeps, which can be continued after a restart; the oldest are deleted."""
 
 
 def add(client: Client) -> None:
@@ -45,7 +45,10 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or one next to the saved runs; temporary in a public app."""
+    """Return the folder of saved sweeps: `WORKBENCH_SWEEPS`, or by default a folder next to the saved runs.
+
+    In a public app it is a temporary folder.
+    """
     variable = os.environ.get("WORKBENCH_SWEEPS")
     if variable:
         return Path(variable)
@@ -60,8 +63,8 @@ def folder() -> Path:
 def visitors_folder() -> Path:
     """Return a temporary folder for sweeps of users of other machines; it is deleted when the app ends.
 
-    These sweeps neither replace nor continue the sweeps of this machine's user. Folders of apps that were
-    killed are deleted here.
+    Sweeps in this folder neither replace nor continue sweeps of the user of this machine. Temporary folders of apps
+    that were killed are deleted by this function.
     """
     for old_folder in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
         pid = old_folder.name.removeprefix(VISITORS).partition("-")[0]
@@ -74,14 +77,14 @@ def visitors_folder() -> Path:
 
 @dataclass(slots=True)
 class Job:
-    """Sweep that a page started or opened."""
+    """Sweep that a page has started or opened."""
 
     update: Any
     folder: Any
 
 
 class SweepView:
-    """Functions that the Sweep tab's page calls, over the client."""
+    """Python functions that the Sweep tab in the browser calls. They use a `Client`."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -89,7 +92,7 @@ class SweepView:
         self._jobs: Jobs[Job] = Jobs()
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """Return the functions that the view may call by name."""
+        """Return the Python functions that the Sweep tab in the browser may call, by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +115,10 @@ class SweepView:
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded sweep (key `made`), which the tab shows before the first measurement.
+        """Return a recorded sweep (key `made`), which the Sweep tab shows before the first measurement.
 
-        It is empty if there is no recording. Its Python code and command line are regenerated, because modules may have
-        been renamed since the recording.
+        It is empty if there is no recording. The sweep's Python code and command line are regenerated, because modules
+        may have been renamed since the recording.
         """
         from workbench.bench.grid import Sweep
 
@@ -126,12 +129,12 @@ class SweepView:
         return {"made": recording, "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a sweep; finished cells remain available."""
+        """End a running sweep; finished cells remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the trace of one cell of a sweep, for the Live view."""
+        """Return the trace of one cell of a sweep, for display in the Live view."""
         job = self._jobs.get(request.get("job"))
         result = job.update.results.get(request.get("cell"))
         trace = None if result is None else job.folder.trace(result)
@@ -149,10 +152,10 @@ class SweepView:
         return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """List the saved sweeps, newest first: one line per sweep and set of conditions.
+        """List the saved sweeps, newest first, with one entry per sweep and set of conditions.
 
-        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Users other than
-        this machine's user get an empty list: see `workbench.server.access_control`.
+        Each entry has id, title, method, target, done and total (numbers of cells), date, on (device, dtype, machine),
+        and writing. Users of other machines get an empty list: see `workbench.server.access_control`.
         """
         from workbench.bench.sweepfolder import SweepFolder
 
@@ -184,13 +187,14 @@ class SweepView:
     def decode(
         self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Measure a sweep: the first message has all cells, each later one the cells that changed.
+        """Measure a sweep, and yield messages: the first one has all cells, each later one the changed cells.
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
                 `anew` (true: measure again; the earlier results are kept).
-            user: key of the runs' user, for limits and fairness.
-            is_from_user: whether the request may come from this machine's user; sweeps of others go to another folder.
+            user: key of the runs' user, for limits and for turns between users.
+            is_from_user: whether the request may come from the user of this machine; sweeps of other users are saved in
+                another folder.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
@@ -200,7 +204,7 @@ class SweepView:
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
     def _parse_sweep(self, request: dict[str, Any]) -> Any:
-        """Return the sweep of a request, checked like all input from the wire."""
+        """Check the values in a request for a sweep, and return the sweep."""
         from workbench.bench.grid import Sweep
 
         axes = request.get("axes")
@@ -228,7 +232,7 @@ class SweepView:
         return sweep
 
     def _values(self, axis: dict[str, Any]) -> list[Any]:
-        """Return the values of an axis; model names must be listed by this app, or be Hub ids."""
+        """Check and return the values of a sweep's axis. Model names must be listed by this app, or be Hub ids."""
         from workbench.bench.lanes import Lane
 
         name, values = axis.get("name"), axis.get("values")
@@ -263,9 +267,9 @@ class SweepView:
 
 
 def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
-    """Return the folder of a sweep: its newest existing folder; with `anew`, a new one beside it.
+    """Return the newest existing folder of a sweep; with `anew`, a new folder beside it.
 
-    `parent`: the folder of all sweeps; None: that of this machine's user.
+    `parent`: the folder of all sweeps; None: the folder of the user of this machine.
     """
     from workbench.bench.sweepfolder import generations, next_generation
 
@@ -276,9 +280,11 @@ def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """Return lines for the list of saved sweeps, one per set of conditions in a sweep's folder; none if unreadable.
+    """Return the entries for a sweep's folder in the list of saved sweeps, one per set of conditions.
 
-    Conditions are machine, software and models. A setting that varies along an axis is empty in these lines.
+    The result is empty if the folder cannot be read.
+
+    Conditions are machine, software and models. In an entry, a setting that varies along an axis of the sweep is empty.
     """
     from workbench.bench.sweep import load_updates
 

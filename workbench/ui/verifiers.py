@@ -1,4 +1,7 @@
-"""/verifiers: the verifier bench, p and q of one position under every verifier. Computed in the page."""
+"""Page /verifiers: the verifier bench, which applies every verifier to the probabilities p and q of one position.
+
+All results are computed in the browser.
+"""
 
 from __future__ import annotations
 

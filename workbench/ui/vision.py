@@ -1,4 +1,4 @@
-"""Vision tab: one image, one question, one or two drafters, and the image data that each drafter gets."""
+"""Vision tab: one image, one question, one or two drafters, and a view of the image data that each drafter gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.ui.session import Session
 from workbench.views import scenes
 
 DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
-"""Initial methods of the tab: the first one that can run is chosen."""
+"""Initial methods of the Vision tab, in order of preference: the first one that can run is chosen."""
 
 
 def add(client: Client, saved_runs: SavedRunsView) -> None:
@@ -22,14 +22,14 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
 
 class VisionSession(Session):
-    """Calls of the Vision tab: the calls of Live, for targets that accept images, and its own calls."""
+    """Python functions that the Vision tab calls: the functions of the Live view and further functions for images."""
 
     def server_functions(self) -> list[Any]:
-        """Return the functions that the view may call by name."""
+        """Return the Python functions that the Vision tab in the browser may call, by name."""
         return [*super().server_functions(), self.gallery, self.repicture, self.explain, self.explaining]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the side panel, for targets that take images; an empty target list if there are none."""
+        """Return the data of the Vision tab's side panel; its list has only the targets that accept images."""
         data = super().catalogue(request)
         usable = {m["name"] for m in data["methods"] if m.get("available", True)}
         method = next((name for name in DEFAULT_METHODS if name in usable), data["chosen"]["method"])
@@ -40,7 +40,7 @@ class VisionSession(Session):
         return [t for t in self.client.targets() if t.get("pictures")]
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the bundled images with their questions, the kinds of words in captions, and the measured curves."""
+        """Return the bundled images with questions, the categories of words in captions, and measured curves."""
         return {
             "scenes": scenes.gallery(),
             "questions": scenes.questions(),
@@ -49,7 +49,7 @@ class VisionSession(Session):
         }
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Change the image from the next round on, for target and drafter or for the drafter only."""
+        """Change the image of a run from the next round on, for target and drafter or only for the drafter."""
         # without this check, an outdated page would give the target the drafter's image
         wire.check_text("sees", request.get("sees"))
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
@@ -62,9 +62,12 @@ class VisionSession(Session):
         return options | {"prompt": ids}
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's attribution: attention and gradient on the patches, and probabilities with a blanked image."""
+        """Return the attribution of a run's text to its image.
+
+        It has attention and gradient on the image patches, and probabilities with a blanked image.
+        """
         return {"attribution": self._run(request).explain()}
 
     def explaining(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the progress of the attribution as a share, or None if unknown."""
+        """Return the progress of a run's attribution to its image, from 0 to 1; None if it is unknown."""
         return {"done": self._run(request).explain_progress}

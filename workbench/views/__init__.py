@@ -1,4 +1,7 @@
-"""Views of a trace: ES modules under `js/` with one palette and one vocabulary. Imports neither torch nor gradio."""
+"""Views of a trace in the browser: JavaScript (ES) modules under `js/` and their colour palette.
+
+This package imports neither torch nor gradio.
+"""
 
 from workbench.views.modules import FIRST_MODULE, module_names, module_path, module_text
 from workbench.views.palette import css_variables, palette

@@ -1,4 +1,4 @@
-"""Files of the ES modules that draw the views; a browser loads them by URL, a notebook gets them as one text."""
+"""JavaScript (ES) modules that draw the views. A browser loads them by URL; a notebook gets them as one text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ JS = Path(__file__).parent / "js"
 STYLESHEET = Path(__file__).parent / "stage.css"
 PAGES_STYLESHEET = Path(__file__).parent / "pages.css"
 REPLAY = JS / "replay.html"
-"""Template of an HTML replay, used by the page and by Python."""
+"""HTML template of a file that replays a recorded run; the page in the browser and Python use it."""
 
 FIRST_MODULE = "live"
-"""The view that a page starts with."""
+"""Name of the view that the app shows first."""
 ENTRIES = {
     "live": "live/page",
     "vision": "vision/page",
@@ -28,7 +28,7 @@ ENTRIES = {
     "gallery": "learn/gallery",
     "methodcards": "learn/methods",
 }
-"""Entry module of each view, with `mount(el, {host, …})`; it imports all others."""
+"""JavaScript entry module of each view. It imports the view's other modules and exports `mount(el, {host, …})`."""
 
 _DOC = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
 _IMPORT = re.compile(r'^import (\* as \w+|\{[^}]*\}) from "(\.[^"]+)\.js";$', re.MULTILINE)
@@ -37,13 +37,13 @@ _OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
 
 
 def module_names() -> list[str]:
-    """Return the names of all modules except tests: paths below `js/` without suffix, such as `live/tree`."""
+    """Return the names of all JavaScript modules except tests: paths below `js/` without suffix (`live/tree`)."""
     paths = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
     return sorted(name.removesuffix(".js") for name in paths)
 
 
 def module_path(name: str) -> Path:
-    """Return the path of a JavaScript module."""
+    """Return the path of the file of a JavaScript module."""
     return JS / f"{name}.js"
 
 
@@ -54,12 +54,12 @@ def module_text(name: str) -> str:
 
 @cache
 def delivered_text(name: str) -> str:
-    """Return the source of a module without its documentation comments, which a browser does not need."""
+    """Return the source of a JavaScript module without documentation comments, which a browser does not need."""
     return _DOC.sub("", module_text(name))
 
 
 def direct_imports(name: str) -> list[str]:
-    """Return the modules that a JavaScript module imports directly."""
+    """Return the names of the modules that a JavaScript module imports directly."""
     return [_named(name, match[2]) for match in _IMPORT.finditer(module_text(name))]
 
 
@@ -69,7 +69,7 @@ def _named(importer: str, path: str) -> str:
 
 @cache
 def dependency_order(entry: str) -> tuple[str, ...]:
-    """Return a module and all its dependencies, each after its own imports.
+    """Return a JavaScript module and all its dependencies, each after the modules that it imports.
 
     Raises:
         ValueError: there is a circular import.
@@ -92,9 +92,9 @@ def dependency_order(entry: str) -> tuple[str, ...]:
 
 @cache
 def inline_modules(entry: str) -> str:
-    """Return a module and all its dependencies as one text, for a notebook or a file.
+    """Return a JavaScript module and all its dependencies as one text, for a notebook or an HTML file.
 
-    Each module becomes a function's scope, in the order of `dependency_order`, and each import becomes a constant.
+    Each module becomes the body of a function, in the order of `dependency_order`, and each import becomes a constant.
 
     Raises:
         ValueError: there is a circular import, or an import or export in a form that cannot be rewritten.
@@ -123,7 +123,7 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
 
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
-    """Return the stylesheets of a view, in order of application."""
+    """Return the CSS stylesheets of a view, in the order in which they apply."""
     shared = {"measuring": ("compare", "sweep", "lab"), "methodmap": ("gallery", "methodcards")}
     names = [*(name for name, views in shared.items() if view in views), view]
     of_view = [STYLESHEET.with_name(f"{name}.css") for name in names]
@@ -131,12 +131,12 @@ def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
 
 
 def all_stylesheets() -> list[Path]:
-    """Return the stylesheets of all views."""
+    """Return the CSS stylesheets of all views."""
     return sorted(STYLESHEET.parent.glob("*.css"))
 
 
 def fingerprint() -> str:
-    """Return a hash of modules, stylesheets and palette: it prevents a browser from mixing two versions."""
+    """Return a hash of the modules, stylesheets and palette, so that a browser never mixes files of two versions."""
     digest = hashlib.sha256()
     scripts = [path for path in sorted(JS.rglob("*.js")) if not path.name.endswith(".test.js")]
     for path in [*scripts, *sorted(JS.rglob("*.html")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:

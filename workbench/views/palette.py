@@ -1,4 +1,6 @@
-"""Colour palette of statuses, surfaces, phases and methods, as CSS variables for both themes.
+"""Colour palette of the views, as CSS variables for the light and the dark theme.
+
+It has colours for token statuses, surfaces, phases of a round, and methods.
 
 The status colours were found by a search over OKLCH for the largest worst-case CIEDE2000 difference under normal
 vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` checks them.
@@ -16,7 +18,7 @@ THEMES = ("light", "dark")
 
 @cache
 def palette() -> dict[str, Any]:
-    """Return the palette file: `statuses`, `surfaces`, `phases`, `methods`."""
+    """Return the colour palette from its file, with keys `statuses`, `surfaces`, `phases` and `methods`."""
     return json.loads(Path(__file__).with_name("palette.json").read_text(encoding="utf-8"))
 
 
@@ -33,7 +35,7 @@ def variables(theme: str) -> dict[str, str]:
 
 
 def css_variables(root: str = ".wb", dark: str = ".dark .wb") -> str:
-    """Return both themes as CSS rules; `dark` is the selector under which the dark theme applies."""
+    """Return the colours of the light and the dark theme as CSS rules; `dark` is the CSS selector of the dark theme."""
 
     def rule(selector: str, theme: str) -> str:
         lines = "".join(f"{name}:{value};" for name, value in variables(theme).items())

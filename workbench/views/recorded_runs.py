@@ -1,6 +1,6 @@
-"""Recorded generations, one per method, which are displayed before a model is loaded, or without one.
+"""Recorded generations, one per method, which the pages show while no model is loaded.
 
-`workbench record` creates them; they are small enough for the repository.
+`workbench record` creates the recordings, which are part of the repository.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ SUFFIX = ".json.gz"
 EXAMPLES = "examples"
 """Folder of recorded comparisons and sweeps, inside the folder of recordings."""
 DIGITS = 7
-"""Significant digits of the numbers in a recording: probabilities are computed in float32, which has about seven."""
+"""Significant digits of the numbers in a recorded run: probabilities are float32, which has about seven digits."""
 PREVIEW_TOKENS = 32
-"""Number of tokens of a recording that a list shows."""
+"""Number of tokens of a recorded run that a list of recordings shows."""
 THUMBNAIL_ROUNDS = 80
-"""Largest number of rounds in the thumbnail of a run."""
+"""Maximum number of rounds in the thumbnail of a recorded run."""
 
 
 def folder() -> Path:
-    """Return the folder of recordings; `WORKBENCH_RECORDED` names another one."""
+    """Return the folder of the recorded runs; the variable `WORKBENCH_RECORDED` can name another folder."""
     return Path(os.environ.get("WORKBENCH_RECORDED", Path(__file__).resolve().parents[2] / "assets" / "recorded"))
 
 
 def names() -> list[str]:
-    """Return the names of the recordings; empty if the folder is missing."""
+    """Return the names of the recorded runs; an empty list if their folder is missing."""
     return sorted(path.name.removesuffix(SUFFIX) for path in folder().glob(f"*{SUFFIX}"))
 
 
 def trace(name: str) -> Trace:
-    """Return a recorded trace. It is cached: callers must not change it.
+    """Return the trace of a recorded run by name. The trace is cached, so callers must not change it.
 
     Raises:
-        UnknownNameError: there is no such recording.
+        UnknownNameError: there is no recording with this name.
         WorkbenchError: the file is damaged, or a newer workbench wrote it.
     """
     if name not in names():  # a name from a browser is never used as a path
@@ -54,26 +54,26 @@ def trace(name: str) -> Trace:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Return a recorded trace as plain JSON: header, rounds, footer.
+    """Return the trace of a recorded run as JSON data: header, rounds, footer.
 
-    If plain decoding was recorded with it, `plain` is the trace of the plain run, and `baseline` holds its rate and the
-    ratios of all measured pairs.
+    If plain decoding was recorded with the run, `plain` is the trace of plain decoding, and `baseline` has its tokens
+    per second and the speed-ups of all measured pairs.
     """
     return trace(name).to_wire() | _read(folder() / f"{name}{SUFFIX}")[1]
 
 
 def index() -> list[dict[str, Any]]:
-    """Return one entry per readable recording, with its figures, computed from the trace."""
+    """Return a list of all readable recorded runs with their settings, and measurements from their traces."""
     return [describe(name, trace(name)) for name in names()]
 
 
 def baseline(name: str) -> Baseline | None:
-    """Return the baseline that was recorded with a run; None if there is none."""
+    """Return the speed of plain decoding that was recorded with a run; None if it was not recorded."""
     return Baseline.from_wire(load(name).get("baseline"))
 
 
 def describe(name: str, recording: Trace) -> dict[str, Any]:
-    """Return a trace's settings and its figures (`workbench.trace.metrics.summary`), for a list of recordings.
+    """Return a trace's settings and measurements (`workbench.trace.metrics.summary`), for a list of recordings.
 
     Key `lengths` has the numbers of accepted drafts and of emitted tokens of each of the first `THUMBNAIL_ROUNDS`
     rounds.
@@ -103,9 +103,9 @@ def describe(name: str, recording: Trace) -> dict[str, Any]:
 
 
 def example(name: str) -> dict[str, Any]:
-    """Return a recorded comparison or sweep ("compare", "sweep") as plain JSON, shown before the first measurement.
+    """Return the recorded comparison ("compare") or sweep ("sweep"), which a page shows before the first measurement.
 
-    Empty if there is none, or if a newer workbench wrote it.
+    The dict is empty if there is no recording, or if a newer workbench wrote it.
     """
     path = folder() / EXAMPLES / f"{name}{SUFFIX}"
     try:
@@ -115,14 +115,17 @@ def example(name: str) -> dict[str, Any]:
 
 
 def write_example(name: str, example_data: Mapping[str, Any], place: Path | None = None) -> int:
-    """Write an example; equal examples give equal bytes. Return the number of bytes."""
+    """Write a recorded comparison or sweep to its file, and return the file's size in bytes.
+
+    Equal recordings give equal bytes.
+    """
     path = (place or folder()) / EXAMPLES / f"{name}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return _write(path, example_data)
 
 
 def read(path: Path) -> Trace:
-    """Read a recording from its file.
+    """Read the trace of a recorded run from its file.
 
     Raises:
         WorkbenchError: the file is damaged, or a newer workbench wrote it.
@@ -132,7 +135,7 @@ def read(path: Path) -> Trace:
 
 @lru_cache(maxsize=64)
 def _read(path: Path) -> tuple[Trace, dict[str, Any]]:
-    """Return the trace of a recording's file, and the other data in it as plain JSON; see `read` and `load`."""
+    """Return the trace in a recording's file, and the file's other data (such as `baseline`) as JSON data."""
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
         return Trace.from_wire(content), {key: content[key] for key in ("plain", "baseline") if key in content}
@@ -141,14 +144,14 @@ def _read(path: Path) -> tuple[Trace, dict[str, Any]]:
 
 
 def write(path: Path, recording: Trace, plain: Trace | None = None, baseline: Baseline | None = None) -> int:
-    """Write a recording; equal traces give equal bytes. Return the number of bytes.
+    """Write a recorded run to a file, and return the file's size in bytes. Equal traces give equal bytes.
 
     Args:
         path: file to write.
         recording: trace of the method's run.
-        plain: trace of plain decoding of the same prompt, seed and sampling, recorded on the same machine. It is
+        plain: trace of plain decoding with the same prompt, seed and sampling, recorded on the same machine. It is
             stored without the target's most likely tokens.
-        baseline: rate of plain decoding and the ratios of all measured pairs.
+        baseline: tokens per second of plain decoding, and the speed-ups of all measured pairs.
     """
     content = recording.to_wire()
     if plain is not None:
@@ -167,7 +170,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> int:
 
 
 def _shorten(value: Any) -> Any:
-    """Return JSON data with all numbers rounded to `DIGITS` significant digits; more would double the files."""
+    """Return JSON data with all numbers rounded to `DIGITS` significant digits, which halves the size of files."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):

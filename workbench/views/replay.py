@@ -20,7 +20,7 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 def replay(trace: Trace) -> str:
     """Return the text of an HTML file that replays a run.
 
-    The file loads nothing from outside; its content security policy forbids that.
+    The file loads no other files: its content security policy forbids that.
     """
     definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
     view = "vision" if trace.header.pictures else modules.FIRST_MODULE
@@ -36,7 +36,7 @@ def replay(trace: Trace) -> str:
 
 
 def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
-    """Return the parts of an HTML replay by name: `template`, `style`, and `module`, the code of the player."""
+    """Return the parts of an HTML replay by name: `template`, `style`, and `module` (the JavaScript of the player)."""
     sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
     return {
         "template": modules.REPLAY.read_text(encoding="utf-8"),
@@ -46,6 +46,6 @@ def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
 
 
 def embed(value: Any) -> str:
-    """Return JSON that is safe in a script element: no tag, comment or JavaScript line can start or end in it."""
+    """Return data as JSON that is safe in an HTML script element: no tag or comment can start or end in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

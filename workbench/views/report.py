@@ -1,6 +1,6 @@
 """Render a bench report as one HTML file that opens from disk: Plotly figures, each with a table and a sentence.
 
-Plotly's library is inlined; the file loads nothing from outside, and its content security policy forbids that.
+Plotly's library is inlined. The file loads no other files: its content security policy forbids that.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, the arguments of Plot
 
 ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "call_speedup_vs_autoregressive"
-"""Key of the speed-up of whole calls, the only speed-up that every engine reports."""
+"""Key in a bench report of the speed-up of whole calls, the only speed-up that every engine reports."""
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
     "llama.cpp": ("llama.cpp", "var(--wb-vision)", "square"),
 }
-"""Implementation → label, colour, marker."""
+"""Label, colour and marker of each inference engine in the plots of a bench report."""
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, distinguishable with every kind of colour vision; dashes and markers change as well."""
+"""Colours of lines in the plots: Okabe and Ito's, distinguishable with every kind of colour vision.
+
+Dashes and markers differ, too.
+"""
 DASHES, MARKERS = ("solid", "dash", "dot"), ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _HEIGHT, _PER_ROW = 96, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Figure of the report: title, sentence, plot, and its data as a table (head, then rows of texts)."""
+    """Figure of a bench report: title, explanation, plot, and its data as a table whose first row is the header."""
 
     title: str
     sentence: str
@@ -49,7 +52,7 @@ def page(report: dict[str, Any]) -> str:
     """Return the text of a bench report as an HTML file.
 
     Args:
-        report: `BenchReport.to_wire()`.
+        report: the report as JSON data, from `BenchReport.to_wire()`.
     """
     from plotly.offline import get_plotlyjs
 
@@ -83,7 +86,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Return the figures of one group of prompts; figures without data are left out."""
+    """Return the figures of a bench report for one group of prompts; figures without data are left out."""
     makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
     return [panel for maker in makers if (panel := maker(rows)) is not None]
 
@@ -150,7 +153,7 @@ def speed(rows: Sequence[Row]) -> Panel | None:
 
 
 def tau(rows: Sequence[Row]) -> Panel | None:
-    """Plot τ by method."""
+    """Plot τ, the mean number of tokens per verification, of each method."""
     ordered = sorted((r for r in rows if r["tau"]), key=lambda r: r["tau"])
     if not ordered:
         return None
@@ -210,7 +213,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
 
 
 def cost(rows: Sequence[Row]) -> Panel | None:
-    """Plot the time of a round by its parts (draft, verify, overhead), one bar per method."""
+    """Plot the time of a round, divided into draft, verification and overhead, as one bar per method."""
     recorded = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
     if not recorded:
         return None
@@ -234,7 +237,7 @@ def cost(rows: Sequence[Row]) -> Panel | None:
 
 
 def memory(rows: Sequence[Row]) -> Panel | None:
-    """Plot the size of the weights, and the largest memory growth in a run."""
+    """Plot the size of each method's weights, and its largest memory growth in a run."""
     recorded = [r for r in rows if r["weights_mib"] is not None][::-1]
     if not recorded:
         return None
@@ -351,7 +354,7 @@ def _facts(report: dict[str, Any]) -> str:
 
 
 def _name(row: Row) -> str:
-    """Return a method's name escaped for Plotly, which interprets some HTML."""
+    """Return a method's name with HTML escaped, because Plotly interprets some HTML."""
     return html.escape(row["method"])
 
 

@@ -1,7 +1,7 @@
-"""Bundled scenes: images with questions, the kinds of the words in their captions, and curves measured on them.
+"""Bundled images (scenes) with questions, the categories of words in their captions, and measured curves.
 
-The images and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`. Data that a
-checkout lacks are empty here; the Vision tab then names the command that creates them.
+`workbench.scenes` creates the images and the list of words, `workbench bench --suite vision` measures the curves. Data
+that are missing in a checkout are empty here; the Vision tab then names the command that creates them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from typing import Any
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 GROUP = "captions"
-"""Group of the vision suite's questions from whose results the Vision tab's curve is drawn."""
+"""Group of questions in the suite `vision` whose results the curve on the Vision tab shows."""
 CAPTION_TOKENS = 160
-"""Number of tokens for the bundled target's description of six shapes and a word. Runs in the tab and recordings use
-it; a visitor's next run takes over the settings of a recording."""
+"""Maximum number of new tokens in runs of the Vision tab and in their recordings.
+
+The bundled target needs it to describe six shapes and a word. Recordings use the same number because a visitor's next
+run has the settings of the recording on display.
+"""
 
 
 def folder() -> Path:
-    """Return the folder of images; `WORKBENCH_SCENES` names another one."""
+    """Return the folder of the bundled images; the variable `WORKBENCH_SCENES` can name another folder."""
     return Path(os.environ.get("WORKBENCH_SCENES", ASSETS / "scenes"))
 
 
 def boards() -> Path:
-    """Return the folder of boards; `WORKBENCH_BOARDS` names another one."""
+    """Return the folder of boards (saved measurements); the variable `WORKBENCH_BOARDS` can name another folder."""
     return Path(os.environ.get("WORKBENCH_BOARDS", ASSETS / "boards"))
 
 
@@ -53,13 +56,16 @@ def gallery() -> list[dict[str, Any]]:
 
 
 def questions() -> list[str]:
-    """Return questions that fit any image."""
+    """Return general questions, which can be asked about any image."""
     return _index().get("questions", [])
 
 
 @cache
 def lexicon() -> dict[str, str] | None:
-    """Return lower-case word → kind (colour, shape, size, relation, number); None if there is no list."""
+    """Return the category (colour, shape, size, relation, number) of words in image captions, by lower-case word.
+
+    None if the file with the list is missing.
+    """
     path = folder() / "lexicon.json"
     if not path.is_file():
         return None
@@ -67,10 +73,13 @@ def lexicon() -> dict[str, str] | None:
 
 
 def board() -> dict[str, Any] | None:
-    """Return τ on captions by number of vision tokens, from the vision suite's board; None before the measurement.
+    """Return τ on image captions by number of vision tokens, from the saved measurements of the suite `vision`.
 
-    `series` has a line per compressor measured at several strengths, `points` the other drafters; both have `tokens`,
-    `tau`, `low` and `high` (95 % interval). `note` describes the measurement.
+    None if nothing has been measured yet.
+
+    Key `series` has a line for each compressor of vision tokens that was measured at several strengths; `points` has
+    the other drafters. The entries of both have `tokens`, `tau`, `low` and `high` (95 % confidence interval). Key
+    `note` describes the measurement.
     """
     path = boards() / "vision.json"
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""Guided tour: eight steps over recordings on the Learn page, and a short form of seven on the Live page.
+"""Guided tour: eight steps on the Learn page, which show recorded runs, and seven short steps on the Live page.
 
-All figures in the text of Learn's steps are computed from the recordings. Both forms share titles and sentences:
-`TITLES` and the constants after it.
+All numbers in the texts of the Learn page's steps are computed from the recordings. Steps on both pages use the same
+titles (`TITLES`) and sentences (the constants after it).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TITLES = {
     "what-it-buys": "From acceptance to speed-up",
     "share": "Share this view",
 }
-"""Titles of the steps of both forms of the tour, by the name of the step."""
+"""Titles of the steps of the guided tours on the Learn page and the Live page, by the name of the step."""
 OUTCOMES = (
     "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
     "line) after a rejection, bonus (dashed) when every draft was accepted."
@@ -46,13 +46,13 @@ DEPENDS = "Which drafter is best depends on the text, and the kind of text chang
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Step of the tour.
+    """Step of the guided tour on the Learn page.
 
     Attributes:
         title: subject of the step.
         see: description of the displayed views.
-        do: task for the reader; done once the selection is one of `places` or lies in one of `rounds`, or the dials are
-            set accordingly.
+        do: task for the reader; it is done when the reader selects one of `places` or one of `rounds`, or sets the
+            adjustable values accordingly.
         question: question to answer before the explanation is shown.
         choices: possible answers.
         right: index of the right answer.
@@ -60,7 +60,7 @@ class Step:
         cards: views of the Live page that are open, by name.
         places: nodes, one of which the reader must select.
         rounds: rounds, one of which the reader must select.
-        dials: whether the step has dials in place of a recording's views (the last step).
+        dials: whether the step has adjustable values instead of views of a recorded run (only the last step).
     """
 
     title: str
@@ -77,7 +77,7 @@ class Step:
 
 
 def read_a_round(trace: Trace) -> Step:
-    """Return step 1 of the tour: the parts of a round, shown on a chain of drafts from a draft model."""
+    """Return step 1 of the tour: drafted, accepted and bonus tokens of a round with a draft model."""
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
@@ -114,7 +114,7 @@ def same_text(trace: Trace, plain: Trace) -> Step:
 
 
 def keep_or_refuse(trace: Trace) -> Step:
-    """Return step 3 of the tour: accepting and rejecting sampled drafts, by the probabilities p and q."""
+    """Return step 3 of the tour: sampled drafts are accepted or rejected by the probabilities p and q."""
     accepted_nodes = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
     n_rejected = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
     n_accepted = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
@@ -136,7 +136,7 @@ def keep_or_refuse(trace: Trace) -> Step:
 
 
 def two_denominators(trace: Trace) -> Step:
-    """Return step 4 of the tour: the two denominators of acceptance, on trees with many untested nodes."""
+    """Return step 4 of the tour: acceptance rate and draft utilisation, on draft trees with many untested nodes."""
     rounds = trace.rounds
     n_accepted, n_tested, n_drafted = (
         metrics.count_accepted(rounds),
@@ -224,7 +224,7 @@ def switch(trace: Trace) -> Step:
 
 
 def acceptance_to_speedup(trace: Trace) -> Step:
-    """Return step 8 of the tour: formulas of τ and speed-up with adjustable values, and a recording of the oracle."""
+    """Return step 8 of the tour: formulas of τ and speed-up with adjustable values, and a run of the oracle drafter."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
@@ -254,17 +254,17 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
     "switch": (switch, ("switch",)),
     "what-it-buys": (acceptance_to_speedup, ("oracle",)),
 }
-"""Steps with their recordings; the first recording is displayed."""
+"""Steps of the Learn page's tour with the names of their recorded runs, the first of which is displayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveStep:
-    """Step of the tour's short form, which runs on the Live page itself.
+    """Step of the short guided tour on the Live page.
 
     Attributes:
-        name: key of `TITLES`; also of `STEPS` if Learn has a longer step on the subject.
-        part: part of the page that is highlighted.
-        text: one or two sentences without figures, because the page may show any run.
+        name: key of the step in `TITLES`, and in `STEPS` if the Learn page has a longer step on the subject.
+        part: name of the part of the Live page that is highlighted.
+        text: one or two sentences without numbers, because the page may show any run.
         shows: kind of round to select: "rejected" (with a rejected draft), "sibling" (a later sibling was accepted),
             "" (any).
     """
@@ -288,7 +288,10 @@ LIVE_STEPS = (
 
 
 def live_steps() -> list[dict[str, Any]]:
-    """Return the steps of the short form as plain JSON; `learn`: whether Learn has a step on the subject."""
+    """Return the steps of the Live page's tour as JSON data.
+
+    Key `learn` says whether the Learn page has a step on the subject.
+    """
     return [
         {"name": step.name, "title": TITLES[step.name], "part": step.part, "text": step.text, "shows": step.shows}
         | {"learn": step.name in STEPS}
@@ -297,24 +300,24 @@ def live_steps() -> list[dict[str, Any]]:
 
 
 def expected_tau(acceptance: float, depth: int) -> float:
-    """Return τ, the expected number of tokens per round, if every draft is accepted with the same probability.
+    """Return τ, the expected number of tokens per round, if every drafted token is accepted with equal probability.
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1.
 
     Args:
-        acceptance: acceptance probability of a draft, 0 to 1.
-        depth: number of drafts per round.
+        acceptance: acceptance probability of a drafted token, 0 to 1.
+        depth: number of drafted tokens per round.
     """
     return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
 
 
 def can_be_done(step: Step) -> bool:
-    """Return whether the recording contains the nodes or rounds of the step's task."""
+    """Return whether a recorded run contains the nodes or rounds that the task of a tour step asks for."""
     return step.dials or bool(step.places or step.rounds)
 
 
 def to_wire(name: str, step: Step) -> dict[str, Any]:
-    """Return a step as plain JSON, with the name of its recording."""
+    """Return a step of the tour as JSON data, with the name of its recorded run."""
     fields = {field: getattr(step, field) for field in step.__dataclass_fields__}
     return {"name": name, "recording": STEPS[name][1][0], **fields}
 

@@ -1,7 +1,7 @@
 """Show the app's views in a notebook: `from workbench import widgets as w`.
 
-Each widget draws with the ES modules of the app, synchronises its selection in both directions, and stores a snapshot
-in plain HTML in the notebook's output, which is readable without a kernel and without JavaScript.
+Each widget draws with the app's JavaScript modules, and synchronises its selection between Python and the browser. It
+stores a snapshot in plain HTML in the notebook's output, which is readable without a kernel and without JavaScript.
 """
 
 from importlib.util import find_spec

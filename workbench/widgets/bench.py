@@ -1,4 +1,7 @@
-"""Show the verifier bench in a notebook: p and q of one position as movable bars, and acceptance by every verifier."""
+"""Verifier bench for a notebook: target and draft probabilities of one position as movable bars.
+
+It shows the acceptance by every verifier.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,16 @@ RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "de
 TOKENS = (2, 6)
 DRAFTS = 8
 SHOWN = 4
-"""Maximum number of drafts in the snapshot's table."""
+"""Maximum number of drafted tokens in the table of the verifier bench's snapshot."""
 
 
 class Bench(Widget):
-    """Verifier bench for one position. `state` is synchronised: change it in Python or in the page.
+    """Verifier bench for one position of a text. Its `state` can be changed in Python or in the browser.
 
     Attributes:
-        state: `words`, `p`, `q` (at temperature 1, in the order of words), `tp`, `tq` (temperatures), `k` (drafts),
-            `way` (how the drafts are sampled), `rule` (verifier), `seed`, `rounds` (number of rounds sampled so far).
+        state: dict with `words` (tokens), `p` and `q` (probabilities of target and drafter at temperature 1, in the
+            order of words), `tp` and `tq` (their temperatures), `k` (number of drafted tokens), `way` (how the drafts
+            are sampled), `rule` (verifier), `seed`, and `rounds` (number of rounds sampled so far).
     """
 
     state = traitlets.Dict().tag(sync=True)
@@ -112,17 +116,17 @@ def bench(
     rule: str = "recursive",
     seed: int = 1,
 ) -> Bench:
-    """Return the verifier bench for one position.
+    """Return a verifier bench for one position of a text, given the distributions of target and drafter.
 
     Args:
-        p: the target's distribution [V], 2 to 6 tokens; weights are normalised.
-        q: the drafter's distribution [V].
+        p: the target's distribution [V] over V = 2 to 6 tokens; the values are normalised.
+        q: the drafter's distribution [V]; the values are normalised.
         words: the tokens; None: example words.
-        k: drafts, 1 to 8.
+        k: number of drafted tokens, 1 to 8.
         way: sampling of the drafts: "independent", "without" (replacement), "head" (the most likely k − 1, and one
             sampled), or "fixed" (the most likely k).
         rule: "recursive", "independent", "k-seq", "optimal-two", "greedy-draft" or "deterministic".
-        seed: seed of the rounds that the page samples.
+        seed: seed of the rounds that are sampled in the browser.
 
     Raises:
         ParameterError: an argument is invalid.

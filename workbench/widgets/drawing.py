@@ -1,6 +1,7 @@
 """Draw Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
-Only some types of Plotly's traces are drawn: the SVG names the others, and the table below it has their values.
+Only some types of Plotly's traces are drawn. The SVG names traces of other types, and the table below it has their
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "11 4"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Axis of a figure, which maps values to pixels. `names` are the values of a categorical axis."""
+    """Axis of a figure, which maps values to pixels. A categorical axis has its values in `names`."""
 
     low: float
     high: float
@@ -37,14 +38,14 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def at(self, value: Any) -> float:
-        """Return the position of a value in pixels; NaN if the value is not on the axis."""
+        """Return the position of a value on the axis in pixels; NaN if the value is not on the axis."""
         number = float(self.names.index(str(value))) if self.names else _number(value)
         if self.log:
             number = math.log10(number) if number > 0 else math.nan
         return self.start + (number - self.low) / ((self.high - self.low) or 1) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the axis's ticks as (position in pixels, label)."""
+        """Return the ticks of the axis as pairs (position in pixels, label)."""
         if self.names:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
@@ -55,7 +56,7 @@ class Axis:
 
 
 def nice(low: float, high: float, about: int = 5) -> list[float]:
-    """Return approximately `about` round numbers between `low` and `high`, for the ticks of an axis."""
+    """Return round numbers between `low` and `high` for the ticks of an axis, approximately `about` of them."""
     raw = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(s for s in (1, 2, 5, 10) if s * power >= raw - 1e-12)
@@ -76,7 +77,7 @@ def title(plot: Any) -> str:
 
 
 def plain(text: Any) -> str:
-    """Return a Plotly text without its HTML tags."""
+    """Return a text of a Plotly figure without its HTML tags."""
     return re.sub(r"</?(?:b|i|br|sup|sub|span)\b[^<>]*>", " ", str(text or "")).strip()
 
 
@@ -93,7 +94,7 @@ def picture(plot: Any) -> str:
     heads = [str(note.text) for note in plot.layout.annotations if len(parts) > 1 and note.xref == "paper"]
     heads = heads if len(heads) == len(parts) else [title(plot), *[""] * len(parts)]
     figures = "".join(
-        _part(plot, name, traces_of_part, head)
+        _axes_svg(plot, name, traces_of_part, head)
         for (name, traces_of_part), head in zip(parts.items(), heads, strict=False)
     )
     if not figures:
@@ -103,14 +104,14 @@ def picture(plot: Any) -> str:
     return f'<div class="wb-snapshot">{figures}{note_html}{table(traces)}</div>'
 
 
-def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
+def _axes_svg(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
     """Return the SVG of the traces on one pair of axes.
 
     Args:
         plot: the Plotly figure.
         axes: names of the two axes, such as ("x", "y2").
         traces: traces on these axes.
-        head: title of this part.
+        head: title of this pair of axes.
     """
     x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
@@ -130,7 +131,7 @@ def _name(trace: Any, i: int) -> str:
 
 
 def table(traces: Sequence[Any]) -> str:
-    """Return the first values of each trace as a collapsed table."""
+    """Return the first values of each trace of a Plotly figure as a collapsed HTML table."""
     rows = []
     for i, trace in enumerate(traces):
         if trace.type not in DRAWN or trace.type == "heatmap":
@@ -146,7 +147,10 @@ def _short(value: Any) -> str:
 
 
 def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """Return a trace's values along both axes, thinned to at most `most`; for a histogram, the values of its bars."""
+    """Return the values of a Plotly trace along both axes; for a histogram, those of its bars.
+
+    If there are more than `most` values, some are left out at regular intervals.
+    """
     if trace.type == "histogram":
         values = np.asarray([_number(v) for v in (trace.x if trace.x is not None else trace.y)], dtype=float)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=trace.nbinsx or "auto")
@@ -163,7 +167,7 @@ def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
 def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, up: Any) -> str:
     points = [_points(trace, POINTS) for trace in traces]
     bars = [trace.type in ("bar", "histogram") for trace in traces]
-    lines = [shape for shape in plot.layout.shapes if shape.type == "line" and _on(shape, axes)]
+    lines = [shape for shape in plot.layout.shapes if shape.type == "line" and _is_on_axes(shape, axes)]
     levels = [_number(v) for s in lines for v in (s.y0, s.y1) if (s.yref or "y") == axes[1]]
     ends_x, ends_y = (
         [_intervals(trace, name, values[k]) for trace, values in zip(traces, points, strict=True)]
@@ -196,7 +200,7 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
             )
         )
     parts += [_shape(shape, x, y) for shape in lines]
-    parts += [_note(note, x, y) for note in plot.layout.annotations if _on(note, axes) and note.text]
+    parts += [_note(note, x, y) for note in plot.layout.annotations if _is_on_axes(note, axes) and note.text]
     if len(traces) > 1:
         names = [(_name(t, i), _colour(t, colours[i % len(colours)])) for i, t in enumerate(traces)]
         parts.append(_legend(names))
@@ -209,7 +213,7 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
     Args:
         trace: a trace of Plotly.
         name: "error_x" or "error_y".
-        values: the points along that axis, thinned as `_points` does.
+        values: values of the trace along that axis, from `_points`.
     """
     error = getattr(trace, name, None) if trace.type != "histogram" else None
     if error is None or error.visible is False:
@@ -319,23 +323,26 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
     return f'<g fill="{colour}">{"".join(out)}</g>'
 
 
-def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Return whether a Plotly shape or annotation belongs to a pair of axes: it has a coordinate on one of them."""
+def _is_on_axes(drawn: Any, axes: tuple[str, str]) -> bool:
+    """Return whether a Plotly shape or annotation has a coordinate on one of a pair of axes."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)
     )
 
 
-def _place(value: Any, ref: str | None, axis: Axis) -> float:
-    """Return the position of a value on an axis, in pixels; `ref` (Plotly's `xref`, `yref`) may make it a share."""
+def _position(value: Any, ref: str | None, axis: Axis) -> float:
+    """Return the position of a value on an axis in pixels.
+
+    `ref` is Plotly's `xref` or `yref`, by which the value may be a fraction of the axis.
+    """
     share = bool(ref) and ("domain" in str(ref) or ref == "paper")
     return axis.start + _number(value) * (axis.end - axis.start) if share else axis.at(value)
 
 
 def _shape(shape: Any, x: Axis, y: Axis) -> str:
-    x0, x1 = (_place(v, shape.xref, x) for v in (shape.x0, shape.x1))
-    y0, y1 = (_place(v, shape.yref, y) for v in (shape.y0, shape.y1))
+    x0, x1 = (_position(v, shape.xref, x) for v in (shape.x0, shape.x1))
+    y0, y1 = (_position(v, shape.yref, y) for v in (shape.y0, shape.y1))
     if not all(math.isfinite(v) for v in (x0, x1, y0, y1)):
         return ""
     ends = f'x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}"'
@@ -343,7 +350,7 @@ def _shape(shape: Any, x: Axis, y: Axis) -> str:
 
 
 def _note(note: Any, x: Axis, y: Axis) -> str:
-    at = _place(note.x, note.xref, x), _place(note.y, note.yref, y)
+    at = _position(note.x, note.xref, x), _position(note.y, note.yref, y)
     if not all(math.isfinite(v) for v in at):
         return ""
     anchor = "end" if at[0] > WIDTH * 0.7 else "start"
@@ -352,7 +359,7 @@ def _note(note: Any, x: Axis, y: Axis) -> str:
 
 
 def _colour(trace: Any, default: str) -> str:
-    """Return a trace's own colour if it is a single name or code, else the default."""
+    """Return the colour of a Plotly trace if it is a single name or code, else the default colour."""
     for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
         colour = getattr(part, "color", None)
         if isinstance(colour, str) and colour.strip("#").replace(",", "").replace("(", "").replace(")", "").isalnum():
@@ -411,7 +418,7 @@ def _heat(trace: Any, up: Any) -> str:
 
 
 def _shade(share: float) -> str:
-    """Return a colour between white (0) and the blue of accepted tokens (1)."""
+    """Return a colour between white (value 0) and the blue of accepted tokens (value 1)."""
     ends = ((255, 255, 255), (10, 84, 150))
     mixed = (round(a + (b - a) * share) for a, b in zip(*ends, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,4 +1,4 @@
-"""Check a reader's answers to exercises: each is missing, right, or wrong with a hint."""
+"""Check a reader's answers to the exercises in a notebook: an answer is missing, right, or wrong with a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.widgets.snapshot import escape
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of checking an answer. `right` is None if there is no answer yet."""
+    """Result of checking an answer to an exercise. `right` is None if there is no answer yet."""
 
     right: bool | None
     words: str
@@ -25,14 +25,14 @@ class CheckResult:
 
 
 def check(test: Callable[..., Any]) -> Callable[..., CheckResult]:
-    """Turn a function that asserts the properties of a right answer into a check.
+    """Decorator that turns a function with assertions about an answer into the checker of an exercise.
 
-    An answer counts as missing if one of the arguments is None or `...`, or is a function that raises
-    NotImplementedError. The reader gets the message of a failed assertion, or any other error as it is. Nothing is
-    raised, so that a notebook with open exercises runs to its end.
+    An answer counts as missing if an argument is None or `...`, or is a function that raises NotImplementedError. The
+    reader sees the message of a failed assertion, or the text of another error. No error is raised, so that a notebook
+    with unsolved exercises runs to its end.
 
     Args:
-        test: function that takes the answers in order and asserts, with a hint as the message.
+        test: function whose arguments are the answers; its assertions have hints as messages.
 
     Example:
         >>> @check

@@ -10,12 +10,12 @@ from workbench.trace.events import Trace
 from workbench.widgets.snapshot import escape
 
 APP = "http://localhost:7860"
-"""Address of the app, unless `WORKBENCH_URL` is set."""
+"""URL of the app, unless the variable `WORKBENCH_URL` is set."""
 HTTP = ("http://", "https://")
 
 
 class AppLink:
-    """Link to the app in a notebook's output. `url` is its address."""
+    """Link to the app in a notebook's output, with the attribute `url`."""
 
     def __init__(self, url: str, text: str) -> None:
         self.url, self.text = url, text
@@ -38,12 +38,12 @@ def app_link(
     """Return a link that opens the app with the settings of a trace: prompt, models, method, parameters, seed.
 
     Args:
-        trace: trace with the settings; None: only those given by name.
+        trace: trace with the settings; None: only the settings given by name.
         text: text of the link.
-        base: address of the app; None: `WORKBENCH_URL`, else "http://localhost:7860".
-        pin: element that the app selects: `round`, and `token` or `node`, counted as in a trace.
-        settings: settings that replace the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`,
-            `tab`, …; `run=run.id` follows a run that is in progress in that app.
+        base: URL of the app; None: `WORKBENCH_URL`, else "http://localhost:7860".
+        pin: element that the app selects: `round`, and `token` or `node`, with indices as in the trace.
+        settings: settings that replace those of the trace, by name: `method`, `prompt`, `depth`, `temperature`, `view`,
+            `tab`, …; `run=run.id` opens a run that is in progress in that app.
 
     Raises:
         ValueError: `base` is not an http address.
@@ -55,12 +55,12 @@ def app_link(
 
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads.
+    """Return the URL query with the settings of a trace, in the format that `views/js/live/link.js` reads.
 
     Args:
-        trace: trace with the settings; None: none.
-        pin: element that the app selects; None: none.
-        settings: settings that replace the trace's, by name.
+        trace: trace with the settings; None: no trace.
+        pin: element that the app selects; None: no element.
+        settings: settings that replace those of the trace, by name.
     """
     fields: dict[str, Any] = {}
     if trace is not None:

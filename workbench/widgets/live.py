@@ -18,16 +18,16 @@ from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
 SLOW = ("explain", "export_parquet", "catalogue", "memory")
-"""Names of slow calls from the view. A thread answers them, so that Stop does not wait for them."""
+"""Names of slow calls from the browser. A thread answers them, so that the Stop button does not wait for them."""
 
 
 class Live(View):
-    """Widget with the whole Live view of a run.
+    """Notebook widget with the whole Live view of a running generation.
 
-    A selection in the browser sets `selection`, and a moved slider changes the run.
+    A selection in the browser sets `selection`, and moving a slider changes the run.
 
     Attributes:
-        run: handle of the displayed run; the Run button of the view replaces it.
+        run: handle of the displayed run; the Run button of the view starts another run and replaces the handle.
     """
 
     run_id = traitlets.Unicode().tag(sync=True)
@@ -45,7 +45,7 @@ class Live(View):
 
     @property
     def trace(self) -> Any:
-        """Return the trace so far; None before the first round."""
+        """Return the trace of the run so far; None before the first round."""
         return self.run.trace
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -104,7 +104,7 @@ class WidgetSession(Session):
         self.runs = runs
 
     def server_functions(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
-        """Return the functions that a view may call by name."""
+        """Return the Python functions that the widget in the browser may call, by name."""
         return [
             self.catalogue,
             self.control,
@@ -117,11 +117,11 @@ class WidgetSession(Session):
         ]
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the attribution of a run's text to the parts of its image."""
+        """Return the attribution of a run's text to regions of its image."""
         return {"attribution": self._run(request).explain()}
 
     def begin(self, request: dict[str, Any]) -> RunHandle:
-        """Start another run with the settings of the view's panel."""
+        """Start another run with the settings in the side panel of the view."""
         run = self.client.start(**self._options(request) | self._keeping())
         self.runs[run.id] = run
         return run
@@ -134,7 +134,7 @@ class WidgetSession(Session):
 
 
 def return_errors(answer: Callable[[], Any]) -> Any:
-    """Return the result of `answer`; if it raises an error, return the error's message and remedy as plain data."""
+    """Call `answer` and return its result; if it raises an error, return the error's message and remedy."""
     try:
         with convert_panics():
             return answer()
@@ -150,11 +150,11 @@ def _snapshot_html(view: Any) -> str:
 
 
 def live(run: RunHandle, wb: Client | None = None) -> Live:
-    """Show the whole Live view of a running generation: Pause, Step, Stop and changes of parameters reach the run.
+    """Show the Live view of a running generation in a notebook. Its buttons and parameters control the run.
 
-    The snapshot stored in the output shows the rounds that the run had when the widget was displayed. Display the
-    widget again after the run's end for a complete snapshot. `app_link(run=run.id)` opens the run in the app if it runs
-    there.
+    The snapshot stored in the notebook's output shows the rounds that were finished when the widget was displayed.
+    Display the widget again after the run's end for a complete snapshot. `app_link(run=run.id)` opens the run in the
+    app, if the app generates it.
 
     Args:
         run: result of `wb.start(…)` or `wb.run(id)`, in a private backend or in a running app.

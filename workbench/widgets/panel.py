@@ -1,4 +1,4 @@
-"""Show controls for a method's parameters in a notebook, generated from the registry as in the app."""
+"""Controls for a method's parameters in a notebook, generated from the method registry as in the app."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from workbench.widgets.view import Widget
 
 
 class Panel(Widget):
-    """Controls for a method's parameters.
+    """Notebook widget with controls for the parameters of a method.
 
     Attributes:
-        values: current values, `{"method": …, name: value}`. Can be set; omitted parameters get their defaults.
+        values: current values, `{"method": …, name: value}`. The attribute can be set; omitted parameters get their
+            defaults.
         problem: error message of the controlled run about the latest change; empty if the change succeeded.
     """
 
@@ -38,11 +39,11 @@ class Panel(Widget):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the values as keyword arguments of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
+        """Return the panel's values as keyword arguments for `wb.start(prompt, **panel.settings)`."""
         return {"method": self.values["method"], "params": {n: v for n, v in self.values.items() if n != "method"}}
 
     def control(self, run: Any) -> Panel:
-        """Apply every change to a run, from its next round on.
+        """Apply every change of the controls to a run, from its next round on.
 
         Args:
             run: a run, or the widget that `live` returned.
@@ -77,7 +78,7 @@ class Panel(Widget):
 
 
 def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of all parameters of a method and of sampling: those in `values`, and defaults for the rest.
+    """Return the values of all parameters of a method and of sampling; defaults for those not in `values`.
 
     Args:
         methods: descriptions from `Workbench.methods`.
@@ -85,7 +86,7 @@ def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], valu
         values: `method` and any of its parameters.
 
     Raises:
-        UnknownNameError: there is no such method or parameter.
+        UnknownNameError: the method or a parameter does not exist.
         ParameterError: a value is outside its range.
     """
     by_name = {m["name"]: m for m in methods}
@@ -113,15 +114,15 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
 
 
 def panel(wb: Client, method: str = "draft-model", **params: Any) -> Panel:
-    """Return controls for the parameters of a method and of sampling.
+    """Return a notebook widget with controls for the parameters of a method and of sampling.
 
     Args:
-        wb: the `Workbench` with the registry.
-        method: registry name.
-        params: initial values; the others have their defaults.
+        wb: the `Workbench` that describes the methods.
+        method: name of the method.
+        params: initial values of parameters; other parameters have their defaults.
 
     Raises:
-        UnknownNameError: there is no such method or parameter.
+        UnknownNameError: the method or a parameter does not exist.
         ParameterError: a value is outside its range.
 
     Example:

@@ -1,8 +1,8 @@
-"""Show Plotly figures in a notebook, without a network and without a copy of Plotly in every output.
+"""Show Plotly figures in a notebook without a network, and without a copy of Plotly in every output.
 
-The output holds the figure's data, for front ends that draw it themselves, and an SVG of it for all others. JupyterLab
-draws it with the extension that comes with the plotly package, VS Code with its own; GitHub, nbconvert and Colab show
-the SVG. None of them loads anything from the network.
+The output contains the figure's data, for front ends that can draw the figure, and an SVG image of it for all others.
+JupyterLab draws it with the extension in the plotly package, and VS Code with its own extension. GitHub, nbconvert and
+Colab show the SVG. None of them loads anything from the network.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ QUIET = {"displaylogo": False, "responsive": True, "showLink": False}
 
 
 class Figure:
-    """Plotly figure for a notebook's output. `plot` is the figure itself."""
+    """Plotly figure in a notebook's output. The attribute `plot` is the Plotly figure."""
 
     def __init__(self, plot: Any) -> None:
         self.plot = plot
 
     def snapshot(self) -> str:
-        """Return the figure as SVG in plain HTML, with its first values in a table."""
+        """Return the Plotly figure as an SVG image in plain HTML, with its first values in a table."""
         return drawing.picture(self.plot)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
@@ -34,7 +34,10 @@ class Figure:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON data. Arrays become lists, because not every version of Plotly reads packed arrays."""
+    """Return a value of a Plotly figure as JSON data, with arrays as lists.
+
+    Not every version of Plotly can read packed arrays.
+    """
     if isinstance(value, dict) and {"dtype", "bdata"} <= set(value):
         return plain(_unpacked(**value))
     if isinstance(value, dict):
@@ -55,7 +58,7 @@ def _unpacked(dtype: str, bdata: str, shape: str = "") -> np.ndarray:
 
 
 def figure(plot: Any) -> Figure:
-    """Wrap a Plotly figure, so that it is drawn without a network and saved in the notebook as SVG, too.
+    """Wrap a Plotly figure so that a notebook draws it without a network, and also saves it as SVG.
 
     Args:
         plot: a `plotly.graph_objects.Figure`.

@@ -1,7 +1,7 @@
 """Render a trace as plain HTML for a notebook's output: readable without a kernel, JavaScript and styles.
 
-GitHub strips styles from the outputs of notebooks. So every status is shown in three ways: by an HTML element that
-looks different everywhere (`u`, `b`, `i`, `s`), by its glyph, and, where styles remain, by its colours.
+GitHub removes styles from the outputs of notebooks. So the status of each token is shown in three ways: by an HTML
+element that needs no style (`u`, `b`, `i`, `s`), by a glyph, and by colours where styles are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
-"""Maximum numbers of rounds, nodes and prompt characters in a snapshot, because it is stored in the notebook."""
+"""Maximum numbers of rounds, nodes and prompt characters in a snapshot, which is stored in the notebook."""
 ELEMENTS = {ACCEPTED: "u", CORRECTED: "b", BONUS: "i", REJECTED: "s", DISCARDED: "small"}
 LINES = {
     ACCEPTED: "text-decoration:none;border-bottom:3px solid",
@@ -34,7 +34,7 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def escape(text: Any) -> str:
-    """Escape a model's text for HTML, so that it contains no tags, control characters or changes of direction."""
+    """Escape a model's text for HTML, so that it has no tags, control characters or direction marks."""
     return html.escape(_HIDDEN.sub("\ufffd", str(text)), quote=True)
 
 
@@ -44,7 +44,9 @@ def escape_visible(text: str) -> str:
 
 
 def mark(text: str, status: str) -> str:
-    """Return the HTML of a token with element, glyph and colours of its status; plain tokens have none of these.
+    """Return the HTML of a token, with an element, a glyph and colours that show the token's status.
+
+    Tokens of plain decoding have none of these.
 
     Args:
         text: text of the token.
@@ -63,13 +65,13 @@ def mark(text: str, status: str) -> str:
 
 
 def legend() -> str:
-    """Return the HTML of a legend, with every status once in its own style."""
+    """Return the HTML of a legend that shows every token status in its style."""
     statuses = (ACCEPTED, CORRECTED, BONUS, REJECTED, DISCARDED)
     return "<small>" + " · ".join(mark(status, status) for status in statuses) + "</small>"
 
 
 def token_text(round: Round, emitted: EmittedToken) -> str:
-    """Return the text of a committed token; for a token without text (EOS), its name if the trace has it."""
+    """Return the text of a committed token; for a token without text (such as EOS), its name if it is known."""
     if emitted.text:
         return emitted.text
     for top in round.top_p:
@@ -79,7 +81,7 @@ def token_text(round: Round, emitted: EmittedToken) -> str:
 
 
 def ribbon(trace: Trace) -> str:
-    """Return a trace's text as HTML with each token's status, and each round's rejected drafts in brackets."""
+    """Return the text of a trace as HTML with the status of each token, and rejected drafts in brackets."""
     parts = []
     for r in trace.rounds[:ROUNDS]:
         line = "".join(mark(token_text(r, e), e.kind) + ("<br>" if e.text.endswith("\n") else "") for e in r.emitted)
@@ -130,7 +132,7 @@ def _node(r: Round, i: int) -> str:
 
 
 def key_figures(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """Return an HTML table of the main figures, with one row per trace."""
+    """Return an HTML table of the main measurements (τ, acceptance rate, …), with one row per trace."""
     heads = ("run", "tokens", "rounds", "mean accepted length τ", "acceptance rate", "tokens/s", "draft s", "verify s")
     rows = []
     for i, trace in enumerate(traces):
@@ -156,13 +158,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def describe(trace: Trace) -> str:
-    """Return a trace's method and models in one line of text."""
+    """Return the method and the models of a trace as one line of text."""
     h = trace.header
     return f"{h.method} · {h.target}" + (f" ← {h.drafter}" if h.drafter else "")
 
 
 def curves(trace: Trace) -> str:
-    """Return HTML with the acceptance by depth, and with the accepted drafts per round as block characters."""
+    """Return HTML with the acceptance rate by depth, and the accepted tokens per round as block characters."""
     depths = metrics.acceptance_by_depth(trace.rounds)
     rows = "".join(f"<tr><td>{d}</td><td>{k / t:.2f}</td><td>{t}</td></tr>" for d, t, k in depths if t)
     table = (
@@ -175,13 +177,16 @@ def curves(trace: Trace) -> str:
 
 
 def spark(values: Sequence[float]) -> str:
-    """Return numbers as a line of block characters, scaled from 0 to the largest."""
+    """Return numbers as a line of block characters (a sparkline), scaled from 0 to the largest number."""
     top = max([*values, 1e-9])
     return "".join(BLOCKS[round((len(BLOCKS) - 1) * max(0.0, v) / top)] for v in values[:ROUNDS])
 
 
 def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """Return HTML with each trace's time per phase as a bar of characters on a common time axis, and its figures."""
+    """Return HTML with each trace's time per phase as a bar of characters on a common time axis.
+
+    The main measurements of each trace follow.
+    """
     seconds = [metrics.decode_seconds(t.rounds) for t in traces]
     longest = max([*seconds, 1e-9])
     lines = []
@@ -195,7 +200,10 @@ def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
 
 
 def stage(trace: Trace, other: Trace | None = None) -> str:
-    """Return the HTML of the whole Live view: figures, text, collapsed tree of the most instructive round, curves."""
+    """Return the HTML of the whole Live view of a trace: measurements, text, tree of one round, and curves.
+
+    The collapsed tree is that of the most instructive round (`instructive_round`).
+    """
     traces = [trace] if other is None else [trace, other]
     pictures = "".join(image_html(p.url, p.width, p.height) for p in trace.header.pictures)
     tree_html = f"<details><summary>Draft tree</summary>{tree(trace, instructive_round(trace))}</details>"
@@ -203,13 +211,13 @@ def stage(trace: Trace, other: Trace | None = None) -> str:
 
 
 def instructive_round(trace: Trace) -> int:
-    """Return the index of the most instructive round: the first with both an accepted and a rejected draft, else 0."""
+    """Return the index of the first round of a trace with both accepted and rejected drafts; else 0."""
     candidates = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
     return next(candidates, 0)
 
 
 def image_html(url: str, width: int, height: int) -> str:
-    """Return the HTML of a trace's image; "" unless the trace contains its data, so that nothing is downloaded."""
+    """Return the HTML of a trace's image; "" if the trace does not contain the image data. Downloads nothing."""
     if not is_png_url(url):
         return ""
     return (
@@ -218,7 +226,7 @@ def image_html(url: str, width: int, height: int) -> str:
 
 
 def vision(trace: Trace, other: Trace | None = None) -> str:
-    """Return HTML with the image, the number of vision tokens that the drafter gets, and the text."""
+    """Return HTML with a trace's image, the number of vision tokens that the drafter gets, and the text."""
     round_vision = next((r.vision for r in trace.rounds if r.vision), {})
     n_tokens = {name: round_vision.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
     words = ", ".join(f"{name}: {n} vision tokens" for name, n in n_tokens.items() if n is not None)
@@ -229,5 +237,5 @@ def vision(trace: Trace, other: Trace | None = None) -> str:
 
 
 def wrap(inner: str) -> str:
-    """Wrap the HTML of a snapshot in the element that the notebook stores."""
+    """Wrap the HTML of a widget's snapshot in the element that is stored in the notebook."""
     return f'<div class="wb-snapshot" style="line-height:1.9;max-width:60em">{inner}</div>'

@@ -1,4 +1,4 @@
-"""Send the code and style that all widgets share to the browser, once per kernel."""
+"""Send the JavaScript code and stylesheets of the widgets to the browser, once per notebook kernel."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Sources(ipywidgets.Widget):
     """Invisible widget that holds a view's code, style and data in the browser, for all widgets with that view.
 
     Attributes:
-        version: fingerprint of module and style.
+        version: hash of the JavaScript code and the style.
         module: JavaScript code that draws widgets and plays exported files, as one text.
-        style: all stylesheets as one.
-        template: template of the file that "HTML replay" creates.
-        definitions: definition of every figure, in words and as a formula.
-        lexicon: kinds of the words in the scenes' captions, or None.
+        style: text of all stylesheets.
+        template: template of the HTML file that the button "HTML replay" creates.
+        definitions: definition of each measured quantity, such as the acceptance rate, in words and as a formula.
+        lexicon: categories of the words in captions of the bundled images, or None.
     """
 
     version = traitlets.Unicode().tag(sync=True)
@@ -41,7 +41,7 @@ _shared: dict[str, Sources] = {}
 
 
 def get_sources(view: str = modules.FIRST_MODULE) -> Sources:
-    """Return the sources of a view ("live" or "vision"), created once per kernel."""
+    """Return the `Sources` (code, style and data) of a view ("live" or "vision"), created once per kernel."""
     cached = _shared.get(view)
     if cached is None or cached.comm is None:  # `Widget.close_all` closes it, too
         cached = _shared[view] = Sources(**texts(view))
@@ -50,7 +50,7 @@ def get_sources(view: str = modules.FIRST_MODULE) -> Sources:
 
 @cache
 def texts(view: str) -> dict[str, Any]:
-    """Return the field values of `Sources` for a view."""
+    """Return the code, style and data of a view as values for the attributes of `Sources`."""
     view_sources, code = replay.sources(view), modules.inline_modules(f"notebook/{view}")
     style = by_width_of_output(
         "\n".join([view_sources["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)])
@@ -67,5 +67,8 @@ def texts(view: str) -> dict[str, Any]:
 
 
 def by_width_of_output(css: str) -> str:
-    """Convert CSS rules for narrow windows to rules for narrow outputs: an output is narrower than its window."""
+    """Convert CSS rules for narrow windows to rules for narrow notebook outputs.
+
+    An output is narrower than its window.
+    """
     return _WIDTH.sub(r"@container wb (\1-width: \2px)", css)

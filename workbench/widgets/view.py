@@ -1,4 +1,4 @@
-"""Show recorded traces in a notebook by widgets."""
+"""Notebook widgets that show recorded traces."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from workbench.widgets import snapshot
 from workbench.widgets.sources import Sources, get_sources
 
 PARTS = ("round", "node", "token", "patch", "trace")
-"""Names of the parts that can be selected, each counted from 0; `node` may also be "target", the target's own token."""
+"""Names of the elements of a trace that can be selected in a widget.
+
+The value of each is an index from 0; `node` may also be "target", the token that the target generated itself.
+"""
 
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Widget(anywidget.AnyWidget):
-    """Base of all widgets: the app's modules in the browser, and a snapshot in plain HTML in the output."""
+    """Base class of the notebook widgets: the app's JavaScript draws them, and the output has a plain HTML snapshot."""
 
     _esm = Path(__file__).with_name("boot.js").read_text(encoding="utf-8")
     _sources = traitlets.Instance(Sources).tag(sync=True, **ipywidgets.widget_serialization)
@@ -47,11 +50,11 @@ class Widget(anywidget.AnyWidget):
 
 
 class View(Widget):
-    """Widget that shows one or several traces.
+    """Notebook widget that shows one or several traces.
 
     Attributes:
-        selection: selected part, synchronised in both directions: `round`, and `token`, `node`, `patch` or `trace`,
-        from 0, as in a trace; `{}`: nothing is pinned.
+        selection: selected element, synchronised between Python and the browser: `round`, and `token`, `node`, `patch`
+            or `trace`, as indices from 0; `{}`: nothing is selected.
     """
 
     selection = traitlets.Dict().tag(sync=True)
@@ -82,10 +85,10 @@ class View(Widget):
 
 
 def check_selection(selection: dict[str, Any]) -> dict[str, Any]:
-    """Check a selection, and return it without the parts that are None.
+    """Check the selection of a widget, and return it without the entries that are None.
 
     Raises:
-        TraitError: a part does not exist, or is not a whole number from 0.
+        TraitError: the selected element does not exist, or a value is not an integer of at least 0.
     """
     parts = {name: value for name, value in selection.items() if value is not None}
     for name, value in parts.items():
@@ -109,7 +112,10 @@ def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
-    """Add a snapshot to a widget's mime bundle; a front end shows the widget if it can, otherwise the snapshot."""
+    """Add an HTML snapshot to the mime bundle of a widget.
+
+    A notebook front end shows the widget if it can, otherwise the snapshot.
+    """
     if bundle is None:
         return {"text/html": html}
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
@@ -117,18 +123,20 @@ def with_snapshot(bundle: Any, html: str) -> Any:
 
 
 SNAPSHOT_CLASS = "wb-still"
-"""CSS class of the snapshot, which is a separate output after a widget. `boot.js` hides it, by its number, if the
-widget is drawn."""
+"""CSS class of a widget's snapshot, which is a separate notebook output after the widget.
+
+The script `boot.js` hides the snapshot if the widget is drawn.
+"""
 
 
 PLACEHOLDER = "<!-- the picture of this widget is the next output -->"
 
 
 def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
-    """Display a widget, and its snapshot as a separate output, which the widget hides once it is drawn.
+    """Display a widget, and after it the snapshot as a separate output, which is hidden once the widget is drawn.
 
-    In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
-    widget's part of a bundle, which they cannot draw, and ignore the rest.
+    In a common mime bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose
+    the widget from the bundle, although they cannot draw it, and ignore the snapshot.
 
     Args:
         bundle: mime bundle of the widget.
@@ -144,7 +152,7 @@ def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
 
 
 def stage(trace: Trace, other: Trace | None = None) -> View:
-    """Show the whole Live view of a trace; `other`: a trace of plain decoding of the same prompt, to compare with."""
+    """Show the whole Live view of a trace. `other` is a trace of plain decoding of the same prompt, for comparison."""
     return View("stage", {"trace": trace, "beside": other}, lambda v: snapshot.stage(v.trace, v._trace_data["beside"]))
 
 
@@ -154,7 +162,7 @@ def ribbon(trace: Trace) -> View:
 
 
 def tree(trace: Trace, round: int = 0) -> View:
-    """Show the draft tree of a round, and the details of the selected node. `round` counts from 0."""
+    """Show the draft tree of a round, and the details of the selected node. `round` is an index from 0."""
 
     def draw(view: View) -> str:
         return snapshot.tree(view.trace, view.selection.get("round", 0))
@@ -163,12 +171,12 @@ def tree(trace: Trace, round: int = 0) -> View:
 
 
 def curves(trace: Trace) -> View:
-    """Show acceptance and speed over time, by position, and by round."""
+    """Show curves of a trace: acceptance rate and speed over time, by position, and by round."""
     return View("curves", {"trace": trace, "beside": None}, lambda view: snapshot.curves(view.trace))
 
 
 def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) -> View:
-    """Show the time per phase of one trace, or of several traces on a common time axis.
+    """Show the time per phase (draft, verify, …) of one or several traces on a common time axis.
 
     Args:
         traces: one trace, or several.
@@ -193,28 +201,28 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
 
 
 def _times(round: Any) -> dict[str, Any]:
-    """Return the fields of a round that the time axis needs; the other fields are not sent to the browser."""
+    """Return the fields of a round that the time axis shows; other fields are not sent to the browser."""
     wire = round.to_wire()
     names = ("index", "started_s", "seconds", "draft_s", "verify_s", "waited_s", "overhead_s", "phases")
     return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
 
 
 def vision(trace: Trace, other: Trace | None = None) -> View:
-    """Show the image data that target and drafter get, and the text; `other`: a trace with another drafter."""
+    """Show the image data that target and drafter get, and the text. `other` is a trace with another drafter."""
     return View(
         "vision", {"trace": trace, "beside": other}, lambda v: snapshot.vision(v.trace, v._trace_data["beside"])
     )
 
 
 def link(*views: Any) -> list[Any]:
-    """Synchronise the selections of several widgets, and return the links, each of which has a method `unlink`."""
+    """Synchronise the selections of several widgets. Return the links; the method `unlink` of a link ends it."""
     first, *others = views
     first.selection = next((view.selection for view in views if view.selection), {})
     return [traitlets.link((first, "selection"), (other, "selection")) for other in others]
 
 
 class Show(ipywidgets.VBox):
-    """Box with several widgets, one below the other, and their snapshots."""
+    """Notebook widget that shows several widgets one below the other, with their snapshots."""
 
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
@@ -236,5 +244,5 @@ class Show(ipywidgets.VBox):
 
 
 def show(*widgets: Any) -> Show:
-    """Return a box that shows widgets below each other as one output."""
+    """Return a widget that shows several widgets, one below the other, as one output."""
     return Show(list(widgets))

@@ -1,1 +1,1 @@
-"""Beam search: several candidate texts grow together, and the best complete one is the output."""
+"""Beam search: several candidate texts are extended together, and the best complete text is the output."""

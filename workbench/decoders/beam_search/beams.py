@@ -1,7 +1,7 @@
 """Beam search on token ids and scores: extend running beams, collect finished ones, decide when to stop.
 
-This module runs no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of Hugging
-Face's `generate(num_beams=…)`, whose results this search reproduces.
+This module runs no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of
+Transformers' `generate(num_beams=…)`, whose results this search reproduces.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from workbench.core.transfer import to_host
 
 HEURISTIC, FULL, NEVER = "heuristic", "full", "never"
 STOP_RULES = (HEURISTIC, FULL, NEVER)
-"""Rules for ending a search while beams still run. "heuristic": end if the best beam, at its present length, scores
-less than the worst finished hypothesis (`early_stopping=False` of Hugging Face). "full": end if as many hypotheses are
-finished as there are beams (`True`). "never": end only if the best beam could not win even at the maximum length."""
+"""Rules for ending a beam search while beams are still running.
+
+"heuristic": end if the best beam, at its present length, scores less than the worst finished hypothesis
+(`early_stopping=False` in Transformers). "full": end if as many hypotheses are finished as there are beams
+(`early_stopping=True`). "never": end only if the best beam could not win even at the maximum length.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A candidate text.
+    """Candidate text of a beam search that is still being extended.
 
     Attributes:
-        nodes: index of the root and of each token but the last in the scratch part of the KV cache.
+        nodes: index in the scratch positions of the KV cache of the root and of each token but the last.
         tokens: tokens after the root; the last one has no cache entry yet.
         probs: the target's probability of each token.
         score: sum of the log-probabilities of all tokens since the search began.
@@ -41,7 +44,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A finished candidate: its tokens after the root, their probabilities, and its length-penalised score."""
+    """Finished candidate text of a beam search: tokens after the root, probabilities, and length-penalised score."""
 
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
@@ -74,7 +77,7 @@ class Search:
         stop_rule: str,
         max_length: int,
     ) -> bool:
-        """Extend all running beams by one token. Return whether the search continues.
+        """Extend all running beams of a search by one token. Return whether the search continues.
 
         Args:
             logprobs: log-probabilities of the next token after each of the k running beams.
@@ -118,7 +121,7 @@ class Search:
         return bool(self.beams) and self.can_improve and not (stop_rule == FULL and is_full)
 
     def common_prefix(self) -> int:
-        """Return the number of first tokens that all possible results of the search share."""
+        """Return the number of tokens at the start that are equal in all possible results of a beam search."""
         texts = [beam.tokens for beam in self.beams] + [h.tokens for h in self.finished[:1]]
         n = 0
         while all(len(text) > n and text[n] == texts[0][n] for text in texts):
@@ -126,21 +129,21 @@ class Search:
         return n
 
     def drop_others(self, token: int) -> None:
-        """Keep only candidate texts that begin with this token."""
+        """Drop the candidate texts of the beam search that do not begin with the given token."""
         self.beams = [beam for beam in self.beams if beam.tokens[0] == token]
         self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
 
     def best(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return tokens and probabilities of the best finished hypothesis, or else of the best running beam."""
+        """Return tokens and probabilities of the best finished hypothesis, or, without one, of the best beam."""
         best = self.finished[0] if self.finished else self.beams[0]
         return best.tokens, best.probs
 
     def shorten(self, n: int, new_index: dict[int, int]) -> None:
-        """Drop the first `n` tokens, which all candidates share, and renumber the nodes of beams.
+        """Drop the first `n` tokens of all candidate texts, where they are equal, and renumber the nodes of the beams.
 
         Args:
-            n: number of tokens.
-            new_index: old index → new index of each scratch node that remains.
+            n: number of tokens to drop.
+            new_index: new index of each scratch node that remains, by old index.
         """
         self.beams = [
             Beam(tuple(new_index[node] for node in beam.nodes[n:]), beam.tokens[n:], beam.probs[n:], beam.score)

@@ -1,8 +1,9 @@
 """Decoder of beam search: all beams of a sequence are one token tree over its KV cache.
 
-The root is the last committed token. Beams with a common beginning share the cache entries of that beginning, as the
-branches of a draft tree do; a round is one forward pass over the newest token of every beam. Tokens that all possible
-results share are final: they are committed and emitted. The rest of the best beam is shown as tentative tokens.
+The root is the last committed token. Beams with a common beginning use the same cache entries for it, as the branches
+of a draft tree do. A round is one forward pass over the newest token of every beam. Tokens that are equal in all
+possible results are final: they are committed and emitted. The other tokens of the best beam are shown as tentative
+tokens.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ class BeamSearch(DecoderParams):
     stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="rule for ending the search while candidates still run")
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Create the decoder that runs all beam searches of an engine."""
+        """Create the decoder that runs the beam searches of all sequences in an engine."""
         return BeamSearchDecoder(context)
 
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
-    """Beam search of one sequence, and the LM head's inputs at its uncommitted nodes.
+    """State of one sequence's beam search, with the LM head's inputs at uncommitted nodes.
 
     Attributes:
         search: beams and finished hypotheses.
-        hidden: input of the LM head at each scratch node, [D] each.
+        hidden: input of the LM head at each scratch node of the KV cache, [D] each.
     """
 
     search: Search = field(default_factory=Search)
@@ -68,23 +69,26 @@ class BeamSearchDecoder(OnePassDecoder):
     """Decoder that runs one beam search per sequence."""
 
     def open(self, sequence: Sequence) -> None:
-        """Start a search after the committed text."""
+        """Start a beam search after the committed text of a sequence."""
         sequence.state = BeamState()
         _note_sampling(sequence)
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply new parameters to the running search."""
+        """Apply new parameters to the running beam search of a sequence."""
         super().change(sequence, settings)
         _note_sampling(sequence)
 
     def revoke(self, sequence: Sequence) -> None:
-        """Revoke the tentative tokens before a change of decoder, and start a new search in case the change fails."""
+        """Revoke the tentative tokens before a change of decoder.
+
+        A new beam search is started in case the change fails.
+        """
         state = sequence.state
         sequence.report.revoked += sorted(state.tentative)
         sequence.state, sequence.cache_slot.scratch = BeamState(), 0
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the forward pass's input: each beam's newest token, or the last committed token in the first round."""
+        """Return the forward pass's input: each beam's newest token; in the first round the last committed one."""
         slot, state, device = sequence.cache_slot, sequence.state, self.models.target.device
         beams = state.search.beams
         if not any(beam.tokens for beam in beams):  # the root itself has no cache entry
@@ -97,7 +101,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return Segment(slot, to_device([beam.tokens[-1] for beam in beams], device), mask.to(device), depth)
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Extend the beams by one token, and commit the tokens that all candidates share."""
+        """Extend the beams by one token, and commit the tokens that are equal in all candidate texts."""
         params, state = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, BeamSearch)
         search, slot = state.search, sequence.cache_slot
@@ -124,7 +128,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return self._commit(sequence, search.common_prefix(), signals)
 
     def _room(self, sequence: Sequence) -> int:
-        """Return the number of uncommitted nodes that the KV cache can hold after the committed text."""
+        """Return the number of uncommitted beam nodes that the KV cache can hold after the committed text."""
         return self.models.target.cache.capacity - sequence.cache_slot.length
 
     def _end_reason(self, sequence: Sequence, tokens: TokenSequence[int], base: int) -> str:
@@ -148,7 +152,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return Step(emitted, tentative, reason, signals)
 
     def _finish(self, sequence: Sequence, signals: dict[str, float]) -> Step:
-        """Emit the best candidate as the end of the text."""
+        """Emit the best candidate of the beam search as the end of the text."""
         tokens, probs = sequence.state.search.best()
         emitted, reason = self.emit(sequence, tokens, probs)
         return Step(emitted, {}, reason or "length", signals)

@@ -196,7 +196,7 @@ class Acceptance:
 
     @staticmethod
     def to_host(results: abc.Sequence[AcceptanceTensors]) -> list[Acceptance]:
-        """Copy the tensors of several results to lists, with one synchronisation for all."""
+        """Copy the tensors of the results of several sequences to lists on the host, with a single synchronisation."""
         counts = [len(r.tensors()) for r in results]
         lists = iter(to_host_lazily([tensor for r in results for tensor in r.tensors()]))
         return [r.with_lists(itertools.islice(lists, n)) for r, n in zip(results, counts, strict=True)]
@@ -226,7 +226,7 @@ def accept(
     Draws the round's uniform random numbers.
 
     Args:
-        sequence: sequence; its sampling, verifier and random stream are used.
+        sequence: sequence whose sampling parameters, verifier and random stream are used.
         tree: draft tree.
         logits: target logits at the root and after each node.
         hidden: the LM head's input at the same positions.
@@ -326,7 +326,10 @@ def accept(
 
 
 def _draft_probs(tree: DraftTree, rules: RuleExplanation | None, empty: Tensor) -> Tensor:
-    """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
+    """Return the draft probability of each node of a draft tree, [N].
+
+    It comes from the acceptance rule, the drafter's score, or the draft distribution.
+    """
     if rules is not None and "q" in rules.inputs:
         return rules.inputs["q"]
     if tree.score is not None:
@@ -341,7 +344,7 @@ def _stacked(rows: Iterable[Tensor], empty: Tensor) -> Tensor:
 
 
 def _histories(sequence: Sequence, tree: DraftTree, device: torch.device) -> list[Tensor]:
-    """Return the tokens up to and including each position of the tree (needs a synchronisation on a GPU)."""
+    """Return the tokens from the prompt's start to each position of a draft tree. Synchronises a GPU."""
     committed = to_device(sequence.committed, device)
     histories = [committed]
     tokens, parents = to_host([tree.tokens, tree.parents])
@@ -362,8 +365,8 @@ class VerifiedTree:
         acceptance: results of the acceptance rule.
         result: accepted path, and the token after it.
         n_accepted: number of accepted nodes; its expected value if the exact rule's probabilities are known and the
-            verifier finds the path by the default walk.
-        probe_sources: source of each probe position.
+            verifier finds the path in the default way (`Verifier.walk`).
+        probe_sources: name of the component that requested each probe position.
     """
 
     tree: DraftTree
@@ -374,7 +377,7 @@ class VerifiedTree:
 
     @classmethod
     def of(cls, tree: DraftTree, acceptance: Acceptance, verifier: Verifier, probe_sources: list[str]) -> VerifiedTree:
-        """Find the accepted path and the token after it, from results of the rule on the host."""
+        """Find the accepted path and the token after it, from the results of the acceptance rule on the host."""
         walk = acceptance.walk
         scores = [walk.score] if walk.score else []
         parents, accept = walk.parents, walk.accept
@@ -400,7 +403,10 @@ class VerifiedTree:
         return [source] * len(self.acceptance.walk.tokens) if isinstance(source, str) else list(source)
 
     def emitted_tokens(self, base: int, spans: abc.Sequence[tuple[str, int, int]]) -> list[EmittedToken]:
-        """Return the tokens that the round adds to a text of `base` tokens. `spans`: text, start and end of each."""
+        """Return the tokens that the round adds to a text of `base` tokens.
+
+        `spans` has the text of each token with its start and end in the generated text.
+        """
         result, drafted, figures = self.result, self.acceptance.walk.tokens, self.acceptance.figures
         tokens = list[EmittedToken]()
         for i, (text, start, end) in enumerate(spans):

@@ -1,4 +1,4 @@
-"""Hidden states of the target for a drafter: captured during prefill, or computed again."""
+"""Hidden states of the target for a drafter's state: captured during prefill, or computed again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.kernels.segment import CaptureSelection, HiddenStates, PrefillHid
 from workbench.models.loading import Models
 
 CHUNK = 512
-"""Tokens per forward pass when states are computed again."""
+"""Number of tokens per forward pass when hidden states are computed again."""
 
 
 def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, first: int = 0) -> HiddenStates:

@@ -38,7 +38,7 @@ from workbench.kernels.forward_replay import recording_paused
 
 
 class DraftVerify(RoundDecoder[RoundState]):
-    """Draft-and-verify decoder. Each phase returns the rounds of the sequences without an error in that phase."""
+    """Draft-and-verify decoder. Each phase takes the rounds of all sequences, and returns those without an error."""
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)
@@ -65,7 +65,7 @@ class DraftVerify(RoundDecoder[RoundState]):
         return DraftVerify(replace(self.context, rounds_late=0, guard=guard)).run_on_device
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round for some sequences. Return whether at least one sequence had a round."""
+        """Run one round for each of the sequences. Return whether at least one sequence had a round."""
         if self.queue is None:
             return self.run(sequences)
         late = [sequence for sequence in sequences if self.queue.accepts(sequence)]
@@ -95,7 +95,7 @@ class DraftVerify(RoundDecoder[RoundState]):
         return timer.end_phase(self.each(verified, lambda r: r.accept(self.context.is_trace_detailed)))
 
     def plan(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Choose γ, the depth of each draft."""
+        """Choose γ, the depth of the next draft, for each sequence."""
         batch = [r.sequence for r in rounds]
         return self.each(rounds, lambda r: r.plan(batch))
 
@@ -120,7 +120,10 @@ class DraftVerify(RoundDecoder[RoundState]):
         return self.each(rounds, RoundState.walk)
 
     def commit(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Commit the accepted path and the token after it, drop rejected nodes, and pass feedback to the parts."""
+        """Commit accepted paths and the tokens after them, and drop rejected nodes.
+
+        Drafters, tree builders, verifiers and policies get feedback on the round.
+        """
         return self.each(rounds, lambda r: r.commit(self.context))
 
     # -- between rounds ------------------------------------------------------------------------------------------
@@ -142,7 +145,7 @@ class DraftVerify(RoundDecoder[RoundState]):
             raise
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Change the sequence's parts, sampling, draft model or images: see `switch`."""
+        """Change the drafter, verifier, policy, sampling, draft model or images of a sequence."""
         switch(sequence, self.models.target, settings)
 
     @property
@@ -163,15 +166,15 @@ class DraftVerify(RoundDecoder[RoundState]):
             self.queue.settle(sequence)
 
     def revoke(self, sequence: Sequence) -> None:
-        """Take back the sequence's tentative tokens."""
+        """Revoke the tentative tokens of a sequence."""
         revoke_tokens(sequence, len(sequence.state.tentative))
 
     def finish(self, sequence: Sequence) -> None:
-        """Save the drafter's state if the request asks for it (`keep_drafter_state`)."""
+        """Store the drafter's state of an ending sequence if the request asks for it (`keep_drafter_state`)."""
         state_actions.save_final_state(sequence, self.context.token_text)
 
     def close(self, sequence: Sequence) -> None:
-        """Release the resources of the drafter and of inactive drafters, and discard queued rounds."""
+        """Release the resources of a sequence's drafter and of its inactive drafters, and discard queued rounds."""
         if self.queue is not None:
             self.queue.drop(sequence)
         release_drafter(sequence)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None if these exceed the drafter's context."""
+    """Create the drafter's state from the committed tokens of a sequence; None if they exceed the drafter's context."""
     sequence.state.no_draft_reason = ""
     try:
         return drafter.init_state(sequence, models)
@@ -36,7 +36,10 @@ def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> 
 
 
 def levels_left(sequence: Sequence) -> int:
-    """Return how many levels the sequence's drafter can still draft. Report once if no position is left for drafts."""
+    """Return how many levels the drafter of a sequence can still draft, within its context.
+
+    A warning is added once if no position is left for drafts.
+    """
     depth = None if sequence.state.no_draft_reason else sequence.drafter.max_levels(sequence)
     if depth is not None and depth < 1:
         sequence.state.no_draft_reason = _too_short(sequence.models)
@@ -58,7 +61,7 @@ def _too_short(models: Models) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObservingDrafter:
-    """An inactive drafter that still receives feedback.
+    """Inactive drafter of a sequence, which still receives feedback after each round.
 
     Attributes:
         drafter: the drafter, with the parameters that it had while it drafted.
@@ -72,7 +75,7 @@ class ObservingDrafter:
 
 
 def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) -> ObservingDrafter | None:
-    """Return the state of the current or an inactive drafter that a new drafter can take over; None if there is none.
+    """Return the state of the current or an inactive drafter that a new drafter can use; None if there is none.
 
     Args:
         sequence: sequence whose drafter changes.
@@ -90,10 +93,10 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
 
 
 def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDrafter | None) -> None:
-    """Replace the current drafter: keep its state among the inactive drafters, or release its resources.
+    """Replace the current drafter of a sequence: make it inactive and keep its state, or release its resources.
 
     Args:
-        sequence: sequence; its drafter, models and state are still the old ones.
+        sequence: sequence that still has the old drafter, models and state.
         drafter: new drafter.
         reused: state that the new drafter took over (`find_reusable_state`), if any.
     """
@@ -114,7 +117,10 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
 
 
 def send_feedback(sequence: Sequence, feedback: RoundFeedback) -> None:
-    """Pass a round's feedback to the inactive drafters. If one fails, it is released and the run continues."""
+    """Pass a round's feedback to the inactive drafters of a sequence.
+
+    If a drafter raises an error, it is released and the run continues.
+    """
     for name, observing in list(sequence.state.inactive.items()):
         if not _learns(sequence, observing, feedback):
             _release(sequence, sequence.state.inactive.pop(name))
@@ -131,13 +137,13 @@ def _learns(sequence: Sequence, observing: ObservingDrafter, outcome: RoundFeedb
 
 
 def release_inactive(sequence: Sequence) -> None:
-    """Release all inactive drafters."""
+    """Release all inactive drafters of a sequence."""
     while sequence.state.inactive:
         _release(sequence, sequence.state.inactive.popitem()[1])
 
 
 def release_drafter(sequence: Sequence) -> None:
-    """Release the current drafter's resources for the sequence; errors are only logged."""
+    """Release the resources of a sequence's current drafter; errors are only logged."""
     _release(sequence, ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter))
     sequence.state.drafter = None
 
@@ -152,7 +158,7 @@ def _release(sequence: Sequence, observing: ObservingDrafter) -> None:
 
 @contextmanager
 def _own_state(sequence: Sequence, observing: ObservingDrafter) -> Iterator[None]:
-    """Temporarily replace `sequence.state.drafter` by the state of an inactive drafter."""
+    """Context manager that sets `sequence.state.drafter` to the state of an inactive drafter."""
     state, sequence.state.drafter = sequence.state.drafter, observing.state
     try:
         yield

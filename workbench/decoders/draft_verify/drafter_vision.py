@@ -1,4 +1,4 @@
-"""Report the image information that a drafter uses, for the trace."""
+"""Report which image information a drafter uses, for the trace."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from workbench.engine.request import Sequence
 
 
 def report_vision(sequence: Sequence, **fields: Any) -> None:
-    """Report the image information that a sequence's drafter uses; called in `init_state` or `propose`.
+    """Report which image information a sequence's drafter uses.
 
-    `fields` has the keys of `Round.vision`. The engine records them with the next round, and again after each change.
+    Drafters call this in `init_state` or `propose`.
+
+    `fields` has the keys of `Round.vision`. The engine records the information with the next round, and after each
+    change again.
     """
     sequence.state.vision.update(fields)
 

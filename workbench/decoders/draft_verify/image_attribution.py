@@ -30,9 +30,12 @@ from workbench.models.loading import Models
 from workbench.trace.events import Round, Trace
 
 LONGEST = 1536
-"""Maximum number of positions of prompt and text: the memory for attention weights grows with their square."""
+"""Maximum number of tokens of prompt and text for an attribution.
+
+The memory for attention weights grows with the square of this number.
+"""
 AT_ONCE = 16
-"""Number of tokens whose gradients are computed together."""
+"""Number of emitted tokens whose gradients are computed together."""
 
 
 def explain(
@@ -42,14 +45,14 @@ def explain(
     drafter: Drafter,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the attribution of a run, for `Trace.attribution`.
+    """Return the attribution of a run's tokens to its vision tokens, for `Trace.attribution`.
 
     Args:
         models: target and draft model of the run.
         request: request of the run, with its images and their changes.
         trace: trace recorded so far.
-        drafter: drafter to explain.
-        on_progress: progress callback, called with the completed share; target and drafter take one half each.
+        drafter: drafter whose use of the image is also attributed.
+        on_progress: progress callback, called with the completed fraction; target and drafter count one half each.
 
     Raises:
         PromptError: the run has no images, or no tokens yet.
@@ -86,7 +89,7 @@ def explain(
 def explain_draft_model(
     models: Models, request: Request, tokens: Sequence[int], on_progress: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any] | None:
-    """Return the attribution maps of a draft model that reads images itself; None for any other."""
+    """Return the attribution maps of a draft model that reads images itself; None for other draft models."""
     processor = models.drafter_processor
     if models.drafter is None or processor is None or not request.pil_images:
         return None
@@ -97,7 +100,7 @@ def explain_draft_model(
 
 
 def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the distribution from which token `index` was drawn, computed from target logits without penalties."""
+    """Return the distribution from which emitted token `index` was drawn, from target logits without penalties."""
     for r in rounds:
         if index < len(r.emitted):
             sampling = SamplingParams(**{n: r.params[n] for n in SAMPLING_NAMES if n in r.params})
@@ -107,7 +110,9 @@ def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 
 
 
 def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple[int, int, Inputs]]:
-    """Yield each stretch of text with the same images: (first token, token after the last, the target's tensors).
+    """Yield the ranges of a run's tokens during which its images did not change.
+
+    Each range is (first token, token after the last, image tensors of the model).
 
     Args:
         request: request of a run with images.
@@ -120,7 +125,7 @@ def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple
 
 
 def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iterator[tuple[int, int, Inputs]]:
-    """Yield (first token, token after the last, tensors) of each stretch of text with the same images."""
+    """Yield (first token, token after the last, image tensors) of each range of tokens with unchanged images."""
     starts = [(0, first), *changed]
     for (begin, inputs), (end, _) in zip(starts, [*starts[1:], (n, first)], strict=True):
         if begin < end:
@@ -145,7 +150,7 @@ def _maps(
 def _weights(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
 ) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
-    """Return attention weights, and gradient × input, of each token after `first` on each of the m vision tokens."""
+    """Return attention weight and gradient × input of each token after `first` for each of the m vision tokens."""
     full_inputs = _extended(model, inputs, tokens)
     n_prompt = inputs["input_ids"].shape[1]
     is_vision = full_inputs["input_ids"][0] == image_token_id(model.config)
@@ -177,12 +182,12 @@ def slopes(
     towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "T n"]:
-    """Return |Σ gradient · direction| of each value at each position, summed over all leaves.
+    """Return |Σ gradient · direction| of each value at each position, summed over all leaf tensors.
 
     Args:
         values: values to differentiate, [T].
         leaves: tensors with respect to which the values are differentiated.
-        towards: a direction for each leaf; by default the leaf itself, which gives gradient × input.
+        towards: direction for each leaf tensor; by default the leaf itself, which gives gradient × input.
         on_progress: progress callback, called with the number of completed values.
     """
     results, towards = [], leaves if towards is None else towards
@@ -229,7 +234,10 @@ def embeddings_and_features(
 
 @torch.inference_mode()
 def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
-    """Return the logits that predict each token if all normalised pixels are 0, as in an image of the mean colour."""
+    """Return the logits for each token of the text if the image is blank (all normalised pixels are 0).
+
+    Zeros stand for the mean colour that the image processor subtracts.
+    """
     full_inputs = _extended(model, inputs, tokens)
     full_inputs["pixel_values"] = torch.zeros_like(full_inputs["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]
@@ -241,7 +249,7 @@ def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int])
 
 
 def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
-    """Return the processor's tensors of a prompt, extended by the tokens of the text after it."""
+    """Return the processor's tensors of a prompt, extended by the tokens of the generated text."""
     n_prompt = inputs["input_ids"].shape[1]
     continuation = {
         "input_ids": torch.tensor([list(tokens)]),
@@ -259,7 +267,7 @@ def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> 
 
 
 def weight_sharing_copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a weight-sharing copy without the workbench's hooks, with plain linear layers and eager attention."""
+    """Return a weight-sharing copy of a model, without hooks, with plain linear layers and eager attention."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     for module in model.modules():
         for name in ("_forward_hooks", "_forward_pre_hooks"):
@@ -275,6 +283,6 @@ def weight_sharing_copy_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def scale_rows(weights: Float[Tensor, "T m"]) -> list[list[int]]:
-    """Return each row as integers from 0 to 255, scaled so that its largest weight is 255."""
+    """Return each row of an attribution map as integers, scaled so that its largest weight is 255."""
     largest = weights.amax(1, keepdim=True).clamp_min(1e-30)
     return (weights / largest * 255).round().int().tolist()

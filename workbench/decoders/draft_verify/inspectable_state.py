@@ -1,7 +1,8 @@
 """Drafter state that users can inspect, save, load and clear.
 
-Such a state is an `InspectableState`. It reports its size, its limit and its top entries, and can be packed into
-arrays and restored from them. `state_actions.py` does this for a sequence, and `state_file.py` writes the file.
+Such a state (for example an n-gram table) is an `InspectableState`. It reports its size, its limit and its top entries,
+and can be packed into arrays and restored from them. `state_actions.py` does this for a sequence, and `state_file.py`
+writes the file.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import numpy as np
 from workbench.core.errors import MethodUnavailableError, ModelError
 
 Arrays = Mapping[str, np.ndarray]
-"""Saved form of a state: arrays by name."""
+"""Saved form of a drafter's state: arrays by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry of a state, for display.
+    """One entry of a drafter's state (such as an n-gram), for display.
 
     Attributes:
         before: tokens that form the entry's key.
         after: tokens drafted from the entry.
-        count: count of the entry: see `StateSummary.count_meaning`.
+        count: count of the entry; `StateSummary.count_meaning` says what is counted.
         words: name of the entry if its key has no tokens.
     """
 
@@ -38,13 +39,13 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateSummary:
-    """Summary of a state.
+    """Summary of a drafter's state: size, limit, and top entries.
 
     Attributes:
-        entries: number of entries, in the state's `unit`.
-        bound: largest number of entries.
-        n_bytes: approximate memory of the entries; a test compares it with a measurement.
-        most_bytes: memory at the largest number of entries.
+        entries: number of entries; the state's `unit` is their name.
+        bound: maximum number of entries.
+        n_bytes: approximate memory of the entries in bytes; a test compares it with a measurement.
+        most_bytes: memory in bytes with the maximum number of entries.
         count_meaning: meaning of `StateEntry.count` ("times seen").
         top: entries with the largest counts, in descending order.
     """
@@ -59,7 +60,7 @@ class StateSummary:
 
 @dataclass(frozen=True, slots=True)
 class FinishedState:
-    """Drafter state of a finished sequence: its summary, and its file or the reason why there is none."""
+    """Drafter state of a finished sequence: a summary, and the saved file or the reason why there is no file."""
 
     summary: dict[str, Any]
     data: bytes | None
@@ -71,12 +72,12 @@ class InspectableState(ABC):
 
     Attributes:
         title: display name.
-        unit: plural noun for its entries.
-        n_queries: number of rounds in which the drafter queried the state.
+        unit: plural noun for the entries, such as "n-grams".
+        n_queries: number of rounds in which the drafter looked for a draft in the state.
         hits: number of these rounds in which the state provided a draft.
         n_accepted: number of accepted tokens from drafts that the state provided.
-        shared: whether other requests with the same setting use it, too.
-        sources: values of `DraftTree.source` for nodes drafted from it; empty: all nodes are.
+        shared: whether other requests with the same setting use the same state.
+        sources: values of `DraftTree.source` for nodes drafted from this state; empty: all nodes are drafted from it.
     """
 
     title: str
@@ -88,11 +89,11 @@ class InspectableState(ABC):
     sources: Collection[str] = ()
 
     def count(self, source: Sequence[str], path: Sequence[int]) -> None:
-        """Count a round in which the drafter queried this state.
+        """Count a round in which the drafter looked for a draft in this state.
 
         Args:
             source: source of each node of the draft.
-            path: accepted nodes.
+            path: accepted nodes of the draft.
         """
         self.n_queries += 1
         self.hits += any(map(self.is_own_source, source))
@@ -104,10 +105,10 @@ class InspectableState(ABC):
 
     @abstractmethod
     def summarise(self, n: int) -> StateSummary:
-        """Return size, limit, and the `n` top entries."""
+        """Return a summary of the state: size, limit, and the `n` top entries."""
 
     def pack(self) -> Arrays:
-        """Return the whole state as arrays.
+        """Return the whole state as arrays, which can be saved in a file.
 
         Raises:
             MethodUnavailableError: this kind of state cannot be saved.
@@ -115,10 +116,10 @@ class InspectableState(ABC):
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "This state is already on disk.")
 
     def merge(self, arrays: Arrays, vocabulary: int) -> None:
-        """Merge the arrays of `pack` into the state.
+        """Merge a saved state (arrays from `pack`) into this state.
 
         Args:
-            arrays: arrays of a file, not trusted.
+            arrays: arrays of a file, which are checked because they are not trusted.
             vocabulary: number of tokens of the target.
 
         Raises:
@@ -129,36 +130,39 @@ class InspectableState(ABC):
         )
 
     def clear(self) -> None:
-        """Clear a state shared by several requests. Other states are replaced by new ones instead."""
+        """Clear a state that several requests use. A state of a single request is replaced by a new one instead."""
         return
 
 
 def inspectable_state_of(state: Any) -> InspectableState | None:
-    """Return the part of a drafter's state that users can inspect; None if the state has no such part."""
+    """Return the `InspectableState` in a drafter's state; None if users cannot inspect the state."""
     inspectable = state if isinstance(state, InspectableState) else getattr(state, "inspectable", None)
     return inspectable if isinstance(inspectable, InspectableState) else None
 
 
 MOST_BYTES = 8 << 20
-"""Largest size of a state file in bytes. The largest tables of the bundled targets take a quarter of that."""
+"""Maximum size in bytes of a file with a drafter's state.
+
+The largest tables for the bundled targets take a quarter of that.
+"""
 BROKEN = "Give a file that this program saved."
 
 
 def check_array(
     arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
 ) -> np.ndarray:
-    """Check an array of a file, and return it.
+    """Check an array in a file with a drafter's state, and return it.
 
     Args:
         arrays: arrays of the file.
         name: name of the array.
         shape: expected shape; None: any length.
         low: smallest allowed value.
-        high: upper limit, not allowed itself.
+        high: upper limit (exclusive).
         whole: whether values must be integers, such as indices.
 
     Returns:
-        Array, int64 or float64.
+        The array, as int64 or float64.
 
     Raises:
         ModelError: the array is missing, has another shape or dtype, or a value is out of range.

@@ -1,8 +1,8 @@
-"""Online training of a draft model's layers, separate from the layers of other runs.
+"""Online training of a draft model's layers, in a copy that is separate from the layers of other runs.
 
-`TrainableLayers` are a weight-sharing copy of a loaded model: they have their own layers and share the embedding, the
-LM head and the KV cache. So they need memory only for these layers, and training affects another run only if that run
-drafts with the same copy.
+`TrainableLayers` are a weight-sharing copy of a loaded model: the layers are copied, while the embedding, the LM head
+and the KV cache are shared. So the copy needs memory only for its layers, and training affects another run only if that
+run drafts with the same copy.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from workbench.models.fingerprint import fingerprint, fingerprints_differ
 from workbench.models.runner import Runner
 
 CLIP = 1.0
-"""Largest gradient norm of a step. Without clipping, the first step on a new kind of text would destroy the weights."""
+"""Maximum gradient norm of a training step.
+
+Without clipping, the first step on a new kind of text would destroy the weights.
+"""
 
 
 class TrainableLayers(OnlineTrainer):
-    """Trainable copy of a model's layers, with their optimiser and original weights.
+    """Trainable copy of a draft model's layers, with an optimiser and the original weights.
 
     Args:
-        runner: runner of the model, which is not changed.
+        runner: runner of the draft model, which is not changed.
 
     Attributes:
         shared_copy: weight-sharing copy that drafts; replaced after each training step.
-        loss: loss of the last step, in nats per position.
+        loss: loss of the last training step, in nats per position.
     """
 
     label = "draft model"
@@ -71,7 +74,7 @@ class TrainableLayers(OnlineTrainer):
             at: indices of the tokens after which the target's distribution is known.
             distributions: the target's distributions after the tokens at `at`, as plain softmax; tokens outside the
                 draft vocabulary are ignored.
-            rate: AdamW's learning rate.
+            rate: learning rate of AdamW.
         """
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
@@ -97,7 +100,7 @@ class TrainableLayers(OnlineTrainer):
             start: position of the first token.
             loss_of: function that returns the loss of these log-probabilities. It runs with gradients enabled, and must
                 clone other tensors that it reads.
-            rate: AdamW's learning rate.
+            rate: learning rate of AdamW.
         """
         with torch.inference_mode(False), torch.enable_grad():
             loss = loss_of(self.log_probs(tokens, start))
@@ -129,41 +132,44 @@ class TrainableLayers(OnlineTrainer):
         )
 
     def reset(self) -> None:
-        """Reset to the model's original weights."""
+        """Reset the trained layers to the draft model's original weights."""
         self.reset_weights()
         self._steps = self._create_optimiser()
         self.use_weights()
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory in bytes of the copied layers, the optimiser's two moments, and a lean decoder's copies."""
+        """Return the memory in bytes of the trained layers, the optimiser's moments, and a lean decoder's copies."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the model's original weights."""
+        """Return the fingerprint of the draft model's original weights."""
         return fingerprint(self.runner.model)
 
     def matches(self, whose: str) -> bool:
-        """Return whether a fingerprint belongs to the original weights, quantised or not."""
+        """Return whether a fingerprint is that of the original weights, quantised or not."""
         return not fingerprints_differ(whose, self.fingerprint)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield name, trained value and original value of each weight."""
+        """Yield the name, the trained value and the original value of each weight of the layers."""
         origins = (p for layer in self.runner.layers for p in layer.parameters())
         for (name, weight), origin in zip(self._layers.named_parameters(), origins, strict=True):
             yield name, weight.detach(), origin.detach()
 
     def use_weights(self) -> None:
-        """Rebuild the weight-sharing copy from the current trained layers."""
+        """Build the weight-sharing copy that drafts from the current trained layers."""
         self.shared_copy = self._create_copy()
 
     def _create_optimiser(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
     def _create_copy(self) -> WeightSharingCopy:
-        """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
+        """Return a weight-sharing copy of the draft model with the current layers.
+
+        If the draft model has a lean decoder (a faster forward pass), the copy has one, too.
+        """
         runner_lean = self.runner.lean
         if runner_lean is None:
             return WeightSharingCopy(self._model)
@@ -173,7 +179,7 @@ class TrainableLayers(OnlineTrainer):
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """Return the layer with plain linear layers: packed ones do not support gradients."""
+    """Return a decoder layer with plain linear layers, because packed linear layers do not support gradients."""
     for module in layer.modules():
         if type(module) is PackedLinear:
             module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]

@@ -22,21 +22,21 @@ from workbench.decoders.draft_verify.inspectable_state import (
 )
 
 MAX_STEPS = 100_000
-"""Largest number of training steps of an online trainer."""
+"""Maximum number of training steps of an online trainer, which trains a drafter while it drafts."""
 FURTHEST = 8.0
-"""Largest change of a weight accepted from a file."""
+"""Maximum change of a weight that is accepted from a file with trained weights."""
 FINGERPRINT_KEY, STEPS_KEY = "whose", "lessons"
-"""Names of further arrays in a file: digits of the fingerprint of the original weights, and number of steps."""
+"""Names of two arrays in a file with trained weights: fingerprint of the original weights, number of steps."""
 _NORMED = 1e-12
 
 
 class OnlineTrainer(ABC):
-    """A copy of trained weights that is trained during decoding.
+    """Copy of a drafter's weights that is trained further during decoding.
 
     Attributes:
-        label: name of the trained object for users.
+        label: name of the trained weights for users.
         n_steps: number of training steps.
-        loss: loss of the last step; NaN before the first.
+        loss: loss of the last training step; NaN before the first step.
     """
 
     label: ClassVar[str]
@@ -46,19 +46,19 @@ class OnlineTrainer(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return the hexadecimal fingerprint of the original weights."""
+        """Return the hexadecimal fingerprint of the original, untrained weights."""
 
     def matches(self, fingerprint: str) -> bool:
-        """Return whether a fingerprint belongs to the original weights."""
+        """Return whether a fingerprint is that of the original, untrained weights."""
         return fingerprint == self.fingerprint
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the name, the current value (callers may write to it) and the original value of each weight."""
+        """Yield name, current value and original value of each trained weight. Callers may change the current value."""
 
     @abstractmethod
     def use_weights(self) -> None:
-        """Draft with the current weights from now on."""
+        """Draft with the current state of the trained weights from now on."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -67,36 +67,39 @@ class OnlineTrainer(ABC):
     @property
     @abstractmethod
     def n_bytes(self) -> int:
-        """Return the memory of the weights and of everything needed for training, in bytes."""
+        """Return the memory of the trained weights and of everything needed for training, in bytes."""
 
     @property
     def most_bytes(self) -> int:
-        """Return the maximum memory of the weights and of everything needed for training, in bytes."""
+        """Return the maximum memory of the trained weights and of everything needed for training, in bytes."""
         return self.n_bytes
 
     def reset_weights(self) -> None:
-        """Reset every weight to its original value, and the number of steps to 0."""
+        """Reset every weight to its original value, and the number of training steps to 0."""
         with torch.inference_mode(False), torch.no_grad():
             for _, weight, origin in self.pairs():
                 weight.copy_(origin)
         self.n_steps, self.loss = 0, float("nan")
 
     def relative_changes(self) -> dict[str, float]:
-        """Return the norm of each weight's change, relative to the norm of the original weight."""
+        """Return how much training has changed each weight tensor: norm of the change / norm of the original."""
         return {
             name: float((change.square().sum() / origin.to(change).square().sum().clamp_min(_NORMED)).sqrt())
             for name, change, origin in self._changes()
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """Return the change of each weight, by name; as float16 if float32 would exceed the maximum size of a file."""
+        """Return the change of each weight by online training, by name.
+
+        The values are float16 if float32 would exceed the maximum size of a file.
+        """
         changes = [(name, change) for name, change, _ in self._changes()]
         fits = 4 * sum(change.numel() for _, change in changes) <= MOST_BYTES - (64 << 10)
         kind = torch.float32 if fits else torch.float16
         return {name: change.to(kind).cpu().numpy() for name, change in changes}
 
     def add(self, moves: Mapping[str, np.ndarray], n_steps: int) -> None:
-        """Add weight changes from `differences`, and the number of training steps that led to them."""
+        """Add saved weight changes (from `differences`) and their number of training steps to the current weights."""
         with torch.inference_mode(False), torch.no_grad():
             for name, weight, _ in self.pairs():
                 weight.add_(from_numpy(moves[name]).to(weight))
@@ -104,7 +107,7 @@ class OnlineTrainer(ABC):
         self.use_weights()
 
     def _changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield each weight's name, its change, in float32 or wider, and its original value."""
+        """Yield each weight's name, its change by training (float32 or wider), and its original value."""
         with torch.inference_mode(False), torch.no_grad():
             for name, weight, origin in self.pairs():
                 wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
@@ -118,8 +121,7 @@ class TrainedState(InspectableState, Generic[_L]):
     """Inspectable state of an online-trained drafter, for one sequence.
 
     Attributes:
-        trainable: trained weights; they belong to this sequence alone, or all requests with the same setting share
-            them.
+        trainable: trained weights, either of this sequence alone or common to all requests with the same setting.
         title: display name.
     """
 
@@ -130,7 +132,7 @@ class TrainedState(InspectableState, Generic[_L]):
         self.title = f"Changes of the {trainable.label} by online training"
 
     def summarise(self, n: int) -> StateSummary:
-        """Return a summary of the state: its size, and the weights that training has changed most."""
+        """Return a summary of the trained weights: their size, and the weights that training has changed most."""
         weights = self.trainable
         changes = sorted(weights.relative_changes().items(), key=lambda item: -item[1])[:n]
         top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]
@@ -139,12 +141,12 @@ class TrainedState(InspectableState, Generic[_L]):
         )
 
     def pack(self) -> Arrays:
-        """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
+        """Return the change of each weight, the number of training steps, and the original weights' fingerprint."""
         digits = np.array([int(digit, 16) for digit in self.trainable.fingerprint])
         return self.trainable.differences() | {FINGERPRINT_KEY: digits, STEPS_KEY: np.array([self.trainable.n_steps])}
 
     def merge(self, arrays: Arrays, vocabulary: int) -> None:
-        """Add the weight changes of a file to the current weights."""
+        """Add the weight changes in a saved state to the current weights."""
         weights = self.trainable
         digits = "".join(
             f"{digit:x}"
@@ -162,5 +164,5 @@ class TrainedState(InspectableState, Generic[_L]):
         )
 
     def clear(self) -> None:
-        """Reset to the original weights."""
+        """Reset the trained weights to the original weights."""
         self.trainable.reset()

@@ -1,4 +1,4 @@
-"""Change the parts, sampling, draft model or images of a sequence between two rounds."""
+"""Change drafter, verifier, policy, sampling, draft model or images of a sequence between two rounds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from workbench.models.runner import Runner
 
 
 def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
-    """Change parts, sampling, models or images of a sequence; either all changes are applied, or none.
+    """Change drafter, verifier, policy, sampling, models or images of a sequence; apply all changes or none.
 
-    A new drafter creates its state from the committed tokens before the old one releases its resources. The tokens and,
-    unless images change, the target's KV cache stay.
+    A new drafter creates its state from the committed tokens before the old drafter releases its resources. The
+    committed tokens stay, and so does the target's KV cache unless images change.
 
     Raises:
-        Exception: errors of the new parts. The sequence is then unchanged.
+        Exception: the new drafter, verifier or policy raised an error. The sequence is then unchanged.
     """
     configured, models = settings.active.configured_method, settings.active.models
     current, state = sequence.configured_method, sequence.state
@@ -60,7 +60,7 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
 def _change_drafter(
     sequence: Sequence, target: Runner, drafter: Drafter, models: Models, changes: abc.Sequence[ImageChange]
 ) -> None:
-    """Process changed images, create the new drafter's state, release the old drafter."""
+    """Process changed images, create the state of a sequence's new drafter, and release the old drafter."""
     slot, old_state, old_changes = sequence.cache_slot, copy.copy(sequence.state), [*sequence.request.image_changes]
     length, prefill, inputs, images = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
     observer = None if changes else find_reusable_state(sequence, drafter, models)
@@ -84,7 +84,9 @@ def _change_drafter(
 
 
 def _apply_image_change(sequence: Sequence, target: Runner, change: ImageChange) -> None:
-    """Prefill the target with other images and the committed text after them; or change the drafter's images only.
+    """Apply a change of a sequence's images.
+
+    The target is prefilled again with the new images and the committed text, or only the drafter gets the new images.
 
     Raises:
         PromptError: the prompt has no images. Nothing is changed.
@@ -113,7 +115,7 @@ def _apply_image_change(sequence: Sequence, target: Runner, change: ImageChange)
 
 
 def _prefill_again(sequence: Sequence, target: Runner, images: dict[str, Any], pictures: abc.Sequence[Any]) -> None:
-    """Prefill the target again with images and the committed text after them."""
+    """Prefill the target again with changed images and the committed text after them."""
     sequence.image_inputs = images
     target.rewind(sequence.cache_slot, 0)
     prefill_images(target, sequence.cache_slot, images, image_token_counts(sequence.models, images, pictures))

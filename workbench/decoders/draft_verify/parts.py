@@ -1,6 +1,6 @@
-"""Base classes of a method's parts, and the data that they exchange with the decoder.
+"""Base classes of drafters, tree builders, verifiers and policies, and the data that they exchange with the decoder.
 
-Parts hold frozen parameters; their state for a sequence is an argument.
+These components of a method (parts) have only frozen parameters; their state for a sequence is passed as an argument.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Draft budget of a round.
+    """Draft budget of a round, which a policy sets.
 
     Attributes:
         depth: maximum depth of the tree; 0: draft nothing.
         can_stop_early: whether the policy decides after each level if drafting continues (`Policy.should_continue`),
             which costs a synchronisation.
-        tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
-        nodes: maximum number of nodes, for drafters with a tree builder; None: the tree builder's own limit.
+        tree_builder: tree builder, for drafters that use one; None: the tree builder in the method's settings.
+        nodes: maximum number of nodes, for drafters with a tree builder; None: the limit of the tree builder.
     """
 
     depth: int
@@ -50,7 +50,7 @@ class Plan:
     nodes: int | None = None
 
     def limit_nodes(self, nodes: int) -> int:
-        """Return `nodes`, a number of nodes or of levels of a chain, limited to the draft budget."""
+        """Return a number of nodes (or of levels of a chain), limited to the number that the draft budget allows."""
         return nodes if self.nodes is None else min(nodes, self.nodes)
 
 
@@ -62,23 +62,25 @@ class Verification:
 
     Attributes:
         tree: draft tree.
-        processed_logits: target logits after penalties and processors, or a function that returns them: see `logits`.
-        probs: distributions that tokens are drawn from, or a function that returns them; when greedy, the plain
-            softmax, for reading only. See `p`.
+        processed_logits: target logits after penalties and processors, or a function that returns them; read them by
+            `logits`.
+        probs: distributions from which tokens are drawn, or a function that returns them; when greedy, the plain
+            softmax. Read them by `p`, and do not change them.
         sampling: sampling parameters of this sequence.
         u_bonus: uniform random numbers for the emitted token; None when greedy.
         hidden: the LM head's input.
-        layer_states: layer index → hidden states after this layer, for the layers that the method requested.
-        committed: tokens of the sequence, prompt included; the tree's root is the last one. This is the sequence's own
-            list, which grows.
-        state: result of the verifier's `init_state` for this sequence.
-        probe_output: results at the verifier's own probe positions (`Part.probes`); None without any.
+        layer_states: hidden states after the layers that the method requested, by layer index.
+        committed: tokens of the sequence, prompt included; the last one is the root of the tree. This is the list of
+            the sequence itself, to which later rounds append.
+        state: the verifier's state for this sequence, from its `init_state`.
+        probe_output: results at the probe positions that the verifier requested (`Part.probes`); None if it requested
+            none.
         raw_logits: the model's unprocessed logits; None: equal to `logits`.
         histories: tokens up to and including each position, if penalties or processors need them.
-        entropy: entropy of p at each position, in nats, if known: see `entropies`.
-        lazy: whether the decision's `bonus` and `distribution_error` may be lazy (`LazySequence`). A rule that reads
-            them from another rule's decision calls that rule with `replace(v, lazy=False)`.
-        best: the target's most probable token at each position, if known: see `likeliest`.
+        entropy: entropy of p at each position, in nats, if known; read it by `entropies`.
+        lazy: whether `bonus` and `distribution_error` of the decision may be lazy (`LazySequence`). A rule that reads
+            them from the decision of another rule calls that rule with `replace(v, lazy=False)`.
+        best: the target's most probable token at each position, if known; read it by `likeliest`.
     """
 
     tree: DraftTree
@@ -104,7 +106,7 @@ class Verification:
 
     @property
     def p(self) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the distributions from which tokens are drawn, computed at first access."""
+        """Return the target's distributions from which tokens are drawn, computed at first access."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def likeliest(self) -> Int[Tensor, " N_plus_1"]:
@@ -119,12 +121,12 @@ class Verification:
         return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
     def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the distributions [N+1, V] that other logits at these positions give with the sequence's sampling."""
+        """Return the distributions [N+1, V] of other logits at the tree's positions, with the sequence's sampling."""
         return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
 def verify_lossless(v: Verification) -> AcceptanceDecision:
-    """Verify any draft exactly: by greedy match at temperature 0, else by recursive rejection."""
+    """Verify a draft tree losslessly: by greedy match at temperature 0, else by recursive rejection."""
     if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
@@ -140,12 +142,13 @@ class RoundFeedback:
         result: accepted path and bonus token.
         emitted: committed tokens of this round, cut at the end of the text.
         root: last committed token before the round, the root of the tree.
-        top_tokens: the target's top tokens at the root (entry 0) and after each node, accepted or not.
+        top_tokens: the target's most likely tokens at the root (entry 0) and after each node, accepted or not.
         plan: draft budget of the round.
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
-        layer_states: layer index → hidden states after this layer at the same positions, for the layers that the method
-            requested (`Part.captured_layers`).
-        probe_output: results at the drafter's own probe positions (`Part.probes`); None without any.
+        layer_states: hidden states at the same positions after the layers that the method requested
+            (`Part.captured_layers`), by layer index.
+        probe_output: results at the probe positions that the drafter requested (`Part.probes`); None if it requested
+            none.
         top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """
 
@@ -163,19 +166,19 @@ class RoundFeedback:
 
     @property
     def path_indices(self) -> list[int]:
-        """Return the indices of the root and the accepted nodes in `hidden` and `layer_states`."""
+        """Return the indices of the root and of the accepted nodes in `hidden` and `layer_states`."""
         return [0, *(node + 1 for node in self.result.path)][: len(self.emitted)]
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyExitStates:
-    """Hidden states after the target's first layers.
+    """Hidden states after the target's first layers, which drafting has computed for the nodes of a draft.
 
     Attributes:
         layer: number of these first layers.
-        states: residual stream after these layers, index 0 at the last committed token, index i + 1 at node i.
-        layer_states: layer index → hidden states after this layer at the same positions, for some of these first
-            layers. After an early exit, parts receive no other captured states (`RoundFeedback.layer_states`).
+        states: residual stream after these layers: index 0 is the last committed token, index i + 1 is node i.
+        layer_states: hidden states at the same positions after some of these first layers, by layer index. After an
+            early exit, drafter and verifier receive no other captured states (`RoundFeedback.layer_states`).
     """
 
     layer: int
@@ -185,11 +188,11 @@ class EarlyExitStates:
 
 @dataclass(frozen=True, slots=True)
 class TentativeDecision:
-    """A verifier's decision on the tentative tokens, oldest first. See `Verifier.decide_tentative`.
+    """Decision of a verifier on the tentative tokens of a sequence (`Verifier.decide_tentative`).
 
     Attributes:
         n_final: number of oldest tokens that become final.
-        n_revoked: number of newest tokens that are taken back.
+        n_revoked: number of newest tokens that are revoked.
     """
 
     n_final: int = 0
@@ -197,33 +200,44 @@ class TentativeDecision:
 
 
 class Part:
-    """Common base of the parts of a method: drafters, tree builders, verifiers and policies."""
+    """Base class of the components (parts) of a method: drafters, tree builders, verifiers and policies."""
 
     name: ClassVar[str] = ""
-    """Kebab-case name by which one of several alternatives is chosen."""
+    """Kebab-case name by which a user chooses this drafter, tree builder, verifier or policy."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Requirements besides the target: "drafter"; "any-drafter" (a draft model with any vocabulary); "sight" (the draft
-    model reads images); "pictures" (the target reads images); the kind of a trained head ("medusa"); or "trees" (the
-    target verifies trees, not only chains)."""
+    """Requirements besides the target, of a drafter, tree builder, verifier or policy.
+
+    Values: "drafter"; "any-drafter" (a draft model with any vocabulary); "sight" (the draft model reads images);
+    "pictures" (the target reads images); the kind of a trained head ("medusa"); or "trees" (the target verifies trees,
+    not only chains).
+    """
 
     head: ClassVar[Head | None] = None
-    """Trained head that the part needs, if it is not the head of the method's drafter (`Method.head`)."""
+    """Trained head that a verifier or policy needs, if it is not the head of the method's drafter (`Method.head`)."""
     claims: ClassVar[tuple[Claim, ...]] = ()
-    """Claims of the part's paper. Each names the method with which it is measured; that method also lists it."""
+    """Claims of the paper on this tree builder, verifier or policy.
+
+    Each claim names the method with which it is measured; that method also lists the claim.
+    """
 
     def make_ready(self, models: Models) -> None:
-        """Do slow one-time preparation for these models. Called before a run is queued or changed, in any thread."""
+        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
 
     def captured_layers(self, models: Models) -> Collection[int]:
-        """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
+        """Return the indices of the target layers whose hidden states are needed from a verification.
+
+        By default no hidden states are needed.
+        """
         return ()
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probe positions: tokens processed after a draft in the same forward pass, never accepted; None: none.
+        """Return probe positions: tokens that the target processes after a draft in the same forward pass.
 
-        Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
-        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter. They are None if
-        the KV cache had no room.
+        They are never accepted. None: no probe positions.
+
+        Drafter and verifier are asked for probe positions before each verification; they must not synchronise the
+        device. The results are in `Verification.probe_output` for the verifier, and in `RoundFeedback.probe_output` for
+        the drafter. They are None if the KV cache had no room.
         """
         return None
 
@@ -231,16 +245,16 @@ class Part:
 class Drafter(Part):
     """Base class of drafters, which propose a tree after the committed tokens. Subclasses are frozen dataclasses.
 
-    `init_state` builds the state for one sequence from its committed tokens alone, at the start and after every change
-    of drafter during a run. The result is `sequence.state.drafter` until `release`.
+    `init_state` builds the drafter's state for one sequence from the committed tokens alone, at the start and after
+    every change of drafter during a run. The state is `sequence.state.drafter` until `release`.
     """
 
     ignores_images: ClassVar[bool] = False
-    """Whether the drafter ignores images. A draft model trained without images is then the better choice."""
+    """Whether the drafter ignores images. A draft model that was trained without images is then the better choice."""
     reads_target: ClassVar[bool] = False
     """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
     is_empty: ClassVar[bool] = False
-    """Whether the drafter never drafts: plain decoding."""
+    """Whether the drafter never drafts, so that the method is plain decoding."""
     reuses_logits: ClassVar[bool] = False
     """Whether the drafts are the target's own predictions from earlier forward passes (Jacobi, Lookahead)."""
 
@@ -253,38 +267,43 @@ class Drafter(Part):
         return frozenset(Sampling)
 
     def notice(self) -> str:
-        """Return information that the user of a run with these parameters needs before it starts; "" if none."""
+        """Return a notice about the drafter that the user needs before a run starts; "" if there is none."""
         return ""
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states to capture in prefill, which `init_state` gets from `states_of`; default: none."""
+        """Return which hidden states of the target to capture in prefill for the drafter; by default none.
+
+        `init_state` gets them from `states_of`.
+        """
         return CaptureSelection()
 
     def init_state(self, sequence: Sequence, models: Models) -> Any:
-        """Return the state for one sequence; None if it needs none."""
+        """Create the drafter's state for one sequence; return None if the drafter has no state."""
         return None
 
     @classmethod
     def batches(cls) -> bool:
-        """Return whether `propose` handles several sequences per call; otherwise it is called for each sequence."""
+        """Return whether `propose` drafts for several sequences in one call; otherwise it is called per sequence."""
         return cls.propose is not Drafter.propose
 
     def max_levels(self, sequence: Sequence) -> int | None:
-        """Return how many levels fit into the draft model's context; None if that is not shorter than the target's.
+        """Return how many levels of a draft fit into the draft model's context.
+
+        None if this context is not shorter than the target's.
 
         If the result is below 1, the engine requests no more drafts and reports the reason.
         """
         return None
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Return one tree per sequence; by default call `propose_one` for one sequence after the other.
+        """Return a draft tree for each sequence; by default, call `propose_one` for each of them.
 
-        The sequences' drafters are of this class, but may differ in parameters: read `sequence.drafter`.
+        The drafters of the sequences have the same class, but may differ in parameters: read `sequence.drafter`.
         """
         return [sequence.drafter.propose_one(sequence, sequence.state.plan) for sequence in sequences]
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Return a tree for one sequence, of at most `plan.depth` levels."""
+        """Return a draft tree for one sequence, of at most `plan.depth` levels."""
         raise NotImplementedError
 
     def runs_on_device(self, sequence: Sequence) -> bool:
@@ -318,13 +337,16 @@ class Drafter(Part):
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
 
-        If states are returned, the KV cache holds the entries of the layers that have run, after its committed part,
-        and verification continues with the next layer.
+        If states are returned, the KV cache contains the draft's entries of the layers that have run, after its
+        committed entries. Verification then continues with the next layer.
         """
         return None
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Learn from a round's feedback. `sequence.committed` already contains the emitted tokens."""
+        """Update the drafter's state from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
     def explain(
         self,
@@ -333,13 +355,13 @@ class Drafter(Part):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return the attribution of each emitted token to the drafter's vision tokens, after a run.
+        """Return, after a run, the attribution of each emitted token to the drafter's vision tokens.
 
         Args:
             models: models of the run.
             request: request of the run, with its images and their changes.
             tokens: all emitted tokens.
-            on_progress: progress callback, called with the completed share.
+            on_progress: progress callback, called with the completed fraction, 0 to 1.
 
         Returns:
             `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if the drafter reads no images
@@ -348,11 +370,11 @@ class Drafter(Part):
         return None
 
     def state_key(self) -> Hashable | None:
-        """Return the key of a state that is learned from the text and the target's outputs; None: no such state.
+        """Return the key of the drafter's state if it is learned from the text and the target's outputs; else None.
 
-        A drafter with a key keeps receiving feedback (`observe`) while another one drafts. A new drafter with the same
-        key takes over the state, even with other parameters (see `drafter_lifetime.py`). So the key must contain all
-        parameters that the state depends on. Without a key, a change of drafter creates a new state.
+        A drafter with a key still receives feedback (`observe`) while another drafter drafts. A new drafter with the
+        same key takes over the state, even if other parameters differ (see `drafter_lifetime.py`). So the key must
+        contain all parameters on which the state depends. Without a key, a change of drafter creates a new state.
         """
         return None
 
@@ -364,53 +386,62 @@ class TreeBuilder(Part):
     """Base class of tree builders, for drafters that give distributions. Subclasses are frozen dataclasses."""
 
     siblings: ClassVar[Sampling]
-    """How siblings in the builder's trees are drawn. In greedy decoding they may be chosen in any way."""
+    """How siblings in the tree builder's trees are drawn when decoding is not greedy, such as without replacement."""
     has_fixed_shape: ClassVar[bool] = False
     """Whether all trees of one plan have the same shape, whatever the distributions, and are built without
     synchronisation."""
     superposes: ClassVar[bool] = False
-    """Whether the tree builder gives the drafter the mean embedding of several tokens as one input, as `superposes`
-    allows."""
+    """Whether the tree builder gives the drafter the mean embedding of several tokens as one input.
+
+    The drafter must support this (`DistributionDrafter.superposes`).
+    """
 
     def init_state(self, drafter: Drafter, models: Models) -> Any:
         """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
         return None
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes, and call `tree.close`."""
+        """Build a draft tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes, and call `tree.close`."""
         raise NotImplementedError
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `sequence.state.tree_builder` after a round; `sequence.committed` contains the emitted tokens."""
+        """Update the tree builder's state (`sequence.state.tree_builder`) from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilder | type[TreeBuilder] | None) -> frozenset[Sampling]:
-    """Return how siblings in a drafter's trees may be drawn: as the tree builder does, if the drafter supports that."""
+    """Return the ways in which siblings in a drafter's trees may be drawn if a tree builder chooses the shape.
+
+    The tree builder decides this if the drafter supports its way of drawing.
+    """
     supported = drafter.siblings()
     return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
 
 
 class DistributionDrafter(Drafter):
-    """Base class of drafters that give a distribution after any node; the plan's tree builder decides the shape.
+    """Base class of drafters that give a distribution after any node of a draft tree.
 
-    Siblings in its trees may be drawn in any way; the tree builder's declaration decides: see `siblings_of`.
+    The tree builder in the round's draft budget decides the shape of the tree.
+
+    The tree builder also decides how siblings are drawn (`siblings_of`).
     """
 
     superposes: ClassVar[bool] = False
-    """Whether the drafter can process the mean embedding of several tokens as one input: see
-    `PartialTree.superpose`."""
+    """Whether the drafter can process the mean embedding of several tokens as one input (`PartialTree.superpose`)."""
     default_tree_builder: ClassVar[TreeBuilder | None] = None
-    """Tree builder if neither plan nor method names one."""
+    """Tree builder for a drafter if neither the draft budget nor the method names a tree builder."""
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Return a tree without nodes; None if nothing can be drafted yet."""
+        """Return a new draft tree without nodes; None if the drafter cannot draft yet."""
         raise NotImplementedError
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Return the tree that the plan's tree builder builds from this drafter's distributions.
+        """Return the draft tree that a tree builder builds from this drafter's distributions.
 
         Raises:
-            WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
+            WorkbenchError: neither the draft budget nor the method names a tree builder, and there is no default.
         """
         builder = plan.tree_builder or self.default_tree_builder
         if builder is None:
@@ -424,34 +455,37 @@ class DistributionDrafter(Drafter):
 
 
 class Verifier(Part):
-    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` defines the form of rules.
+    """Base class of verifiers, which decide which drafted tokens are accepted.
 
-    A verifier that learns has a state for each sequence: `init_state` creates it from the committed tokens, at the
-    start and after every change of verifier during a run; `observe` may update it; a rule reads it as
-    `Verification.state`.
+    The form of acceptance rules is defined in `workbench.core.rejection`. A verifier that learns has a state for each
+    sequence. `init_state` creates the state from the committed tokens, at the start and after every change of verifier
+    during a run; `observe` may update it; a rule reads it as `Verification.state`.
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which the output follows the target's distribution; empty: the verifier is
-    approximate."""
+    """Ways of drawing siblings in draft trees for which the verifier's output follows the target's distribution.
+
+    Empty: the verifier is approximate.
+    """
     keeps_greedy: ClassVar[bool] = True
-    """Whether output at temperature 0 equals the target's own, for any draft."""
+    """Whether the verifier's output at temperature 0 equals that of the target alone, for any draft."""
     reads_draft_probs: ClassVar[bool] = False
-    """Whether the verifier reads the draft distributions of chains at temperature 0, too; providing them takes time."""
+    """Whether the verifier reads the draft distributions of chains even at temperature 0; providing them takes time."""
 
     def reads_draft_states(self, models: Models) -> bool:
         """Return whether the verifier reads the draft model's hidden state after each draft token of a chain.
 
-        These are `DraftTree.states`. The state after the last token costs one more draft model forward pass per round.
+        The hidden states are in `DraftTree.states`. The state after the last token needs one more forward pass of the
+        draft model per round.
         """
         return False
 
     def init_state(self, sequence: Sequence, models: Models) -> Any:
-        """Return the state for one sequence; None if it needs none."""
+        """Create the verifier's state for one sequence; return None if the verifier has no state."""
         return None
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return the decision for all positions of the tree at once; must not synchronise."""
+        """Return the acceptance decision for all positions of a draft tree at once. Must not synchronise the device."""
         raise NotImplementedError
 
     def walk(
@@ -462,18 +496,21 @@ class Verifier(Part):
         uniform: abc.Sequence[float] | None,
         score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Find the accepted path on the host. `score`: `AcceptanceDecision.score`, for choosing among paths."""
+        """Find the accepted path in a draft tree, on the host. `score` (`AcceptanceDecision.score`) ranks paths."""
         return walk(parents, accept, bonus, uniform)
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Return whether acceptance needs uniform random numbers."""
+        """Return whether the acceptance rule needs uniform random numbers."""
         return not sampling.greedy
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `sequence.state.verifier` after a round. `sequence.committed` already contains the emitted tokens."""
+        """Update the verifier's state (`sequence.state.verifier`) from the feedback of a round.
+
+        `sequence.committed` already contains the emitted tokens.
+        """
 
     def max_tentative(self) -> int:
-        """Return the maximum number of tentative tokens, which the verifier may take back; 0: all tokens are final.
+        """Return the maximum number of tentative tokens, which the verifier may revoke; 0: all tokens are final.
 
         Tentative tokens are emitted and streamed only when `decide_tentative` or this limit makes them final.
         """
@@ -485,49 +522,48 @@ class Verifier(Part):
         """Decide which tentative tokens become final; called after each round's `observe` if `max_tentative` is not 0.
 
         Args:
-            sequence: sequence; its `committed` tokens end with the tentative ones, including tentative tokens of this
-                round.
+            sequence: sequence whose `committed` tokens end with the tentative tokens, including those of this round.
             tentative: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
-            ends: whether the text ends with the last tentative token; tokens that are not taken back are then final.
+            ends: whether the text ends with the last tentative token; tokens that are not revoked are then final.
         """
         raise NotImplementedError
 
 
 class Policy(Part):
-    """Base class of policies, which decide how much to draft. Subclasses are frozen dataclasses of parameters."""
+    """Base class of draft policies, which decide how much to draft. Subclasses are frozen dataclasses of parameters."""
 
     simulates: ClassVar[bool] = False
     """Whether the policy uses information that is unavailable in practice; the run is then a simulation."""
     is_constant: ClassVar[bool] = False
     """Whether all plans of a sequence are equal."""
     timed: ClassVar[bool] = False
-    """Whether the policy depends on measured times; two runs of one request may then draft differently."""
+    """Whether the policy depends on measured times, so that two runs of the same request may draft differently."""
     tree_builder: ClassVar[type[TreeBuilder] | None] = None
-    """Tree builder that the policy's plans name, in place of the method's; None: the plans name none."""
+    """Tree builder that the policy's draft budgets name instead of the method's tree builder; None: they name none."""
 
     def init_state(self) -> Any:
-        """Return the policy's state for one sequence."""
+        """Create the policy's state for one sequence."""
         return None
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return the draft budget of the next round. The engine limits it to the tokens that remain.
+        """Return the draft budget of a sequence's next round. The engine limits it to the remaining number of tokens.
 
         Args:
             sequence: sequence whose next round is planned.
-            state: result of `init_state`.
-            batch: all sequences of the coming verification, this one included; the cost of a draft depends on their
+            state: the policy's state for this sequence, from `init_state`.
+            batch: all sequences of the next verification, including this one; the cost of a draft depends on their
                 number.
         """
         raise NotImplementedError
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
-        """Return whether to draft another level; called if `Plan.can_stop_early` is set.
+        """Return whether to draft another level of the draft. It is called only if `Plan.can_stop_early` is set.
 
-        It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
-        does not bias the accepted tokens. The engine synchronises to read a result on the device; a policy that has
-        synchronised already returns a bool.
+        The result must not depend on the tokens drawn last: `step` has only the distributions before the draw, so that
+        stopping does not bias the accepted tokens. A result may be a tensor on the device, which the engine
+        synchronises to read; a policy that has already synchronised returns a bool.
         """
         raise NotImplementedError
 
     def observe(self, sequence: Sequence, state: Any, feedback: RoundFeedback) -> None:
-        """Learn from a round's feedback."""
+        """Update the policy's state from the feedback of a round."""

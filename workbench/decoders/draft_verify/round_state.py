@@ -1,4 +1,7 @@
-"""One sequence in one round: its state, and each phase for it. `decoder.py` runs the phases for all sequences."""
+"""State of one sequence in one draft-and-verify round, with each phase for this sequence.
+
+`decoder.py` runs the phases for all sequences.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,15 @@ from workbench.trace.tokens import EmittedToken
 
 @dataclass(slots=True, repr=False, eq=False)
 class RoundState:
-    """One sequence in one round, with the result of each phase.
+    """State of one sequence in one draft-and-verify round, with the result of each phase.
 
     `target_input`, `hidden`, both forms of `acceptance` and `verified_tree` exist from the end of their phase on.
 
     Attributes:
         sequence: sequence of the round.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
-        drafting: timing of the group of sequences with which it was drafted.
-        target_input: the sequence's part of the target's forward pass: the draft, and probe positions after it.
+        drafting: timing of the drafting of this sequence and of those drafted with it.
+        target_input: the sequence's input of the target's forward pass: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input at the same positions, [N+1, D].
         layer_states: captured hidden states at the same positions, for the layers that the method requested, each [N+1,
@@ -67,7 +70,7 @@ class RoundState:
         acceptance: host copy of these results, from `copy_to_host`.
         verified_tree: the draft with its accepted path.
         new_tokens: tokens that the round adds to the text.
-        results: which of the new tokens, and of earlier tentative tokens, are final.
+        results: the new tokens and earlier tentative tokens that are final.
     """
 
     sequence: Sequence
@@ -88,7 +91,7 @@ class RoundState:
     # -- plan and draft ------------------------------------------------------------------------------------------
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
-        """Set the draft budget, limited by the remaining tokens, the plan's nodes and the drafter's context."""
+        """Set the sequence's draft budget, limited by remaining tokens, number of nodes and drafter's context."""
         sequence = self.sequence
         planned = sequence.policy.plan(sequence, sequence.state.policy, batch)
         limits = sequence.remaining - 1, levels_left(sequence), planned.limit_nodes(planned.depth)
@@ -100,7 +103,10 @@ class RoundState:
 
     @property
     def drafting_group(self) -> Hashable:
-        """Return the drafter's class and models. Sequences with equal classes and models are drafted together."""
+        """Return the class and the models of the sequence's drafter.
+
+        Sequences with equal classes and models are drafted together.
+        """
         drafter = self.sequence.drafter
         return type(drafter), id(self.sequence.models), None if drafter.batches() else id(self)
 
@@ -118,7 +124,7 @@ class RoundState:
                 self._replace_invalid(probes.tokens, models.target.vocab_size)
 
     def _replace_invalid(self, tokens: Tensor, size: int) -> None:
-        """Record whether any token id is invalid, and clamp all ids in place; does not synchronise.
+        """Record whether any token id of the draft is invalid, and clamp all ids in place. Does not synchronise.
 
         The tensor itself is changed, because drafters recognise their tree by object identity.
         """
@@ -131,7 +137,10 @@ class RoundState:
 
     @property
     def first_layers(self) -> tuple[int, int]:
-        """Return (number of layers that drafting has already run, layer after which probes enter); 0: none."""
+        """Return the number of layers that drafting has already run, and the layer after which probes are added.
+
+        0 means none.
+        """
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
 
@@ -151,7 +160,7 @@ class RoundState:
     # -- accept --------------------------------------------------------------------------------------------------
 
     def accept(self, is_trace_detailed: bool) -> None:
-        """Apply the sequence's acceptance rule on the device."""
+        """Apply the sequence's acceptance rule to its draft tree, on the device."""
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
@@ -169,7 +178,7 @@ class RoundState:
         )
 
     def walk(self) -> None:
-        """Find the accepted path and the token after it, from results of the rule on the host."""
+        """Find the accepted path and the token after it, from the results of the acceptance rule on the host."""
         assert self.tree is not None
         sources = [probes.source for probes in self.target_input.probes_by_part.values() for _ in range(len(probes))]
         self.verified_tree = VerifiedTree.of(self.tree, self.acceptance, self.sequence.verifier, sources)
@@ -177,7 +186,10 @@ class RoundState:
     # -- commit --------------------------------------------------------------------------------------------------
 
     def commit(self, context: EngineContext) -> None:
-        """Commit the accepted path to the KV cache and its tokens to the text; pass feedback to the parts."""
+        """Commit the accepted path to the KV cache and its tokens to the text.
+
+        Drafter, tree builder, verifier and policy get feedback on the round.
+        """
         sequence, verified, target = self.sequence, self.verified_tree, context.models.target
         self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
@@ -222,7 +234,10 @@ class RoundState:
         self.sequence.cache_slot.last_hidden = self.hidden[path[-1]]
 
     def observe(self, root: int, emitted: list[int]) -> None:
-        """Pass the round's feedback to all parts. `root`: last committed token before the round."""
+        """Pass the round's feedback to drafter, tree builder, verifier and policy.
+
+        `root` is the last committed token before the round.
+        """
         sequence, verified = self.sequence, self.verified_tree
         state, builder = sequence.state, sequence.configured_method.tree_builder
         walk, figures = verified.acceptance.walk, verified.acceptance.figures
@@ -253,11 +268,11 @@ class RoundState:
 
     @property
     def reason(self) -> str:
-        """Return why the text ends; "" if it continues."""
+        """Return why the sequence's text ends with this round; "" if it continues."""
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the record of the round for the trace."""
+        """Return the round of this sequence for its trace."""
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
@@ -266,7 +281,7 @@ class RoundState:
 
 
 def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable]) -> list[list[RoundState]]:
-    """Return the rounds in groups, each with one value of the function `key`."""
+    """Return the rounds in groups with equal values of the function `key`."""
     groups: dict[Hashable, list[RoundState]] = {}
     for r in rounds:
         groups.setdefault(key(r), []).append(r)
@@ -274,7 +289,7 @@ def groups_of(rounds: Iterable[RoundState], key: Callable[[RoundState], Hashable
 
 
 def propose(group: abc.Sequence[RoundState]) -> None:
-    """Draft a tree for each sequence of a drafting group."""
+    """Draft a tree for each of the sequences that are drafted together."""
     sequences = [r.sequence for r in group]
     # `list` checks the number of trees before any is assigned.
     for r, tree in list(zip(group, sequences[0].drafter.propose(sequences), strict=True)):
@@ -282,7 +297,7 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 
 
 def propose_again(group: abc.Sequence[RoundState]) -> None:
-    """Create new drafter states and draft again, because after a failed call the old states may be inconsistent."""
+    """Create new drafter states and draft again, because a failed call may have left the old states inconsistent."""
     for sequence in [r.sequence for r in group]:
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)
@@ -310,7 +325,7 @@ def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
 
 
 def copy_to_host(rounds: abc.Sequence[RoundState]) -> None:
-    """Copy the results of the acceptance rules from the device, with one synchronisation for all sequences."""
+    """Copy the results of the acceptance rules from the device, with a single synchronisation for all sequences."""
     on_device = [r.acceptance_tensors for r in rounds]
     for r, acceptance in zip(rounds, Acceptance.to_host(on_device), strict=True):
         r.acceptance = acceptance

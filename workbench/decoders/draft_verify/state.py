@@ -21,21 +21,21 @@ class DraftState:
     """State of one sequence's drafter, tree builder, verifier and policy.
 
     Attributes:
-        drafter: result of `Drafter.init_state`.
-        tree_builder: result of `TreeBuilder.init_state`.
-        verifier: result of `Verifier.init_state`.
-        policy: result of `Policy.init_state`.
+        drafter: the drafter's state, from `Drafter.init_state`.
+        tree_builder: the tree builder's state, from `TreeBuilder.init_state`.
+        verifier: the verifier's state, from `Verifier.init_state`.
+        policy: the policy's state, from `Policy.init_state`.
         plan: draft budget of the current round.
-        captured_layers: target layers whose hidden states the parts need from a verification.
+        captured_layers: target layers whose hidden states the method needs from a verification.
         no_draft_reason: why the drafter can no longer draft; "" if it can.
         inactive: earlier drafters that still receive feedback, by `Drafter.state_key`.
-        vision: the drafter's report of the image information that it uses; see `drafter_vision.report_vision`.
-        vision_recorded: the part of `vision` that is already in the trace.
-        tentative: tokens that may still be taken back, the last ones of `Sequence.committed`, oldest first.
+        vision: image information that the drafter uses, as it reported by `drafter_vision.report_vision`.
+        vision_recorded: the entries of `vision` that are already in the trace.
+        tentative: tokens that may still be revoked, the last tokens of `Sequence.committed`, oldest first.
         n_final: number of the oldest tentative tokens that become final in the next round.
         image_changes: images that changed since the last round.
         final: drafter state saved at the end of the sequence.
-        retractions: number of times that tokens were taken back since the last token became final.
+        retractions: number of times that tokens were revoked since the last token became final.
     """
 
     drafter: Any = None

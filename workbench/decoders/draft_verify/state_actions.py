@@ -1,7 +1,7 @@
-"""Actions on a drafter's state: inspect, save, load, reset, between two rounds and in the engine's thread.
+"""Inspect, save, load or reset the state of a drafter, between two rounds and in the engine's thread.
 
-Other threads request them through `Sequence.pending_actions`. If `Request.keep_drafter_state` is set, the state is
-saved when the sequence ends.
+Other threads request these actions through `Sequence.pending_actions`. If `Request.keep_drafter_state` is set, the
+state is saved when the sequence ends.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN = 12
-"""Number of top entries shown."""
+"""Number of top entries of a drafter's state that are shown."""
 AFTER = "Choose a drafter with a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
 MATCHED = "matched tokens"
-"""Name of a round's signal: number of last tokens that matched the entry used for the draft."""
+"""Name of a signal in a round's trace: how many tokens at the text's end matched the entry used for the draft."""
 
 
 def _state(sequence: Sequence) -> InspectableState:
@@ -40,12 +40,12 @@ def _state(sequence: Sequence) -> InspectableState:
 
 
 def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
-    """Return a summary of the state, as JSON values.
+    """Return a summary of a drafter's state as JSON data.
 
     Returns:
-        Object with "kind" (`kind_of` the state, "" if the drafter has no state), "title", "unit", "hits" and "shared"
-        as in `InspectableState`, "entries", "bound", "n_bytes" and "most_bytes" as in `StateSummary`, "asked" (number
-        of rounds in which the drafter queried the state), "kept" (number of accepted tokens from the state's drafts),
+        Dict with "kind" (`kind_of` the state, "" if the drafter has no state), "title", "unit", "hits" and "shared" as
+        in `InspectableState`, "entries", "bound", "n_bytes" and "most_bytes" as in `StateSummary`, "asked" (number of
+        rounds in which the drafter queried the state), "kept" (number of accepted tokens from the state's drafts),
         "saves" (whether the state can be saved), "counted" (meaning of the counts), "top" (list of {"before", "after",
         "count"}) and "made" (entry used for the latest draft, {"round", "before", "after"}, or None).
     """
@@ -82,7 +82,10 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
 def latest_entry(
     trace: Trace, text: Callable[[abc.Sequence[int]], str], state: InspectableState
 ) -> dict[str, Any] | None:
-    """Return round, matched text and drafted text of the entry used for the latest draft; None without an entry."""
+    """Return round, matched text and drafted text of the state entry used for the latest draft.
+
+    None if no entry was used.
+    """
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
     last = trace.rounds[-1]
@@ -109,7 +112,7 @@ def save(sequence: Sequence) -> bytes:
 
 
 def load(sequence: Sequence, data: bytes) -> None:
-    """Merge the state of a file into the drafter's state.
+    """Merge a saved state in a file into the drafter's state.
 
     Raises:
         TokenizerMismatchError, ModelError, CapacityError: the file does not fit the run, is damaged, or is too large.
@@ -139,7 +142,7 @@ def reset(sequence: Sequence) -> None:
 
 
 def save_final_state(sequence: Sequence, token_text: TokenText) -> None:
-    """Save the drafter's state of an ending sequence if its request keeps it. Errors are only logged."""
+    """Save the drafter's state of an ending sequence if its request asks for that. Errors are only logged."""
     if not sequence.request.keep_drafter_state:
         return
     try:

@@ -1,6 +1,7 @@
 """File format of a drafter's state: safetensors with a header that names drafter, tokenizer and target.
 
-Files contain no code. A file is refused if its header does not fit, its checksum differs, or it is too large.
+The files contain no code. A file is refused if its header does not fit the run, its checksum differs, or it is too
+large.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ SAME = "Load the file in a run with that target and drafter, or save the state o
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """Contents of a valid state file.
+    """Contents of a valid file with a drafter's state.
 
     Attributes:
-        kind: kind of the state: see `kind_of`.
+        kind: kind of the drafter's state, as from `kind_of`.
         tokenizer: `tokenizer_hash` of the tokenizer of the target with which the state was saved.
         target: name of that target.
         arrays: the state's arrays, by name.
@@ -42,7 +43,7 @@ class StateFile:
     arrays: Arrays
 
     def check(self, kind: str, models: Models) -> None:
-        """Refuse a state of another drafter, tokenizer or target.
+        """Refuse a saved state of another drafter, tokenizer or target.
 
         Args:
             kind: kind of state that the drafter expects.
@@ -50,7 +51,7 @@ class StateFile:
 
         Raises:
             TokenizerMismatchError: the state was saved with another tokenizer, or for another target.
-            ModelError: the state belongs to another drafter.
+            ModelError: the state was saved by another drafter.
         """
         if self.kind != kind:
             raise ModelError(f"This file contains the state of {self.kind}; the run drafts with {kind}.", SAME)
@@ -68,7 +69,7 @@ class StateFile:
 
 
 def kind_of(memory: Any) -> str:
-    """Return the kind of a state from its key (`Drafter.state_key`): the key, or its first element if it is a tuple."""
+    """Return the kind of a drafter's state: its key (`Drafter.state_key`), or the first element of a tuple key."""
     return str(memory[0] if isinstance(memory, tuple) else memory)
 
 
@@ -81,7 +82,7 @@ def hash_of(models: Models) -> str:
 
 
 def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
-    """Return the bytes of a state file.
+    """Return the bytes of a file with a drafter's state.
 
     Raises:
         CapacityError: the file would be larger than `MOST_BYTES`.
@@ -98,7 +99,7 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
 
 
 def from_bytes(data: bytes) -> StateFile:
-    """Parse a state file.
+    """Parse the bytes of a file with a drafter's state.
 
     Raises:
         CapacityError: the file is larger than `MOST_BYTES`.

@@ -1,8 +1,8 @@
-"""Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.max_tentative`.
+"""Tentative tokens: committed tokens that a verifier may still revoke (`Verifier.max_tentative`).
 
-They are in `Sequence.committed` and in the target's KV cache, and drafts continue after them as after all committed
-tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
-stream or log-probability ever contains a token that is taken back.
+Tentative tokens are in `Sequence.committed` and in the target's KV cache, and drafts continue after them as after all
+committed tokens. The trace lists them as `Round.placed` until they are final. Only final tokens are emitted: no text,
+stop string, stream or log-probability ever contains a token that is revoked later.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from workbench.models.loading import Models
 from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
 MAX_RETRACTIONS = 4
-"""Maximum number of times that tokens are taken back before one becomes final; after that, no token is taken back."""
+"""Maximum number of times that tentative tokens are revoked before one becomes final.
+
+After that, no token is revoked.
+"""
 
 
 @dataclass(slots=True)
 class TentativeToken:
-    """Committed token that the verifier may still take back.
+    """Committed token that the verifier may still revoke.
 
     Attributes:
-        token: entry for the trace, still without text.
-        before: LM head input from which the token before this one was drawn: `last_hidden` of the sequence without this
-            token.
+        token: the token as an entry for the trace, still without text.
+        before: LM head input from which the previous token was drawn; it is `last_hidden` of the sequence if this token
+            is revoked.
         text: text of this token alone, for display.
         logprob: log-probability of the token, if requested.
-        is_in_trace: whether the trace already lists it in `Round.placed`.
+        is_in_trace: whether the trace already lists the token in `Round.placed`.
     """
 
     token: EmittedToken
@@ -47,7 +50,7 @@ class TentativeToken:
 
 @dataclass(frozen=True, slots=True)
 class SettledTokens:
-    """Tokens that a round makes final, and its tokens that stay tentative.
+    """Tokens that become final in a round, and new tokens of the round that stay tentative.
 
     Attributes:
         emitted: tokens that became final.
@@ -61,14 +64,14 @@ class SettledTokens:
 
 
 def has_tentative(sequence: Sequence) -> bool:
-    """Return whether some tokens of the sequence are tentative, or new tokens may be."""
+    """Return whether a sequence has tentative tokens, or its verifier may make new tokens tentative."""
     return bool(sequence.state.tentative) or sequence.verifier.max_tentative() > 0
 
 
 def find_tentative_end(
     sequence: Sequence, tokens: abc.Sequence[int], models: Models
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens belong to the text, why the text would end (or ""), and an empty span of each token.
+    """Return how many new tentative tokens belong to the text, why the text would end (or ""), and empty spans.
 
     Nothing is detokenised: a tentative token has no text until it is final.
     """
@@ -84,14 +87,14 @@ def settle_tentative(
     ends: bool,
     context: EngineContext,
 ) -> SettledTokens:
-    """Add the new tokens of a round to the tentative tokens, and emit those that are final.
+    """Add the new tokens of a round to a sequence's tentative tokens, and emit the tokens that are final.
 
     Args:
-        sequence: sequence; its new tokens are committed.
+        sequence: sequence whose new tokens are already committed.
         new: new tokens.
-        states_before: for each new token, the LM head input from which the token before it was drawn.
+        states_before: for each new token, the LM head input from which the previous token was drawn.
         logprobs: log-probabilities of the new tokens, if requested.
-        ends: whether the text ends with the last new token, if it stays.
+        ends: whether the text ends with the last new token, if that token is not revoked.
         context: the engine's models and texts of tokens.
     """
     texts = [context.token_text(token.token) for token in new]
@@ -100,12 +103,12 @@ def settle_tentative(
 
 
 def decide(sequence: Sequence, new_tokens: abc.Sequence[TentativeToken], ends: bool, models: Models) -> SettledTokens:
-    """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
+    """Let the verifier decide on a sequence's tentative tokens; emit final tokens and revoke others.
 
     Args:
-        sequence: sequence; its new tokens are committed.
-        new_tokens: new tokens, in order; they are added to the tentative ones.
-        ends: whether the text ends with the last new token, if it stays.
+        sequence: sequence whose new tokens are already committed.
+        new_tokens: new tokens, in order; they are added to the tentative tokens.
+        ends: whether the text ends with the last new token, if that token is not revoked.
         models: models of the engine.
     """
     sequence.state.tentative += new_tokens
@@ -143,9 +146,9 @@ def _final(held: TentativeToken, span: tuple[str, int, int]) -> EmittedToken:
 
 
 def revoke_tokens(sequence: Sequence, n: int) -> None:
-    """Take back the last `n` committed tokens, all of them tentative.
+    """Revoke the last `n` committed tokens of a sequence, all of which are tentative.
 
-    The drafter's state is created anew, inactive drafters are released, and other random numbers are used at the
+    The drafter's state is created again, inactive drafters are released, and other random numbers are used at the
     positions of these tokens. The states of policy, tree builder and verifier stay.
     """
     if n == 0:

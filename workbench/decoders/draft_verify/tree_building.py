@@ -1,8 +1,8 @@
 """Build draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
 
-A `PartialTree` is a tree under construction, for one sequence and one drafter. It records each node's parent and
-attention mask; subclasses compute the distribution after a node. So each tree builder works with every drafter that
-gives distributions.
+A `PartialTree` is a draft tree under construction, for one sequence and one drafter. It stores the parent and the
+attention mask of each node; subclasses compute the distribution after a node. So each tree builder can be used with
+every drafter that gives distributions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 STOPPED = "drafting stopped behind depth"
-"""Name of a round's signal: the policy ended drafting before the planned depth."""
+"""Name of a signal in a round's trace: the policy ended drafting before the planned depth."""
 
 
 class NodeDistributions:
-    """A drafter's distributions of the token after each of w nodes.
+    """A drafter's distributions of the next token after each of w nodes of a draft tree.
 
     Attributes:
         hidden: LM head input at each node; None if the drafter does not provide it.
@@ -42,11 +42,11 @@ class NodeDistributions:
     hidden: Float[Tensor, "w D"] | None = None
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return the distributions over the target's vocabulary, with the target's temperature and filters."""
+        """Return the draft distributions over the target's vocabulary, with the target's temperature and filters."""
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens, descending; fewer if fewer are known."""
+        """Return log-probabilities and ids of the k most probable tokens in descending order, or of all known ones."""
         p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
@@ -54,11 +54,13 @@ class NodeDistributions:
 
 @dataclass(frozen=True)
 class FullDistributions(NodeDistributions):
-    """Distributions over the whole vocabulary, computed at first access, as most tree builders need only top tokens.
+    """Draft distributions over the whole vocabulary, computed at first access.
+
+    Most tree builders need only the most likely tokens.
 
     Attributes:
         probs: float [w, V], or a function that returns it.
-        hidden: see `NodeDistributions`.
+        hidden: LM head input at each node; None if the drafter does not provide it.
         logits: float [w, V], if the distributions are their plain softmax.
     """
 
@@ -70,14 +72,14 @@ class FullDistributions(NodeDistributions):
     def of(
         cls, logits: Float[Tensor, "w V"], sampling: SamplingParams, hidden: Float[Tensor, "w D"] | None = None
     ) -> FullDistributions:
-        """Create distributions from logits: with the sampling parameters, or plain if greedy."""
+        """Create draft distributions from logits, with the sampling parameters; if greedy, as plain softmax."""
         if not sampling.greedy:
             return cls(to_probs(logits, sampling), hidden)
         return cls(LazyValue(lambda: logits.float().softmax(1)), hidden, logits)
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
-        """Return the drafter's distributions after w nodes, float [w, V]."""
+        """Return the drafter's distributions of the next token after w nodes, float [w, V]."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def full_probs(self) -> Float[Tensor, "w V"]:
@@ -90,7 +92,7 @@ class FullDistributions(NodeDistributions):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """State of a draft when its policy decides whether to continue.
+    """State of a draft when the policy decides whether to draft another level.
 
     Attributes:
         level: number of drafted levels, from 1.
@@ -106,7 +108,7 @@ class Step:
 def should_continue(
     sequence: Sequence, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
-    """Return whether the policy continues the draft after `level` levels. Synchronises if `Plan.can_stop_early`."""
+    """Return whether the policy continues a draft after `level` levels. Synchronises if `Plan.can_stop_early`."""
     continues = not sequence.state.plan.can_stop_early or bool(
         sequence.policy.should_continue(sequence, sequence.state.policy, Step(level, p(), hidden))
     )
@@ -116,22 +118,23 @@ def should_continue(
 
 
 class PartialTree:
-    """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
+    """Draft tree under construction after a sequence's last committed token. Node i is the i-th node added.
 
-    A level is added below expanded nodes, and some of its nodes are expanded next. So a new node's attention mask is
-    its parent's mask plus the node itself, and no matrix over the whole tree is needed.
+    A new level is added below expanded nodes, and some of its nodes are expanded next. So the attention mask of a new
+    node is its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
     Attributes:
-        sequence: sequence that is drafted for.
+        sequence: sequence for which the tree is drafted.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
-        tokens: tokens of each level, [w].
-        parents: parents of each level, [w]: numbers of nodes; −1 is the root.
+        tokens: token ids of each level, [w].
+        parents: parents of each level's nodes, [w], as numbers of nodes; −1 is the root.
         expanded: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
             them.
         attention_mask: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
         rank_probs: how often the r-th best token of each level was correct on held-out text, if measured; the last
-            level also applies to all deeper ones. Used for shapes that are chosen before the distributions are known.
+            level also applies to all deeper levels. With them a tree builder can choose a shape before the
+            distributions are known.
     """
 
     root: NodeDistributions
@@ -147,7 +150,7 @@ class PartialTree:
         self._below: Int[Tensor, " w"] | None = None
 
     def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None = None) -> None:
-        """Add a level of nodes to the tree.
+        """Add a level of nodes to the draft tree.
 
         Args:
             tokens: tokens of the level's nodes.
@@ -160,14 +163,14 @@ class PartialTree:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
-        """Return the distributions after nodes of the last level. `chosen`: indices in this level; by default, all."""
+        """Return the draft distributions after nodes of the last level. `chosen` has their indices; by default, all."""
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the distribution after one input that has the mean embedding of all nodes of the last level.
+        """Return the draft distribution after a single input: the mean embedding of all nodes of the last level.
 
         Args:
-            weights: weights of the nodes, ≥ 0 with sum 1.
+            weights: weights of the nodes in the mean, ≥ 0 with sum 1.
 
         Returns:
             One distribution for all nodes, or one for each node if earlier tokens matter (penalties).
@@ -179,7 +182,7 @@ class PartialTree:
         return self.distributions_as_one(tokens, weights)
 
     def _next(self, chosen: Int[Tensor, " w"] | None) -> tuple[Int[Tensor, " w"], Int[Tensor, " w"] | None]:
-        """Record that nodes of the last level are expanded; return their tokens, and the indices of their parents."""
+        """Record that nodes of the last level are expanded; return their token ids and their parents' indices."""
         tokens, below = self.tokens[-1], self._below
         nodes = torch.arange(self.n - tokens.shape[0], self.n, device=self.device)
         if chosen is not None:
@@ -191,19 +194,19 @@ class PartialTree:
         return tokens, below
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
-        """Process nodes of the newest level, in one forward pass, and return the distributions after them.
+        """Process nodes of the newest level in one forward pass, and return the draft distributions after them.
 
         Args:
-            tokens: tokens of the nodes. Their attention mask is `attention_mask`, their level `len(self.tokens)`, from
-                1.
+            tokens: token ids of the nodes. Their attention mask is `attention_mask`, their level is `len(self.tokens)`,
+                counted from 1.
             below: for each node, the index of its parent among the nodes processed before; None: the root.
         """
         raise NotImplementedError
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the next-token distributions after the weighted mean of the level's embeddings, from one forward pass.
+        """Return the distributions after the weighted mean embedding of the last level, from one forward pass.
 
-        Arguments: see `superpose`.
+        The arguments are those of `superpose`.
         """
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot process several tokens as one.",
@@ -211,11 +214,11 @@ class PartialTree:
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return whether the policy allows another level, given the distributions after the nodes expanded last."""
+        """Return whether the policy allows another level, given the distributions after the last expanded nodes."""
         return should_continue(self.sequence, len(self.tokens), distributions.full_probs, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
-        """Return the tokens from the root to each node expanded last (needs a synchronisation)."""
+        """Return the tokens from the root to each of the last expanded nodes. Synchronises the device."""
         tokens = torch.cat(self.tokens)[torch.cat(self.expanded)].tolist()
         return [
             [token for token, is_ancestor in zip(tokens, row, strict=True) if is_ancestor]
@@ -223,10 +226,10 @@ class PartialTree:
         ]
 
     def to_tree(self, fanout: int, score: Float[Tensor, " N"], grown: TreeExplanation) -> DraftTree:
-        """Return the tree of all added nodes, at least one, as deterministic proposals.
+        """Return the draft tree of all added nodes, as deterministic proposals. There must be at least one node.
 
         Args:
-            fanout: largest number of children of one node.
+            fanout: maximum number of children of a node.
             score: draft probability of each node.
             grown: explanation of the nodes, for the trace.
         """
@@ -243,19 +246,22 @@ class PartialTree:
         )
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """End the construction. `nodes`: numbers of the drafted nodes, in their order in the tree; all by default."""
+        """End the construction of the tree.
+
+        `nodes` has the numbers of the drafted nodes, in their order in the tree; by default all nodes.
+        """
 
 
 @lru_cache(maxsize=64)
 def _own(w: int, device: torch.device) -> Bool[Tensor, "w w"]:
-    """Return the mask in which each of w nodes attends only to itself. The tensor is cached; do not modify it."""
+    """Return the attention mask in which each of w nodes attends only to itself. It is cached; do not modify it."""
     return torch.eye(w, dtype=torch.bool, device=device)
 
 
 def drafter_ranking(
     candidates: abc.Sequence[tuple[Tensor, Tensor]], expanded: abc.Sequence[Tensor], selection: Int[Tensor, " kept"]
 ) -> Ranking:
-    """Return the drafter's most likely tokens at the positions of the selected nodes.
+    """Return the drafter's most likely tokens at the positions of the selected nodes of a draft tree.
 
     Args:
         candidates: log-probabilities and tokens, both [w, k], at the root and at each level's expanded nodes.

@@ -35,13 +35,13 @@ def record_round(
     timing: Timing,
     context: EngineContext,
 ) -> Round:
-    """Return the trace record of one round.
+    """Return one draft-and-verify round for the trace.
 
     Args:
         sequence: sequence of the round.
-        verified_tree: the draft with its verification result.
+        verified_tree: the draft tree with its verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
-        results: which of the new tokens, and of earlier tentative tokens, are final now.
+        results: the new tokens and earlier tentative tokens that are final now.
         timing: timing of the round.
         context: engine context, for the texts of tokens and the option to store top tokens and entropy.
     """
@@ -118,7 +118,10 @@ def record_round(
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return the rule name of each node and the values of each rule input, None at untested nodes; update `known`."""
+    """Return the name of the rule that tested each node, and the values of each rule's inputs.
+
+    Both are None at untested nodes. New rules are added to `known`.
+    """
     n, rule_explanation = len(tested), found.rules
     if rule_explanation is None:
         return [None] * n, {}
@@ -142,7 +145,7 @@ def _why(
 
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
-    """Return the probe positions of a round. `base`: position of the first token that the round emits."""
+    """Return the probe positions of a round for the trace. `base` is the position of the round's first new token."""
     columns = [*(verified_tree.acceptance.explanation.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
@@ -153,7 +156,7 @@ def _tops(most_likely: list[list[list[float]]], rows: list[int], token_text: Tok
 
     Args:
         most_likely: token ids and their probabilities, [2, M, 8], or an empty list.
-        rows: row of each position, [N+1]; −1: none.
+        rows: index in `most_likely` of each position's distribution, [N+1]; −1: none.
         token_text: function that returns the text of a token.
     """
     if not most_likely:

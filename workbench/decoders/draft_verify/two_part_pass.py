@@ -1,4 +1,4 @@
-"""Run the target's forward pass in two parts, because some probe positions enter at a middle layer.
+"""Run the target's forward pass in two parts, because some probe positions are added at a middle layer.
 
     layers 1 … l      root, draft
     layers l + 1 … L  root, draft, probes computed from the residual streams after layer l
@@ -23,7 +23,10 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 WholeSegment = Callable[[Float[Tensor, "n D"]], Segment]
-"""Function that returns the whole segment, with its probes, from the residual streams of the tokens before them."""
+"""Type of a function that returns a sequence's whole input, with probes, for the later layers.
+
+Its argument is the residual streams of the tokens before the probes.
+"""
 
 
 def forward_entering(
@@ -32,15 +35,15 @@ def forward_entering(
     layer: int,
     capture_layers: Collection[int] = (),
 ) -> Output:
-    """Run `Runner.forward` for segments whose probes enter after `layer` layers.
+    """Run the target's forward pass for inputs whose probe positions are added after `layer` layers.
 
     Args:
         models: models with the target.
-        batch: for each sequence, the segment that the first layers process, and the function for the other layers; in
-            the order of the KV cache slots.
-        layer: number of first layers, the same for all sequences, 1 … L.
-        capture_layers: indices of layers to capture; the captured states of layers below `layer` do not contain these
-            probes.
+        batch: for each sequence, in the order of the KV cache slots, the input of the first layers, and the function
+            that builds the input of the other layers.
+        layer: number of first layers, 1 … L, equal for all sequences.
+        capture_layers: indices of layers whose hidden states are captured; those of layers below `layer` do not contain
+            these probe positions.
     """
     target = models.target
     lower_segments = [segment for segment, _ in batch]
@@ -58,13 +61,18 @@ def forward_entering(
 def _below(
     target: Runner, batch: abc.Sequence[Segment], layer: int, captured: Collection[int]
 ) -> tuple[Output, Float[Tensor, "B n D"]]:
-    """Run the first layers over a batch; return the output and the residual stream (float32 from compiled layers)."""
+    """Run the target's first layers over a batch; return the output and the residual stream.
+
+    The residual stream is float32 if the layers are compiled.
+    """
     out = target.forward(batch, layers=range(layer), head=False, capture_layers={*captured, layer - 1})
     return out, out.layer_states[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
 
 
 def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
-    """Return whether a target's forward pass can be split after `layer` layers: each layer must output a single tensor.
+    """Return whether a target's forward pass can be split after `layer` layers, so that probes can be added there.
+
+    Each layer must output a single tensor.
 
     The test runs once per target: it processes the sequence's last token with and without a split.
     """

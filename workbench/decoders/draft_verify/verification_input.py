@@ -29,14 +29,14 @@ pass, and rounding would change."""
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """One sequence's part of a target forward pass.
+    """Input of the target's forward pass for one sequence: draft nodes and probe positions.
 
-    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
-    everything that a commit can keep, and are dropped with the rejected nodes.
+    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after all
+    nodes that can be committed, and are dropped with the rejected nodes.
 
     Attributes:
-        tree: draft, N nodes.
-        probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
+        tree: draft tree of N nodes.
+        probes_by_part: probe positions by the component that requested them, in the order of `PROBING_PARTS`.
         exits: the target's hidden states that drafting computed, from which the forward pass continues.
     """
 
@@ -46,11 +46,13 @@ class VerificationInput:
 
     @property
     def probes(self) -> Probes | None:
-        """Return all probe positions, in the order in which the target reads them."""
+        """Return all probe positions of the sequence, in the order in which the target processes them."""
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
-        """Return the segment of the forward pass: tokens, positions and mask. A chain without probes needs no mask.
+        """Return the input of the forward pass for the sequence: tokens, positions and attention mask.
+
+        A chain without probes needs no mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
@@ -81,11 +83,11 @@ class VerificationInput:
 
     @property
     def probe_entry_layer(self) -> int:
-        """Return the number of layers after which some probes enter; 0 if all probes enter at the first layer."""
+        """Return the number of layers after which some probes are added; 0 if all start at the first layer."""
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the segment for layers before `probe_entry_layer`, and a function that builds it for later layers."""
+        """Return the input for layers before `probe_entry_layer`, and a function that builds that for later layers."""
 
         def whole(stream: Float[Tensor, "n D"]) -> Segment:
             return replace(self.segment(sequence, models), states=self.entry_states(stream))
@@ -93,13 +95,16 @@ class VerificationInput:
         return self.below().segment(sequence, models), whole
 
     def below(self) -> VerificationInput:
-        """Return this input without the probes that enter at `probe_entry_layer`, for the target's layers before it."""
+        """Return this input without the probes that start after `probe_entry_layer`, for the layers up to there."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of draft and all probes at `probe_entry_layer`. `stream`: those of `below`."""
+        """Return the residual streams of draft and all probes after `probe_entry_layer`.
+
+        `stream` has the residual streams of the tokens that the layers before have processed.
+        """
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():
@@ -118,7 +123,10 @@ class VerificationInput:
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the results of the probes by requesting part, from logits and LM head inputs at all positions."""
+        """Return the results at probe positions by the component that requested them.
+
+        They are taken from logits and LM head inputs at all positions.
+        """
         results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
         for part, probes in self.probes_by_part.items():
@@ -128,12 +136,15 @@ class VerificationInput:
 
 
 def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
-    """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
+    """Return the draft with the probe positions that drafter and verifier request.
 
-    With probes, the forward pass starts at the first layer: the states from drafting include no probes.
+    Probe positions that do not fit are left out and reported.
+
+    With probe positions, the forward pass starts at the first layer, because the states from drafting do not include
+    them.
 
     Raises:
-        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
+        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the drafter or verifier).
     """
     accepted: dict[str, Probes] = {}
     room, farthest = ROOM - len(tree), models.target.context - sequence.cache_slot.length - 1
@@ -159,7 +170,10 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
 
 
 def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-    """Return the exit states from which verification continues; None if they lack states that a part needs."""
+    """Return the hidden states from drafting with which verification continues.
+
+    None if they lack hidden states that the method needs.
+    """
     states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
     if states is None:
         return None

@@ -30,7 +30,7 @@ CONFIDENCE, RANDOM = "confidence", "random"
 
 @dataclass(frozen=True)
 class MaskedDiffusion(DecoderParams):
-    """Fill the canvas block by block: `per_round` positions of the current block in every round.
+    """Fill a canvas of masked positions block by block: `per_round` positions of the current block in every round.
 
     Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.4 and appendix B.4 (low-confidence re-masking: only the
     predictions of highest probability stay; the other positions are masked again).
@@ -61,7 +61,7 @@ class MaskedDiffusion(DecoderParams):
 
 @dataclass(slots=True)
 class Canvas(OnePassState):
-    """State of a sequence: the tokens at the positions after its final text.
+    """State of a sequence with a masked-diffusion model: the tokens at the positions after its final text.
 
     Attributes:
         tokens: token at each position, or the mask token.
@@ -75,7 +75,10 @@ class Canvas(OnePassState):
 
 
 class MaskedDiffusionDecoder(OnePassDecoder):
-    """Decoder with one forward pass over prompt and canvas per round. The KV cache is empty between rounds."""
+    """Decoder of masked-diffusion models: one forward pass over prompt and canvas per round.
+
+    The KV cache is empty between rounds.
+    """
 
     @property
     def mask_token(self) -> int:
@@ -85,7 +88,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return token
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Return True at once: every forward pass reads the whole prompt, so nothing can be prefilled."""
+        """Return True at once: every forward pass processes the whole prompt, so there is no prefill."""
         return True
 
     def open(self, sequence: Sequence) -> None:
@@ -94,7 +97,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         sequence.state = Canvas(tokens=[self.mask_token] * n, probs=[0.0] * n)
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return prompt and canvas as the input of the forward pass. Every token attends to every other token."""
+        """Return prompt and canvas as the input of the forward pass, in which every token attends to all tokens."""
         slot, device = sequence.cache_slot, self.models.target.device
         slot.scratch = 0
         tokens = to_device([*sequence.committed, *sequence.state.tokens], device)
@@ -102,7 +105,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return Segment(slot, tokens, everything, torch.arange(len(tokens), device=device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Fill positions of the first block that has masked ones. Emit the text before the first masked position."""
+        """Fill masked positions of the first unfinished block. Emit the text before the first masked position."""
         params, canvas = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, MaskedDiffusion)
         base = len(sequence.committed)
@@ -126,7 +129,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
     def _predict(
         self, sequence: Sequence, logits: Float[Tensor, "m V"], positions: list[int]
     ) -> tuple[list[int], list[float]]:
-        """Choose a token for each masked position.
+        """Choose a token for each masked position of the canvas.
 
         Args:
             sequence: sequence with sampling parameters and random stream.
@@ -134,7 +137,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
             positions: indices of these positions in the canvas.
 
         Returns:
-            Token ids, and the model's probability of each.
+            Token ids, and the model's probability of each token.
         """
         logits = logits.clone()
         logits[:, self.mask_token] = -torch.inf
@@ -146,7 +149,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return choose_tokens(logits, sequence.sampling, draw, plain_probs=True)
 
     def _emit_prefix(self, sequence: Sequence) -> Step:
-        """Emit the tokens before the first masked position. Later filled positions become tentative tokens."""
+        """Emit the tokens before the first masked position. Filled positions after it become tentative tokens."""
         canvas, mask = sequence.state, self.mask_token
         n = canvas.tokens.index(mask) if mask in canvas.tokens else len(canvas.tokens)
         emitted, reason = self.emit(sequence, canvas.tokens[:n], canvas.probs[:n])

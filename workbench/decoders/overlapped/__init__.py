@@ -1,1 +1,1 @@
-"""Overlapped schedules: the drafter works on the next round while the target verifies this one."""
+"""Overlapped drafting: the drafter drafts the next round while the target verifies the current one."""

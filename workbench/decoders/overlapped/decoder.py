@@ -1,8 +1,8 @@
-"""Decoder that drafts the next round while the target verifies this one, on a second thread.
+"""Decoder that drafts the next round on a second thread while the target verifies the current round.
 
-The phases are the same as in `DraftVerify`. While `verify` runs, the drafter continues after its own draft, on the
-assumption that all of it is accepted and that the next token is the one it would draft itself. If the assumption holds,
-the next round already has its draft; if not, that draft is discarded and a new one is made.
+The phases are those of `DraftVerify`. While `verify` runs, the drafter continues after its draft. It assumes that the
+whole draft is accepted, and that the next token is the one that it would draft. If the assumption holds, the next round
+already has its draft; if not, that draft is discarded and a new one is made.
 
     device   ─ verify round 1 ─┬─ verify round 2 ─┬─ draft ─┬─ verify round 3
     drafter    draft round 2   │    draft round 3 │         │    draft round 4
@@ -33,14 +33,14 @@ from workbench.engine.settings import Settings
 log = logging.getLogger(__name__)
 
 LANE = "drafter"
-"""Lane of the second thread in the trace."""
+"""Row of the second thread in a trace's timeline."""
 USED, DISCARDED = "tokens drafted ahead, used", "tokens drafted ahead, discarded"
-"""Names of the signals that each round records."""
+"""Names of two signals in a round's trace: numbers of tokens drafted ahead that were used and discarded."""
 
 
 @dataclass(frozen=True)
 class DraftAhead(DecoderParams):
-    """Draft the next round while the target verifies this one, assuming that it accepts the whole draft.
+    """Draft the next round while the target verifies the current draft, assuming that the whole draft is accepted.
 
     Source: McDanel 2024, AMUSD, arXiv:2410.17375, §III; Liu et al. 2024, PEARL, arXiv:2408.11850, §4 (post-verify).
     """
@@ -48,7 +48,7 @@ class DraftAhead(DecoderParams):
     is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Create the decoder that runs all sequences that draft ahead."""
+        """Create the decoder for all sequences whose method drafts ahead."""
         return OverlappedDecoder(context)
 
 
@@ -66,7 +66,7 @@ class AheadDraft:
 
 
 class OverlappedDecoder(DraftVerify):
-    """Decoder with the phases of `DraftVerify` and a second thread for the drafter."""
+    """Draft-and-verify decoder with a second thread, on which the drafter drafts ahead."""
 
     isolates_errors: ClassVar[bool] = False
 
@@ -77,14 +77,14 @@ class OverlappedDecoder(DraftVerify):
         self.drafting: Future[None] | None = None  # while the second thread drafts
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply new settings, and discard the draft that was made with other settings."""
+        """Apply new settings of a sequence, and discard the draft that was made ahead with the old settings."""
         self.ahead.pop(id(sequence), None)
         super().change(sequence, settings)
 
     def close(self, sequence: Sequence) -> None:
-        """Discard the sequence's draft for the next round, and release its drafter.
+        """Discard the draft made ahead for a sequence, and release its drafter.
 
-        This waits for the second thread first, which may still use the KV cache that is released.
+        The second thread may still use the KV cache of the drafter, so this first waits for it.
         """
         if self.drafting is not None:
             self.drafting.result()
@@ -92,10 +92,10 @@ class OverlappedDecoder(DraftVerify):
         super().close(sequence)
 
     def draft(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Use the drafts made ahead whose assumption holds, and draft for the other sequences.
+        """Use the draft made ahead for a sequence if the target accepted what it assumed; otherwise draft again.
 
         Returns:
-            Round states of the sequences that have a draft.
+            Rounds of the sequences that now have a draft.
         """
         now = self.clock.mark()
         for r in rounds:
@@ -110,7 +110,7 @@ class OverlappedDecoder(DraftVerify):
         return super().draft(rounds)
 
     def verify(self, rounds: list[RoundState]) -> list[RoundState]:
-        """Verify this round's drafts while the second thread drafts the next ones. Return when both have finished."""
+        """Verify the drafts of this round while the second thread drafts the next round. Return when both are done."""
         ahead = [r for r in rounds if self._can_draft_ahead(r)]
         if not ahead:
             return super().verify(rounds)
@@ -135,7 +135,7 @@ class OverlappedDecoder(DraftVerify):
     def _draft_ahead(self, rounds: abc.Sequence[RoundState]) -> None:
         """Draft the next round of each sequence, on the second thread.
 
-        A failure is logged, and that sequence drafts as usual in its next round.
+        If drafting fails, the error is logged, and the sequence is drafted without overlap in its next round.
         """
         for r in rounds:
             sequence, start = r.sequence, self.clock.mark()
@@ -151,7 +151,7 @@ class OverlappedDecoder(DraftVerify):
 
 
 def draft_ahead(r: RoundState) -> AheadDraft:
-    """Draft after a round's whole draft and one more token, as if the target had accepted the whole draft."""
+    """Draft the next round as if the target had accepted the whole current draft and one more drafted token."""
     sequence, tree = copy.copy(r.sequence), r.tree
     assert tree is not None
     sequence.committed = [*sequence.committed, *tree.tokens.tolist()]

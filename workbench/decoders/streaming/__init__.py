@@ -1,1 +1,1 @@
-"""Plain decoding with a KV cache of constant size."""
+"""Plain decoding with a KV cache of constant size (StreamingLLM)."""

@@ -24,7 +24,7 @@ from workbench.models.key_rotation import key_rotation
 
 @dataclass(frozen=True)
 class Streaming(DecoderParams):
-    """Decode with a KV cache that holds the first `sinks` tokens and the newest `window` ones.
+    """Decode with a KV cache that holds the first `sinks` tokens and the newest `window` tokens.
 
     Source: Xiao et al. 2023, StreamingLLM, arXiv:2309.17453, §3.2.
     """
@@ -41,10 +41,10 @@ class Streaming(DecoderParams):
 
 
 class StreamingDecoder(OnePassDecoder):
-    """Decoder of one token per round and sequence. The KV cache has a constant size from prefill on."""
+    """Decoder that generates one token per round and sequence, with a KV cache of constant size from prefill on."""
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Prefill a chunk of one window, then drop old cache entries. Return whether the prompt is finished.
+        """Prefill a chunk of one window, then drop old KV cache entries. Return whether the prompt is finished.
 
         A token attends at most to the sinks and two windows.
         """
@@ -52,13 +52,13 @@ class StreamingDecoder(OnePassDecoder):
         return prefill_chunk(sequence, self.context, self._window(sequence))
 
     def open(self, sequence: Sequence) -> None:
-        """Create the state, and drop the old cache entries of a sequence that comes from another decoder."""
+        """Create the state of a sequence. If it comes from another decoder, drop its old KV cache entries."""
         self._set_retention(sequence)
         sequence.state = OnePassState()
         self._note_cut(sequence)
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply a new window from the next round on. Cache entries that were dropped are not computed again."""
+        """Apply a new window size from the next round on. Dropped KV cache entries are not computed again."""
         super().change(sequence, settings)
         self._note_cut(sequence)
 
@@ -71,13 +71,13 @@ class StreamingDecoder(OnePassDecoder):
             )
 
     def _set_retention(self, sequence: Sequence) -> None:
-        """Set the sequence's cache slot to retain only the sinks and the window that its parameters define."""
+        """Set the sequence's KV cache slot to retain only the attention sinks and the window of newest tokens."""
         sinks, slot, target = self._params(sequence).sinks, sequence.cache_slot, self.models.target
         slot.retention = SinkWindow(sinks, self._window(sequence), key_rotation(target))
         slot.retention.after_commit(target.cache, slot)
 
     def _window(self, sequence: Sequence) -> int:
-        """Return the window size in tokens: the chosen size, or the largest whose prefill chunks fit the context."""
+        """Return the window size in tokens: the chosen size, or the largest with which prefill fits the context."""
         params = self._params(sequence)
         return max(1, min(params.window, (self.models.target.context - params.sinks - 1) // 2))
 
@@ -94,7 +94,7 @@ class StreamingDecoder(OnePassDecoder):
         return Segment(sequence.cache_slot, to_device([sequence.committed[-1]], self.models.target.device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Choose the next token as in plain decoding, and commit its cache entry."""
+        """Choose the next token as in plain decoding, and commit its KV cache entry."""
         slot = sequence.cache_slot
         token, p = choose_token(sequence, logits)
         self.models.target.commit(slot, range(1))
@@ -103,7 +103,7 @@ class StreamingDecoder(OnePassDecoder):
         return Step(emitted, {}, reason, {"KV cache entries": float(slot.length)})
 
     def revoke(self, sequence: Sequence) -> None:
-        """Compute the dropped cache entries again, because another decoder will continue the text.
+        """Compute the dropped KV cache entries again, because another decoder will continue the text.
 
         Raises:
             MethodUnavailableError: the text is longer than the context.
@@ -123,6 +123,6 @@ class StreamingDecoder(OnePassDecoder):
         target.prefill(slot, sequence.committed[:-1])
 
     def close(self, sequence: Sequence) -> None:
-        """Retain all cache entries from now on, as other decoders expect."""
+        """Retain all KV cache entries of the sequence from now on, as other decoders expect."""
         sequence.cache_slot.retention = None
         super().close(sequence)

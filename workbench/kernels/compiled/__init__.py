@@ -1,7 +1,7 @@
 """Functions for forward passes over few tokens on a CPU, compiled for this processor by numba and cached.
 
-The cache folder is named by a hash of all files in this package: numba alone checks the file of a function, not the
-files of the functions that it calls.
+The name of the cache folder contains a hash of all files in this package. This is necessary because numba itself checks
+only the file of a function, not the files of the functions that it calls.
 """
 
 import hashlib

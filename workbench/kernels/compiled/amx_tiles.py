@@ -2,9 +2,9 @@
 
 Tiles multiply so fast that memory bandwidth is the limit even for 64 tokens. Weights are read from the model's own
 tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
-bfloat16 numbers**, the nearest one and the nearest one to the remainder, with a relative error below 2⁻¹⁷. Sums
-are in float32 and in the same order for any number of tokens: a token's result does not depend on the other tokens in
-the forward pass.
+bfloat16 numbers**: the nearest bfloat16, and the nearest bfloat16 to the remainder. The relative error is below 2⁻¹⁷.
+Sums are in float32 and in the same order for any number of tokens, so a token's result does not depend on the other
+tokens in the forward pass.
 
 These instructions treat subnormal numbers as 0.
 """
@@ -24,22 +24,23 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import LANES, SIZE
 
 TILE = 16
-"""Number of rows of a tile, which is the number of outputs computed together and the largest number of tokens in a
-group."""
+"""Number of rows of an AMX tile: the number of outputs of a product that are computed together, and the maximum number
+of tokens in a group."""
 INPUTS = 32
-"""Number of inputs per row of a tile."""
+"""Number of inputs of a matrix product in one row of an AMX tile."""
 CONFIG = 64
-"""Size of a tile configuration in bytes."""
+"""Size of an AMX tile configuration in bytes."""
 AHEAD = 8
-"""Prefetch distance in steps of `INPUTS`, for one block of outputs; half of it for two blocks."""
+"""Prefetch distance for weights, in steps of `INPUTS` inputs, if one block of outputs is computed; half of this number
+if two blocks are."""
 _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Numbers of the tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their
-remainders."""
+"""Numbers of the AMX tile registers by use: four for sums (2 blocks of outputs × 2 groups of tokens), two for weights
+(2 blocks), one for inputs and one for the inputs' remainders."""
 _ADDRESS = types.int64
 
 
 def is_available() -> bool:
-    """Return whether compiled code may use tiles: this machine has them, and no numba setting forbids it."""
+    """Return whether compiled code may use AMX tiles: this machine has tiles, and no numba setting forbids them."""
     settings: Any = config
     features = get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
     return settings.CPU_NAME in (None, "host") and "+amx-bf16" in str(features).split(",")
@@ -47,7 +48,7 @@ def is_available() -> bool:
 
 @no_type_check
 def _call(b, name, *arguments):
-    """Emit the LLVM intrinsic `name`, a tile instruction; tile numbers among the arguments must be constants."""
+    """Emit a call of the LLVM intrinsic `name`, an AMX instruction; tile numbers among its arguments are constants."""
     if not is_available():  # never executed without AMX, and LLVM could not compile it
         return
     kinds = [argument.type for argument in arguments]
@@ -62,7 +63,7 @@ def _tile(number):
 
 @no_type_check
 def _at_config(name):
-    """Return numba's signature and code generator for `name`, which loads or stores a tile configuration."""
+    """Return numba's signature and code generator for an LLVM intrinsic that loads or stores a tile configuration."""
 
     def codegen(ctx, b, sig, args):
         _call(b, name, b.inttoptr(args[0], llvm.I8.as_pointer()))
@@ -74,26 +75,26 @@ def _at_config(name):
 @intrinsic
 @no_type_check
 def configure(context, address):
-    """Load a tile configuration of `CONFIG` bytes from an address; this clears the tiles."""
+    """Load the AMX tile configuration of this thread from an address; this sets all tiles to zero."""
     return _at_config("llvm.x86.ldtilecfg")
 
 
 @intrinsic
 @no_type_check
 def store_config(context, address):
-    """Store the current tile configuration at an address."""
+    """Store the current AMX tile configuration of this thread at an address."""
     return _at_config("llvm.x86.sttilecfg")
 
 
 @intrinsic
 @no_type_check
 def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
-    """Compute 16 or 32 neighbouring outputs of a product (`blocks` 1 or 2) for 1 or 2 groups of `tokens` tokens each.
+    """Compute 16 or 32 neighbouring outputs of a matrix product with AMX tiles, for 1 or 2 groups of `tokens` tokens.
 
-    out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`; added to `out` if `add` is 1. `groups` 0 means the only token of
-    a forward pass. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` the address of the group in
-    the array that `pack` wrote; `out` an address of float32, `per_row` numbers from one token to the next. Tiles must
-    be configured (`begin`).
+    out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`; the result is added to `out` if `add` is 1. `blocks` is 1 for 16
+    outputs and 2 for 32. `groups` is 0 if the forward pass has a single token. `w` is the address of the first output's
+    weights, bfloat16 [·, n]. `x` is the address of the first group in the array that `pack` wrote. `out` is an address
+    of float32, with `per_row` numbers from one token to the next. Tiles must be configured (`begin`).
     """
 
     def codegen(ctx, b, sig, args):
@@ -138,7 +139,7 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
             loop.end([])
 
         def put(sums, to):
-            """Store `sums`, 16 outputs of one token, at the address `to`; if `add` is 1, add the old values."""
+            """Store 16 outputs of one token, `sums`, at the address `to`; if `add` is 1, add them to the old values."""
             to, is_added = llvm.at(b, to, llvm.VECTOR), b.icmp_signed("!=", add, llvm.number(0))
             b.store(b.select(is_added, b.fadd(sums, b.load(to, align=4)), sums), to, align=4)
 
@@ -173,10 +174,12 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
 @intrinsic
 @no_type_check
 def pack_group(context, is_dealt, rows, there, n, tokens, out):
-    """Write a group's inputs in tile layout: per 32 inputs, 16 pairs of bfloat16, then 16 pairs of their remainders.
+    """Write the inputs of a group of tokens in the layout of AMX tiles.
 
-    Each pair is stored for all tokens side by side. `rows` is the address of float32 [there, n], in the even-odd order
-    of `layer_steps.to_even_odd_order` if `is_dealt`; `out` of int32 [n / 32, 2, 16, tokens] with tokens ≥ there. 60
+    For each 32 inputs, the layout has 16 pairs of bfloat16, then 16 pairs of their remainders; each pair is stored for
+    all tokens side by side. `there` is the number of tokens in the group, and `tokens` the number for which the layout
+    has space. `rows` is the address of the inputs, float32 [there, n], in the even-odd order of
+    `layer_steps.to_even_odd_order` if `is_dealt`. `out` is the address of the result, int32 [n / 32, 2, 16, tokens]. 60
     bytes after the end of `out` are overwritten.
     """
 
@@ -233,7 +236,10 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tokens_of(rows):
-    """Return the number of tokens per group in a forward pass over `rows` tokens. The last group may be smaller."""
+    """Return the number of tokens that AMX tiles process together (a group) in a forward pass over `rows` tokens.
+
+    The last group may be smaller.
+    """
     groups = (rows + TILE - 1) // TILE
     return (rows + groups - 1) // groups
 
@@ -241,10 +247,10 @@ def tokens_of(rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def begin(by_tiles, rows):
-    """Configure tiles for a forward pass over `rows` tokens if `by_tiles`; return the old configuration for `end`.
+    """Configure this thread's AMX tiles for a forward pass over `rows` tokens; return the old configuration for `end`.
 
-    Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's matrix
-    products do not check whether it is still the one that torch loaded.
+    If `by_tiles` is false, nothing happens. Tiles for sums and inputs have one column per token of a group. A thread
+    has only one tile configuration, and torch's matrix products do not check whether it is still torch's.
     """
     before, layout = np.zeros(CONFIG, np.uint8), np.zeros(CONFIG, np.uint8)
     if not by_tiles:
@@ -261,7 +267,7 @@ def begin(by_tiles, rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def end(before):
-    """Restore the tile configuration that `begin` returned."""
+    """Restore the AMX tile configuration that `begin` returned."""
     if before.shape[0] > 0:
         configure(before.ctypes.data)
 
@@ -269,10 +275,10 @@ def end(before):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def pack(is_dealt, rows, out):
-    """Write rows, float32 [T, n], to `out` in the layout that `tiled` reads.
+    """Write the inputs of a matrix product, float32 [T, n], to `out` in the tile layout that `tiled` reads.
 
-    `out` is int32, with room for groups · `tokens_of` · n numbers and 16 more. `is_dealt` says that rows are in
-    even-odd order.
+    `out` is int32, with room for groups · `tokens_of` · n numbers and 16 more. `is_dealt` says whether the inputs are
+    in even-odd order.
     """
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)
@@ -286,10 +292,11 @@ def pack(is_dealt, rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tiled(w, n, lo, hi, x, rows, out, per_row, add):
-    """Compute outputs lo ≤ o < hi of a product for all rows, with tiles; lo and hi are multiples of 16.
+    """Compute outputs lo ≤ o < hi of a matrix product for all `rows` tokens with AMX tiles.
 
-    `w` is the address of the weights, bfloat16 [·, n]; `x` the array that `pack` wrote; `out` the address of output 0
-    of row 0, float32, with `per_row` numbers from one row to the next. The results are added to `out` if `add` is 1.
+    lo and hi are multiples of 16. `w` is the address of the weights, bfloat16 [·, n]; `x` the address of the inputs
+    that `pack` wrote; `out` the address of output 0 of the first token, float32, with `per_row` numbers from one token
+    to the next. The results are added to `out` if `add` is 1.
     """
     tokens = tokens_of(rows)
     groups, o = (rows + TILE - 1) // TILE, lo

@@ -1,7 +1,8 @@
 """Compute top tokens and entropy of distributions over the vocabulary, reading each distribution once.
 
-`top_and_entropy` reads distributions that exist already. Greedy decoding needs no distribution: `summarise_softmax`
-computes the same from logits in the model's own dtype and writes no array of the vocabulary's size.
+`top_and_entropy` reads distributions that were computed before. Greedy decoding needs no distribution:
+`summarise_softmax` computes top tokens and entropy from logits in the model's own dtype, and writes no array of the
+vocabulary's size.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Number of columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so
-far."""
+"""Number of tokens per block in which `top_and_entropy` searches for the k most likely tokens. A block is searched only
+if its maximum exceeds the k-th largest probability found so far."""
 WIDER = 512
-"""Number of columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not
-pay."""
+"""Number of tokens per block of `summarise_softmax`. Blocks are longer than those of `top_and_entropy`, because this
+function also computes exponentials, and short vector loops would be slow."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _product(p, x):
-    """Return Σ p·x, for float32 arrays of probabilities p and logits x; terms with x = −∞, where p is 0, are 0."""
+    """Return the mean logit Σ p·x of a block, for probabilities p and logits x; terms with x = −∞, p = 0 are 0."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += p[i] * (x[i] if x[i] > np.float32(-1e30) else np.float32(-1e30))
@@ -35,16 +36,17 @@ def _product(p, x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
-    """Compute the k most likely tokens of each row (ties: lower token first) and its entropy in nats.
+    """Compute the k most likely tokens of each distribution (ties: lower token first) and its entropy in nats.
 
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         x: float32 [n, V], logits before temperature.
         p: float32 [n, V], distributions; V ≥ k.
         heat: temperature; 1 if there is none.
         top: int64 [n, k], written: the tokens, in descending order of probability.
-        p_top: float32 [n, k], written: their probabilities. NaN entries of p are skipped; −1 if too few numbers remain.
+        p_top: float32 [n, k], written: the probabilities of these tokens. NaN entries of p are skipped; −1 if fewer
+            than k numbers remain.
         entropy: float32 [n], written: log Z − Σ p·score, with log Z computed from the most likely token.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
@@ -75,10 +77,11 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
-def _powers(x, most):
-    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most) over logits x; `most` is the row's largest logit.
+def _exponential_sums(x, most):
+    """Return the two sums over logits x from which softmax and entropy follow.
 
-    Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
+    They are Σ exp(x − most) and Σ exp(x − most) · (x − most), where `most` is the largest logit. Logits below most − 87
+    (also −∞) are clamped to most − 87: exp(−87) is about 1e-38.
     """
     total, product = np.float32(0), np.float32(0)
     for i in range(x.shape[0]):
@@ -92,8 +95,12 @@ def _powers(x, most):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _weigh(x, top, p_top, logs):
-    """Write the top tokens of one row of logits x, float32 [V]; return largest logit, Σ exp(x − largest), entropy."""
+def _summarise_row(x, top, p_top, logs):
+    """Summarise the softmax of one row of logits x, float32 [V].
+
+    Writes the k most likely tokens to `top`, their probabilities to `p_top` and the logarithms to `logs`. Returns the
+    largest logit m, Σ exp(x − m), and the entropy in nats.
+    """
     size, k = x.shape[0], top.shape[0]
     p_top[:] = -np.inf
     top[:] = 0
@@ -117,7 +124,7 @@ def _weigh(x, top, p_top, logs):
     largest_logit, total, product = p_top[0], 0.0, 0.0
     for lo in range(0, size, WIDER):
         hi = min(size, lo + WIDER)
-        block_total, block_product = _powers(x[lo:hi], largest_logit)
+        block_total, block_product = _exponential_sums(x[lo:hi], largest_logit)
         total += block_total
         product += block_product
     for i in range(k):
@@ -132,12 +139,12 @@ def _weigh(x, top, p_top, logs):
 def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
     """Compute each row's k most likely tokens, entropy and softmax scale from logits without temperature.
 
-    Threads share the work as in `top_and_entropy`.
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         x: float32 [n, V], logits; V ≥ k.
         top: int64 [n, k], written: the tokens, in descending order; of equal logits the lower token first.
-        p_top: float32 [n, k], written: their probabilities.
+        p_top: float32 [n, k], written: the probabilities of these tokens.
         logs: float32 [n, k], written: logarithms of these probabilities.
         entropy: float32 [n], written: entropy in nats.
         scale: float64 [n, 2], written: largest logit m and Z = Σ exp(x − m); a token's probability is exp(x − m) / Z.
@@ -146,7 +153,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
     n = x.shape[0]
     row = take(taken, n)
     while row >= 0:
-        scale[row, 0], scale[row, 1], entropy[row] = _weigh(x[row], top[row], p_top[row], logs[row])
+        scale[row, 0], scale[row, 1], entropy[row] = _summarise_row(x[row], top[row], p_top[row], logs[row])
         done(taken)
         row = take(taken, n)
     wait(taken, n)
@@ -155,13 +162,13 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
-    """Compute `summarise_softmax` for bfloat16 logits; `bits`, int16 [n, V], are their bits."""
+    """Compute the same results as `summarise_softmax` from bfloat16 logits, given as their bits, int16 [n, V]."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)
     while row >= 0:
         widen(bits[row], wide.view(np.int32))
-        scale[row, 0], scale[row, 1], entropy[row] = _weigh(wide, top[row], p_top[row], logs[row])
+        scale[row, 0], scale[row, 1], entropy[row] = _summarise_row(wide, top[row], p_top[row], logs[row])
         done(taken)
         row = take(taken, n)
     wait(taken, n)

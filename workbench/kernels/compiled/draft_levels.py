@@ -1,8 +1,9 @@
-"""Compute one level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
+"""Compute one level of a feature drafter's (EAGLE's) tree in one call: input products, layer, LM head, top tokens.
 
-There are two input products: the input of the residual stream, and the term added to queries, keys and values. A
-drafter may have both, one or neither. Threads share the work within each of the five functions. Calling them from
-compiled code avoids Python code between them, which takes as long as reading the weights of such a small layer.
+There are two input products: one gives the input of the residual stream, the other a term that is added to queries,
+keys and values. A drafter may have both, one or neither. Threads share the work within each of the five functions. The
+functions are called from compiled code, because Python code between them would take as long as reading the weights of
+such a small layer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from workbench.kernels.compiled.forward import read_logits, run_layers
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def level(joined, beside, layered, read, weighed):
-    """Compute one level of the tree. Any number of threads may call this function with the same arrays.
+    """Compute one level of a feature drafter's tree. Any number of threads may call this with the same arrays.
 
     Each argument is the tuple of arguments of one compiled function: `joined` and `beside` of `feature_inputs.join`
     (residual stream; terms added to queries, keys and values), `layered` of `forward.run_layers`, `read` of
@@ -35,10 +36,11 @@ def level(joined, beside, layered, read, weighed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def list_seen(sees, before, seen, count):
-    """List the KV-cache entries that each of n nodes attends to: the first `before`, then those where `sees` is true.
+    """List the KV-cache entries that each of n nodes of a tree attends to.
 
-    `sees` is bool [n, s] and describes the s entries after the first `before` ones. Writes `seen`, int32 [n, before +
-    s], in increasing order, and `count`, int64 [n].
+    Every node attends to the first `before` entries. `sees`, bool [n, s], says which of the next s entries it attends
+    to. Writes the indices of these entries to `seen`, int32 [n, before + s], in increasing order, and their number to
+    `count`, int64 [n].
     """
     for t in range(sees.shape[0]):
         for j in range(before):

@@ -1,7 +1,7 @@
 """Compute a feature drafter's inputs: token embeddings and features, normed, concatenated and projected, without torch.
 
-The product is small, but torch's threads keep their cores busy while they wait for more work, and the compiled layer
-that follows needs those cores.
+This matrix product is small. But after a product, torch's threads keep their cores busy while they wait for more work,
+and the compiled decoder layer that follows needs those cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workbench.kernels.compiled.layer_steps import widen
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 OUTS = 64
-"""Number of outputs per piece of work."""
+"""Number of outputs of the input product that a thread computes at a time."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -43,8 +43,8 @@ def _norm(x, weight, eps):
 def join(table, tokens, features, norms, eps, fuse, out, taken):
     """Multiply each token's normed embedding and normed feature, concatenated, by a matrix.
 
-    Any number of threads may call it with the same arrays. Embedding or feature may have width 0. If the matrix has no
-    rows (E = 0), nothing happens.
+    Any number of threads may call this with the same arrays. Embedding or feature may have width 0. If the matrix has
+    no rows (E = 0), nothing happens.
 
     Inputs:
         table: int16 [V, D], embeddings; int16 arrays hold the bits of bfloat16.

@@ -1,9 +1,10 @@
 """Run a forward pass of a Llama-like decoder over a few tokens as one compiled function without Python.
 
-Any number of threads call the same function with the same arrays. A layer has five phases (queries, keys and values;
-attention; its output; gate and up; down). A phase consists of pieces, and each thread takes the next free piece. So a
-thread that starts late, or loses its core to another program, delays at most one piece, and a single thread can do
-everything. The result does not depend on which thread computes a piece (see `instructions`).
+Any number of threads call the same function with the same arrays. A layer has five phases: projections to queries, keys
+and values; attention; output projection; gate and up projections; down projection. A phase consists of pieces of work,
+and each thread takes the next free piece. So a thread that starts late, or loses its core to another program, delays at
+most one piece, and a single thread can do everything. The result does not depend on which thread computes a piece (see
+`instructions`).
 
 Arrays of a forward pass over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width
 F:
@@ -15,7 +16,8 @@ F:
     cos, sin: float32 [T, d], cosines and sines for each token's position in the sequence.
     cache: int64 [5], address of the KV cache, and its strides in bytes by layer, part (keys, values), row and head.
     row, place: int64 [T], row (sequence) and position of the KV cache at which each token is stored.
-    seen, count: int32 [T, used] and int64 [T], positions that each token attends to, in increasing order; their number.
+    seen: int32 [T, used], positions of the KV cache that each token attends to, in increasing order.
+    count: int64 [T], number of these positions.
     taken: int64 [phases, 2], zeros: number of pieces taken, number of pieces done.
 """
 
@@ -43,10 +45,11 @@ from workbench.kernels.compiled.llvm import TILES
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 PHASES = 5
-"""Number of phases per layer."""
+"""Number of phases per decoder layer; within a phase, threads may compute the pieces of work in any order."""
 _OUT, _WIDE, _HEAD = 96, 256, 2048
-"""Number of outputs per piece of work: of the output and down projections, of gate and up, of the LM head. Smaller
-pieces balance the work better between threads; larger ones read longer contiguous memory."""
+"""Number of outputs that a thread computes at a time: `_OUT` of the output and down projections, `_WIDE` of the gate
+and up projections, `_HEAD` of the LM head. Smaller numbers balance the work better between threads; larger numbers read
+longer contiguous memory."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -55,12 +58,12 @@ def run_layers(
     kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
     count, taken, query, mixed, wide,
 ):  # fmt: skip
-    """Run decoder layers over x, in place.
+    """Run decoder layers over the residual stream x of T tokens, in place.
 
     Arguments that the module's docstring does not describe: `kind` of the weights (`llvm.BF16`, …); `layers`, int64
-    indices of the layers; `halves`, int64 [·, 2], 1 where a layer's attention and its MLP are run; `sizes` (H, G, d,
-    F); `scale`, the factor of attention scores; and scratch in float32: `query` and `mixed` [T, H, d], in even-odd
-    order, and `wide` [T, F].
+    indices of the layers to run; `halves`, int64 [·, 2], 1 where a layer's attention or its MLP is run, 0 where it is
+    left out; `sizes` (H, G, d, F); `scale`, the factor of attention scores; and scratch memory in float32: `query` and
+    `mixed` [T, H, d], in even-odd order, and `wide` [T, F].
     """
     n_tokens, width = x.shape
     heads, groups, size, mlp_width = sizes
@@ -166,10 +169,10 @@ def run_layers(
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
-    """Apply the final norm and the LM head: write the normed x to `hidden` [T, D] and the logits to `out`.
+    """Apply the final norm and the LM head to the residual stream x, float32 [T, D].
 
-    `last` is the norm's weight; `kind` is the kind of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
-    `taken` is one phase, int64 [2].
+    Writes the normed x to `hidden` [T, D], and the logits to `out`, int16 [T, V], as bits of bfloat16. `last` is the
+    norm's weight; `kind` is the kind of the LM head's weight; `taken` holds the counters of one phase, int64 [2].
     """
     n_tokens, width = x.shape
     size = out.shape[1]
@@ -200,7 +203,10 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def list_seen(mask, seen, count):
-    """List the positions that each token attends to: those where its additive mask, float32 [T, used], is 0."""
+    """List the KV-cache positions that each token attends to: those where its additive mask, float32 [T, used], is 0.
+
+    Writes the positions to `seen`, int32 [T, used], in increasing order, and their number to `count`, int64 [T].
+    """
     for t in range(mask.shape[0]):
         m = 0
         for j in range(mask.shape[1]):

@@ -1,17 +1,18 @@
 """Emit LLVM code for the innermost operations of a forward pass over few tokens: products, attention, atomic counters.
 
 For a single token, every weight is read once for two operations, so memory bandwidth is the limit. torch's products
-reach about two thirds of that bandwidth: they prefetch too late, and each starts and stops threads. Here a
+reach about two thirds of that bandwidth: they prefetch too late, and each product starts and stops threads. Here a
 product prefetches weights, and up to eight tokens share each weight while it is in a register. Sums are in float32: the
 instruction that multiplies pairs of bfloat16 (vdpbf16ps) has half the throughput of float32 on the machine used for
-measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). There SmolLM2's 269 MB are read in
-10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
+measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). On that machine a forward pass reads
+SmolLM2's 269 MB in 10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
 
 **A token's result does not depend on the other tokens in the forward pass**: each output is summed in the same order
-for any number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So
-text drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
+for any number of tokens, and attention visits positions in increasing order, wherever they are in the KV cache. So text
+drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
 
-All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward pass.
+All functions here take memory addresses. The module `layer_steps` builds the steps of a decoder layer from these
+functions, and the module `forward` a whole forward pass.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import BF16, INT8, LANES, SIZE
 
 STEP = 32
-"""Number of inputs per step of a product, in even-odd order (`layer_steps.to_even_odd_order`). All input sizes are
-multiples of it."""
+"""Number of inputs that a matrix product reads per step, in even-odd order (`layer_steps.to_even_odd_order`). The width
+of every product's input is a multiple of this number."""
 GROUP = 64
-"""Number of int8 weights that share a scale, as in `workbench.kernels.quantised`; compiled code needs a constant of its
-own."""
+"""Number of int8 weights that share a scale. It equals `workbench.kernels.quantised.GROUP`, but compiled code needs its
+own constant."""
 OUTS = 4
-"""Number of outputs computed together. The number of all outputs must be a multiple of it."""
+"""Number of outputs of a matrix product that are computed together. A product's number of outputs must be a multiple of
+this number."""
 ROWS = 8
-"""Maximum number of rows (tokens) that are multiplied by a weight each time it is read."""
+"""Maximum number of rows (tokens) that a matrix product multiplies by a weight each time the weight is read."""
 VECTORS = (2, 4, 6, 8)
-"""Head sizes for which attention is compiled, as numbers of vectors with 16 entries."""
+"""Sizes of attention heads for which attention is compiled, as numbers of vectors with 16 entries."""
 HEADS = 3
-"""Maximum number of a token's queries for which keys and values are read once, limited by the number of registers."""
+"""Maximum number of query heads of a token that share one read of the keys and values, limited by the number of
+registers."""
 AHEAD = 9216
-"""Prefetch distance in bytes. Multiplying this many bytes of weights by eight tokens takes about as long as the memory
-latency."""
+"""Prefetch distance for weights in bytes. Multiplying this many bytes of weights by eight tokens takes about as long as
+the memory latency."""
 
 _ADDRESS = types.int64
 
@@ -49,14 +52,14 @@ _ADDRESS = types.int64
 @intrinsic
 @no_type_check
 def block(context, kind, rows, w, x, n, out, per_row, scale, add):
-    """Compute `OUTS` neighbouring outputs for up to `ROWS` rows.
+    """Compute `OUTS` neighbouring outputs of a matrix product for up to `ROWS` rows (tokens).
 
-    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is the kind of the weights. `w` is the
-    address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order
-    (`layer_steps.to_even_odd_order`), n a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the
-    next; `scale` of float32 [OUTS, n / GROUP], read only for int8 weights, once for all rows.
+    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; the result is added to `out` if `add` is 1. The arguments are addresses:
+    `w` of the first output's weights, [OUTS, n], of the given `kind`; `x` of the inputs, float32 [rows, n] in even-odd
+    order (`layer_steps.to_even_odd_order`), n a multiple of `STEP`; `out` of float32, with `per_row` numbers from one
+    row to the next; `scale` of the scales s, float32 [OUTS, n / GROUP], read only for int8 weights, once for all rows.
 
-    The sums stay in the 32 registers; therefore, with more than six rows, two outputs are computed at a time.
+    The sums stay in the 32 registers. Therefore, with more than six rows, two outputs are computed at a time.
     """
 
     def codegen(ctx, b, sig, args):
@@ -110,11 +113,11 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
 @intrinsic
 @no_type_check
 def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
-    """Compute attention scores: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
+    """Compute the attention scores of a token's queries: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
 
-    `vectors` is one of `VECTORS`, `heads` at most `HEADS`. `query` is the address of float32 [heads, head size] in
-    even-odd order; `keys` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, per_head] with
-    per_head ≥ m + 15. Entries after the first m are undefined.
+    `vectors` is one of `VECTORS`, `heads` at most `HEADS`. The other arguments are addresses: `query` of float32
+    [heads, head size] in even-odd order; `keys` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32
+    [heads, per_head] with per_head ≥ m + 15. Entries of `out` after the first m of a head are undefined.
     """
 
     def codegen(ctx, b, sig, args):
@@ -150,7 +153,7 @@ def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
 
 
 def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
-    """Load the key or value at position seen[at] as float32, in even-odd order."""
+    """Load the key or value at KV-cache position seen[at] as float32, in even-odd order."""
     position = b.zext(b.load(llvm.at(b, llvm.past(b, seen, at, 4), llvm.I32)), llvm.I64)
     row = llvm.past(b, rows, position, n_vectors * LANES * 2)
     return [half for v in range(0, n_vectors, 2) for half in llvm.pair(b, BF16, llvm.past(b, row, v * LANES, 2))]
@@ -159,9 +162,11 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 @intrinsic
 @no_type_check
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
-    """Compute the weighted sum out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m, m > 0, in the order of j.
+    """Compute the attention output: the weighted sum of values out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m.
 
-    `weights` is float32 [heads, per_head]; `out` is in even-odd order. Other arguments are as for `scores`.
+    Terms are added in the order of j; m > 0. The arguments are addresses: `weights` of float32 [heads, per_head];
+    `values` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, head size] in even-odd order.
+    `vectors` is one of `VECTORS`, `heads` at most `HEADS`.
     """
 
     def codegen(ctx, b, sig, args):
@@ -203,7 +208,7 @@ def put(context, address, value):
 @intrinsic
 @no_type_check
 def float_of(context, bits):
-    """Return the float32 with the bits of an int32."""
+    """Return the float32 number that has the same bits as an int32."""
 
     def codegen(ctx, b, sig, args):
         return b.bitcast(args[0], llvm.F32)

@@ -1,6 +1,7 @@
 """Compute the steps of a decoder layer for a few tokens: product, norm, rotary embedding, attention, gate.
 
-Division by zero gives infinity, as in numpy: an exception within a piece would make the other threads wait forever.
+Division by zero gives infinity, as in numpy. An exception in one thread would make the other threads wait forever for
+its piece of work.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ _BYTES = np.array(SIZE)
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
-    """Compute outputs lo ≤ o < hi of a product for all rows of x; lo and hi are multiples of `OUTS`.
+    """Compute outputs lo ≤ o < hi of a matrix product for all rows (tokens) of the input.
 
-    `kind` is the kind of the weights (`llvm.BF16`, …), x the result of `ready`, `w` the address of the weights, and
-    `out` the address of output 0 of row 0. Up to eight rows share each weight read; more rows are split as evenly as
-    possible into parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
+    lo and hi are multiples of `OUTS`, and with AMX tiles multiples of 16. `kind` is the kind of the weights
+    (`llvm.BF16`, …), and `w` their address. x is the input as `ready` returns it, and `out` the address of output 0 of
+    row 0. Up to eight rows share one read of each weight; more rows are split as evenly as possible into groups of at
+    most six rows, the fastest size.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)
@@ -56,7 +58,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def to_even_odd_order(rows, out):
-    """Copy rows, [T, n], to `out` in even-odd order: of each 32 numbers, those at even positions come first."""
+    """Copy the array `rows`, [T, n], to `out` in even-odd order: of each 32 numbers, first those at even indices."""
     for t in range(rows.shape[0]):
         for lo in range(0, rows.shape[1], STEP):
             for i in range(LANES):
@@ -67,7 +69,7 @@ def to_even_odd_order(rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def widen(bits, words):
-    """Convert bfloat16 to float32: read their bits, int16, from `bits`, and write int32 to `words`."""
+    """Convert bfloat16 numbers, given as their bits (int16), to the bits of float32 numbers (int32) in `words`."""
     for i in range(bits.shape[0]):
         words[i] = np.int32(bits[i]) << np.int32(16)
 
@@ -75,10 +77,10 @@ def widen(bits, words):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def ready(kind, rows, dealt, packed):
-    """Write rows, float32 [T, n], in the order that `product` reads, and return their address.
+    """Convert the input of a matrix product, float32 [T, n], to the order that `product` reads; return its address.
 
-    The rows are written to `dealt` (even-odd order) or, for tiles, to `packed`; both are scratch. If `rows` and `dealt`
-    are the same array, it is in even-odd order already.
+    The converted input is written to `dealt` in even-odd order, or to `packed` for AMX tiles; both are scratch memory.
+    If `rows` and `dealt` are the same array, the input is in even-odd order already.
     """
     is_dealt = rows.ctypes.data == dealt.ctypes.data
     if kind == TILES:
@@ -92,7 +94,7 @@ def ready(kind, rows, dealt, packed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def room(kind, rows, width):
-    """Allocate the scratch `packed` of `ready` for rows of up to `width` numbers; empty if the kind is not `TILES`."""
+    """Allocate the scratch array `packed` of `ready` for inputs of up to `width` numbers; empty without AMX tiles."""
     if kind != TILES:
         return np.empty(0, np.int32)
     groups = (rows + TILE - 1) // TILE
@@ -142,17 +144,18 @@ def exp(x):
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _ordered(bits):
-    """Map the bits of a float32, as int32, to an int32 with the same order as the floats. It is its own inverse."""
+def _to_ordered_int(bits):
+    """Map the bits of a float32, as int32, to an int32 that compares as the float does; the map is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
 def largest_of(bits):
-    """Return the bits of the largest of some non-negative floats, given their bits as int32; both have the same order.
+    """Return the bits of the largest of some non-negative float32 numbers, given their bits as int32.
 
-    LLVM vectorises the maximum of integers, but not of floats, which would take ten times as long.
+    Non-negative floats and their bits have the same order. LLVM vectorises the maximum of integers, but not of floats,
+    which would take ten times as long.
     """
     top = bits[0]
     for j in range(1, bits.shape[0]):
@@ -163,19 +166,19 @@ def largest_of(bits):
 @njit(nogil=True, cache=True)
 @no_type_check
 def largest(numbers):
-    """Return the largest of contiguous float32 numbers without NaN, as fast as `largest_of`."""
+    """Return the largest number of a contiguous float32 array without NaN, by comparing integers like `largest_of`."""
     bits = numbers.view(np.int32)
-    top = _ordered(bits[0])
+    top = _to_ordered_int(bits[0])
     for j in range(1, bits.shape[0]):
-        key = _ordered(bits[j])
+        key = _to_ordered_int(bits[j])
         top = key if key > top else top
-    return float_of(_ordered(top))
+    return float_of(_to_ordered_int(top))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
-def _odds(scored):
-    """Replace the scores `scored`, float32 [m], by exp(score − largest score), and return the sum of the results."""
+def _exponentiate_scores(scored):
+    """Replace attention scores, float32 [m], by exp(score − largest score), and return the sum of the results."""
     top = largest(scored)
     for j in range(scored.shape[0]):
         scored[j] = exp(scored[j] - top)
@@ -188,7 +191,7 @@ def _odds(scored):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def gate(rows, up):
-    """Multiply the SiLU of each entry of `rows` by the entry of `up`, in place in `rows`."""
+    """Compute SiLU(gate) · up of a gated MLP for each entry, in place in `rows`, which holds the gate's values."""
     for i in range(rows.shape[0]):
         rows[i] = rows[i] / (np.float32(1) + exp(-rows[i])) * up[i]
 
@@ -196,7 +199,10 @@ def gate(rows, up):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def aligned(rows, width):
-    """Allocate float32 scratch [rows, width] aligned to a cache line: a vector that spans two lines costs two reads."""
+    """Allocate a float32 scratch array [rows, width] that starts at a cache line of the processor.
+
+    A vector that spans two cache lines would cost two reads.
+    """
     buffer = np.empty(rows * width + 16, np.float32)
     skip = (64 - buffer.ctypes.data % 64) % 64 // 4
     return buffer[skip : skip + rows * width].reshape((rows, width))
@@ -205,9 +211,10 @@ def aligned(rows, width):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def attend(query, keys, values, seen, m, scale, weights, out):
-    """Compute attention over the first m positions in `seen`, for queries of one token that share keys and values.
+    """Compute attention over the first m KV-cache positions in `seen`, for a token's query heads that share keys.
 
-    `query` and `out` are [heads, d] in even-odd order. `weights` is scratch for `HEADS` rows of m + 15.
+    `query` and the result `out` are [heads, d] in even-odd order. `weights` is scratch memory for `HEADS` rows of
+    m + 15 numbers.
     """
     size, per_head = query.shape[1], weights.shape[1]
     for first in range(0, query.shape[0], HEADS):
@@ -215,7 +222,7 @@ def attend(query, keys, values, seen, m, scale, weights, out):
         queries, positions = query[first:].ctypes.data, seen.ctypes.data
         scores(size // LANES, heads, queries, keys, positions, m, scale, weights.ctypes.data, per_head)
         for h in range(heads):
-            inverse = np.float32(1) / _odds(weights[h, :m])
+            inverse = np.float32(1) / _exponentiate_scores(weights[h, :m])
             for j in range(m):
                 weights[h, j] *= inverse
         mix(size // LANES, heads, weights.ctypes.data, per_head, values, positions, m, out[first:].ctypes.data)

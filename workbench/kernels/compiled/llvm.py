@@ -11,9 +11,10 @@ from typing import Any
 from llvmlite import ir
 
 BF16, INT8, TILES = 0, 1, 2
-"""Kinds of weights: bfloat16; int8 with scales; bfloat16 multiplied by AMX tiles. Keys and values are bfloat16."""
+"""Kinds of weights in compiled matrix products: bfloat16; int8 with scales; bfloat16 multiplied by AMX tiles. Keys and
+values are always bfloat16."""
 SIZE = (2, 1, 2)
-"""Number of bytes per weight, by kind of weights (`BF16`, `INT8`, `TILES`)."""
+"""Number of bytes per weight of a compiled matrix product, by kind of weights (`BF16`, `INT8`, `TILES`)."""
 LANES = 16
 """Number of float32 entries in a vector."""
 F32, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -21,28 +22,28 @@ VECTOR, WORDS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 
 def number(value: int, kind: Any = I64) -> Any:
-    """Return an LLVM constant of type `kind`."""
+    """Return an LLVM constant of type `kind` for a Python number."""
     return ir.Constant(kind, value)
 
 
 def at(b: Any, address: Any, kind: Any) -> Any:
-    """Return an address as a pointer to values of type `kind`."""
+    """Return an LLVM pointer to values of type `kind` at an address."""
     return b.inttoptr(address, kind.as_pointer())
 
 
 def past(b: Any, address: Any, count: Any, size: int = 1) -> Any:
-    """Return the address that is `count` numbers of `size` bytes after an address."""
+    """Return an LLVM value: an address increased by `count` numbers of `size` bytes each."""
     if isinstance(count, int):
         return b.add(address, number(count * size))
     return b.add(address, b.mul(count, number(size)))
 
 
 def pair(b: Any, kind: int, address: Any) -> list[Any]:
-    """Load 32 weights from an address as two vectors of float32.
+    """Emit LLVM code that loads 32 weights from an address as two vectors of float32.
 
-    For bfloat16 the first vector has the weights at even positions and the second those at odd ones: two weights are
-    one 32-bit word, which a shift and a mask split. Keeping their order would cost twice as much. Int8 weights stay in
-    order.
+    For bfloat16 the first vector gets the weights at even positions, and the second vector those at odd positions. Two
+    bfloat16 weights are one 32-bit word, which a shift and a mask split; to keep their order would cost twice as much.
+    Int8 weights stay in order.
     """
     if kind == INT8:
         raw = [b.load(at(b, past(b, address, LANES * h), ir.VectorType(I8, LANES)), align=1) for h in range(2)]
@@ -57,7 +58,7 @@ def every(word: int) -> Any:
 
 
 def sums(b: Any, vectors: list[Any]) -> Any:
-    """Return a vector whose lane i is the sum over the lanes of vector i, for up to 16 vectors.
+    """Emit LLVM code for a vector whose lane i is the sum of all lanes of vector i, for up to 16 vectors.
 
     The order of additions is the same in every lane.
     """
@@ -72,9 +73,9 @@ def sums(b: Any, vectors: list[Any]) -> Any:
 
 
 def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
-    """Add the two halves of each block of 2 · half lanes, in both vectors.
+    """Emit LLVM code that adds the two halves of each block of 2 · half lanes, for two vectors.
 
-    Each block of the result has the sums of `one` in its first half and those of `other` in its second half.
+    Each block of the resulting vector has the sums of `one` in its first half and those of `other` in its second half.
     """
     is_first = [i // half % 2 == 0 for i in range(LANES)]
     same_block = [i if first else LANES + i for i, first in enumerate(is_first)]
@@ -83,7 +84,10 @@ def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
 
 
 def turned(b: Any, rows: list[Any]) -> list[Any]:
-    """Transpose a matrix of 16 vectors with 16 numbers, exchanging blocks of 1, 2, 4 and 8 numbers in turn."""
+    """Emit LLVM code that transposes a matrix of 16 vectors with 16 numbers.
+
+    Blocks of 1, 2, 4 and 8 numbers are exchanged in turn.
+    """
     half = 1
     while half < LANES:
         is_even_block = [i & half == 0 for i in range(LANES)]
@@ -98,7 +102,7 @@ def turned(b: Any, rows: list[Any]) -> list[Any]:
 
 
 def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x · y + z, rounded once."""
+    """Return the LLVM value x · y + z, rounded once (fused multiply–add of vectors)."""
     name = f"llvm.fma.v{LANES}f32"
     return b.call(b.module.declare_intrinsic(name, (), ir.FunctionType(VECTOR, [VECTOR] * 3)), [x, y, z])
 
@@ -113,9 +117,9 @@ def fetch(b: Any, address: Any) -> None:
 
 
 class Loop:
-    """A loop `for i in range(0, n, step)`, n > 0, with `carried` vectors that start at 0 and are updated per iteration.
+    """Loop in LLVM code: `for i in range(0, n, step)`, n > 0, with `carried` vectors that each iteration updates.
 
-    Code emitted between the constructor and `end` is the body.
+    The vectors start at 0. Code that is emitted between the constructor and `end` is the body of the loop.
     """
 
     def __init__(self, b: Any, n: Any, step: int, carried: int) -> None:
@@ -140,7 +144,7 @@ class Loop:
 
 
 def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], None]) -> None:
-    """Emit a branch on `value`, which is one of the options at run time; `write` emits the code for each option."""
+    """Emit an LLVM switch on `value`, which is one of the options at run time; `write` emits the code for an option."""
     after, blocks = b.append_basic_block("after"), [b.append_basic_block("case") for _ in options]
     choice = b.switch(value, blocks[-1])
     for option, block in zip(options, blocks, strict=True):
@@ -153,7 +157,7 @@ def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], Non
 
 
 def broadcast(b: Any, value: Any, lanes: int = LANES) -> Any:
-    """Return a vector that repeats one float32."""
+    """Return an LLVM vector that repeats one float32 value."""
     kind = ir.VectorType(F32, lanes)
     vector = b.insert_element(ir.Constant(kind, ir.Undefined), value, number(0, I32))
     return b.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))

@@ -10,15 +10,17 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 LEAST = np.float32(2.0**-100)
-"""Smallest divisor in `add_up`. Below it, by·p is smaller than the rounding error of a sum of q."""
+"""Smallest factor `by` by which `add_up` divides. For smaller factors, by·p is less than the rounding error of a sum of
+q."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _common(p, q, by):
-    """Return Σ min(p, by·q) in float32 over one block of tokens; p and q are float32 arrays."""
+def _block_overlap(p, q, by):
+    """Return the overlap Σ min(p, by·q) of two distributions over one block of tokens, in float32."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         scaled = by * q[i]
@@ -28,8 +30,8 @@ def _common(p, q, by):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _excess(p, q, by):
-    """Return Σ (p − by·q)₊ in float32 over one block of tokens; p and q are float32 arrays."""
+def _block_excess(p, q, by):
+    """Return the excess Σ (p − by·q)₊ of one distribution over another, over one block of tokens, in float32."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -40,23 +42,23 @@ def _excess(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_common(p, q, by):
-    """Return Σ min(p, by·q) in float64; p and q are float32 [V]."""
+    """Return the overlap Σ min(p, by·q) of two distributions over all tokens, in float64; p and q are float32 [V]."""
     total = 0.0
     for lo in range(0, p.shape[0], BLOCK):
         hi = min(p.shape[0], lo + BLOCK)
-        total += _common(p[lo:hi], q[lo:hi], by)
+        total += _block_overlap(p[lo:hi], q[lo:hi], by)
     return total
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_up(p, q, by, out, taken):
-    """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
+    """Compute the sum Σ (by·p − q)₊ over the vocabulary for each row of p and q, as by · Σ (p − q / by)₊.
 
-    The second form avoids products by·p so small that they would be subnormal: the processor takes a hundred times as
-    long for subnormal numbers.
+    The second form avoids products by·p that are so small that they would be subnormal: the processor takes a hundred
+    times as long for subnormal numbers.
 
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], distributions that are scaled.
@@ -71,7 +73,7 @@ def add_up(p, q, by, out, taken):
         total, inverse = 0.0, np.float32(1) / max(by[row], LEAST)
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _excess(p[row, lo:hi], q[row, lo:hi], inverse)
+            total += _block_excess(p[row, lo:hi], q[row, lo:hi], inverse)
         out[row] = by[row] * total
         done(taken)
         row = take(taken, n)
@@ -80,8 +82,8 @@ def add_up(p, q, by, out, taken):
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _all_there(p):
-    """Return whether none of the probabilities p, float32, is 0. Their bits, as int32, have the same order."""
+def _has_no_zero(p):
+    """Return whether none of the probabilities p, float32, is 0, by comparing their bits, which have the same order."""
     bits = p.view(np.int32)
     least = bits[0]
     for i in range(bits.shape[0]):
@@ -91,8 +93,8 @@ def _all_there(p):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _unseen(p, q, sure):
-    """Return Σ (q − p)₊ over the tokens of one block with q > `sure`; p and q are float32 arrays."""
+def _block_excess_above(p, q, sure):
+    """Return the excess Σ (q − p)₊ of the draft distribution over one block, counting only tokens with q > `sure`."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = q[i] - p[i]
@@ -102,8 +104,11 @@ def _unseen(p, q, sure):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _allowed(p, q, x, sure):
-    """Return Σ (q − p)₊ over the tokens of one block with q > `sure` and a logit x above −∞."""
+def _block_unmasked_excess_above(p, q, x, sure):
+    """Return the excess Σ (q − p)₊ of the draft distribution over one block, for tokens that the target allows.
+
+    Only tokens with q > `sure` and a logit x above −∞ count.
+    """
     total = np.float32(0)
     for i in range(p.shape[0]):
         excess = q[i] - p[i]
@@ -114,7 +119,10 @@ def _allowed(p, q, x, sure):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def unseen(p, q, x, sure, out, taken):
-    """Compute `workbench.methods.verifiers.sums.unverified_excess` for each row; threads share the work as in `add_up`.
+    """Compute for each row the excess Σ (q − p)₊ of the draft distribution over the target's.
+
+    Only tokens with q > `sure` and a logit above −∞ count, as in `methods.verifiers.sums.unverified_excess`. Any number
+    of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.
@@ -130,10 +138,10 @@ def unseen(p, q, x, sure, out, taken):
         total = 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            if _all_there(p[row, lo:hi]):
-                total += _unseen(p[row, lo:hi], q[row, lo:hi], sure)
+            if _has_no_zero(p[row, lo:hi]):
+                total += _block_excess_above(p[row, lo:hi], q[row, lo:hi], sure)
             else:
-                total += _allowed(p[row, lo:hi], q[row, lo:hi], x[row, lo:hi], sure)
+                total += _block_unmasked_excess_above(p[row, lo:hi], q[row, lo:hi], x[row, lo:hi], sure)
         out[row] = total
         done(taken)
         row = take(taken, n)
@@ -142,8 +150,8 @@ def unseen(p, q, x, sure, out, taken):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _kept(p, q, least):
-    """Return Σ q over the tokens of one block with p > `least`; p and q are float32 arrays."""
+def _block_accepted_q(p, q, least):
+    """Return the draft probability of the tokens in one block that a threshold rule accepts: Σ q where p > `least`."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += q[i] if p[i] > least else np.float32(0)
@@ -152,8 +160,11 @@ def _kept(p, q, least):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _between(p, q, least, kept):
-    """Return Σ |q′ − kept · p| over one block of tokens, where q′ is q if p > `least`, else 0."""
+def _block_distance(p, q, least, kept):
+    """Return the L1 distance Σ |q′ − kept · p| over one block of tokens, for the error of a threshold rule.
+
+    q′ is the draft probability of tokens that the rule accepts: q if p > `least`, else 0.
+    """
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += abs((q[i] if p[i] > least else np.float32(0)) - kept * p[i])
@@ -163,7 +174,9 @@ def _between(p, q, least, kept):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def threshold_rule_errors(p, q, row_of, least, out, taken):
-    """Compute `workbench.core.relaxed.threshold_rule_error` for sampled drafts; threads share the work as in `add_up`.
+    """Compute the distribution error of a threshold rule for sampled drafts (`core.relaxed.threshold_rule_error`).
+
+    Any number of threads may call this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.
@@ -179,10 +192,10 @@ def threshold_rule_errors(p, q, row_of, least, out, taken):
         target_probs, draft_probs, kept_mass, total = p[row], q[row_of[row]], 0.0, 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            kept_mass += _kept(target_probs[lo:hi], draft_probs[lo:hi], least[row])
+            kept_mass += _block_accepted_q(target_probs[lo:hi], draft_probs[lo:hi], least[row])
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _between(target_probs[lo:hi], draft_probs[lo:hi], least[row], np.float32(kept_mass))
+            total += _block_distance(target_probs[lo:hi], draft_probs[lo:hi], least[row], np.float32(kept_mass))
         out[row] = total / 2
         done(taken)
         row = take(taken, n)

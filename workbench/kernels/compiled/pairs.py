@@ -1,4 +1,4 @@
-"""Search for the weights with which `workbench.methods.verifiers.optimal_two` chooses one of two drafts."""
+"""Search for the token weights by which the verifier `OptimalTwo` chooses one of two drafts to test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from workbench.kernels.compiled.work_sharing import done, take, wait
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
-"""Number of tokens per block of a search. A block is searched only if its largest probability can be among the largest
-overall."""
+"""Number of tokens per block in the search for the most likely tokens. A block is searched only if its largest
+probability can be among the largest of all tokens."""
 ADDED = 1024
-"""Number of columns per block of a sum. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _stand_out(p, q, p_bits, q_bits, at, top):
-    """Write the tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
+def _find_largest(p, q, p_bits, q_bits, at, top):
+    """Write the m tokens with the largest max(p, q) to `at`, int64 [m], in descending order (ties: lower token first).
 
-    p, q are float32 [V], `p_bits`, `q_bits` their bits as int32; `top` is scratch, float32 [m].
+    p and q are float32 [V]; `p_bits` and `q_bits` are their bits as int32; `top` is scratch memory, float32 [m].
     """
     size, last = p.shape[0], at.shape[0] - 1
     blocks, highest = np.empty((size + BLOCK - 1) // BLOCK, np.int32), np.zeros(last + 1, np.int32)
@@ -55,8 +56,12 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
-def _beaten(own, w, q, g):
-    """Return Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ); `own` is one token's weight, w the weights of all tokens."""
+def _token_sums(own, w, q, g):
+    """Return two sums over all tokens j from which the probability that a token is chosen follows.
+
+    They are Σⱼ qⱼ / (own + wⱼ) and Σⱼ gⱼ / (own + wⱼ), where w are the weights of all tokens and `own` is the token's
+    weight. g is q / (1 − q) for drafts without replacement, else q.
+    """
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         inverse = _ONE / (own + w[j])
@@ -67,29 +72,33 @@ def _beaten(own, w, q, g):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
-def _sums(w, q, g, from_q, from_g):
-    """For each i, write wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i."""
+def _all_token_sums(w, q, g, from_q, from_g):
+    """Compute for each token i the two sums from which the probability that it is chosen follows.
+
+    They are wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i, where w are the tokens' weights, and g is
+    q / (1 − q) for drafts without replacement, else q. The sums are written to `from_q` and `from_g`.
+    """
     for i in range(w.shape[0]):
         own_q, own_g = q[i], g[i]
         q[i] = g[i] = _NONE
-        by_q, by_g = _beaten(w[i], w, q, g)
+        by_q, by_g = _token_sums(w[i], w, q, g)
         q[i], g[i] = own_q, own_g
         from_q[i], from_g[i] = w[i] * by_q, w[i] * by_g
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
-    """Search for the weights w with the largest acceptance Σ min(p, r), by iterating w ← w · p / r, with `steps` steps.
+def _search_weights(p, q, g, inside, steps, most, best, from_q, from_g):
+    """Search for the token weights w with the largest acceptance probability Σ min(p, r).
 
-    r is the distribution of the chosen draft for the weights w. The best weights are written to `best`, and the results
-    of `_sums` for these weights to `from_q` and `from_g`.
+    r is the distribution of the chosen draft for the weights w. The search iterates w ← w · p / r for `steps` steps. It
+    writes the best weights to `best`, and the results of `_all_token_sums` for these weights to `from_q` and `from_g`.
     """
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
     best_acceptance = -_ONE
     for _ in range(steps + 1):
-        _sums(w, q, g, from_q, from_g)
+        _all_token_sums(w, q, g, from_q, from_g)
         acceptance = _NONE
         for i in range(size):
             r[i] = g[i] * from_q[i] + q[i] * from_g[i] + inside[i]
@@ -101,15 +110,16 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
         for i in range(size):
             if q[i] > 0:
                 w[i] = min(max(w[i] * (max(p[i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
-    _sums(best, q, g, from_q, from_g)
+    _all_token_sums(best, q, g, from_q, from_g)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _group_of(p_bits, q_bits, groups, of):
-    """Write the group of each token, by p / q in half octaves, to `of`: 0 … `groups` − 1.
+def _assign_groups(p_bits, q_bits, groups, of):
+    """Group tokens by the ratio p / q in half octaves; write the group of each token, 0 … `groups` − 1, to `of`.
 
-    The same groups as of `workbench.methods.verifiers.optimal_two.group`, from the bits of p and q, int32 [V].
+    The groups are those of `workbench.methods.verifiers.optimal_two.group`, computed from the bits of p and q, int32
+    [V].
     """
     for x in range(p_bits.shape[0]):
         octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
@@ -118,8 +128,11 @@ def _group_of(p_bits, q_bits, groups, of):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _with_itself(q, found):
-    """Write q² / (1 − q) for each token to `found`, float32 [V]; 1 − q is clamped to at least 1e-12."""
+def _equal_pair_probs(q, found):
+    """Compute q² / (1 − q) for each token's draft probability q, and write it to `found`, float32 [V].
+
+    1 − q is clamped to at least 1e-12.
+    """
     for x in range(q.shape[0]):
         complement = _ONE - q[x]
         found[x] = q[x] * q[x] / (complement if complement > _NEARLY else _NEARLY)
@@ -127,12 +140,11 @@ def _with_itself(q, found):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _add(one, two, of, into):
-    """Add the probabilities of two distributions, by group, to the two rows of `into`; `of` is the group of each token.
+def _sum_two_by_group(one, two, of, into):
+    """Sum the probabilities of two distributions by group of tokens, and add the sums to the two rows of `into`.
 
-    Each sum has eight banks: partial sums over every eighth token.
-
-    Neighbouring tokens are often in the same group; with one bank, each addition would wait for the previous one.
+    `of` is the group of each token. Each sum has eight partial sums, over every eighth token: neighbouring tokens are
+    often in the same group, and with a single sum each addition would wait for the previous one.
     """
     banks, n_full = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
     for x in range(0, n_full, 8):
@@ -151,8 +163,11 @@ def _add(one, two, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _add_one(probs, of, into):
-    """Add the probabilities `probs` of one distribution, by group, to `into`; `of` is the group of each token."""
+def _sum_one_by_group(probs, of, into):
+    """Sum the probabilities of a distribution by group of tokens, and add the sums to `into`.
+
+    `of` is the group of each token.
+    """
     banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
     for x in range(0, n_full, 8):
         for i in range(8):
@@ -166,10 +181,10 @@ def _add_one(probs, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
-    """Write the distribution of the chosen draft to `r`, for two drafts drawn without replacement.
+def _chosen_distribution_without(q, of, q_all, g_all, from_q, from_g, r):
+    """Compute the distribution r of the draft that `OptimalTwo` chooses from two drafts drawn without replacement.
 
-    On entry r is q² / (1 − q), so that q / (1 − q) = q + r.
+    r is written in place. On entry it contains q² / (1 − q), so that q / (1 − q) = q + r.
     """
     half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
     for x in range(q.shape[0]):
@@ -178,8 +193,8 @@ def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _distribution(q, of, q_all, from_q, from_g, r):
-    """Write the distribution of the chosen draft to `r`, float32 [V], for two drafts drawn with replacement."""
+def _chosen_distribution(q, of, q_all, from_q, from_g, r):
+    """Compute the distribution r, float32 [V], of the draft that `OptimalTwo` chooses from two independent drafts."""
     factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
         r[x] = q[x] * factor[of[x]]
@@ -187,8 +202,8 @@ def _distribution(q, of, q_all, from_q, from_g, r):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _rest(p, r, rest):
-    """Write (p − r)₊ to `rest` and return the sum; all arrays are float32 [V]."""
+def _residual_weights(p, r, rest):
+    """Compute the residual weights (p − r)₊, write them to `rest`, and return their sum; all arrays are float32 [V]."""
     total = _NONE
     for x in range(p.shape[0]):
         excess = p[x] - r[x]
@@ -199,39 +214,39 @@ def _rest(p, r, rest):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """Compute `improve` for one position.
+def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
+    """Search for the token weights by which `OptimalTwo` chooses one of two drafts, at one tree position.
 
     Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
+    Writes the distribution of the chosen draft to `r`. `improve` describes the other arguments.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)
-    _group_of(p_bits, q_bits, groups, of)
-    _stand_out(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
+    _assign_groups(p_bits, q_bits, groups, of)
+    _find_largest(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
     for i in range(m):
         of[at[i]] = groups + i
-    _add(p, q, of, sums[:2])
+    _sum_two_by_group(p, q, of, sums[:2])
     if without:  # q / (1 − q) = q + q² / (1 − q); q² / (1 − q) stands for pairs of equal tokens, which cannot occur
-        _with_itself(q, r)
-        _add_one(r, of, sums[3])
+        _equal_pair_probs(q, r)
+        _sum_one_by_group(r, of, sums[3])
     for i in range(groups + m):
         sums[2, i] = sums[1, i] + sums[3, i]
         sums[6, i] = sums[1, i] * sums[2, i] - sums[3, i]
-    _choose(sums[0], sums[1], sums[2], sums[6], steps, most, weight, sums[4], sums[5])
+    _search_weights(sums[0], sums[1], sums[2], sums[6], steps, most, weight, sums[4], sums[5])
     if without:
-        _distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
+        _chosen_distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
     else:
-        _distribution(q, of, sums[1], sums[4], sums[5], r)
+        _chosen_distribution(q, of, sums[1], sums[4], sums[5], r)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
-    """Search for the weights that choose between two drafts, and compute the distribution of the chosen draft.
+    """Find the token weights by which `OptimalTwo` chooses one of two drafts, and the chosen draft's distribution.
 
-    The weights are those with the largest acceptance probability that the search finds.
-
-    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
+    The weights are those with the largest acceptance probability that the search finds. Any number of threads may call
+    this with the same arrays; each takes the next free row (see `work_sharing`).
 
     Inputs:
         p: float32 [R, V], the target's distributions.
@@ -239,9 +254,9 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
         p_bits: int32 [R, V], bits of p.
         q_bits: int32 [R, V], bits of q.
         at: int64 [R, m], written: tokens with individual weights, those with the largest max(p, q).
-        without: whether the two drafts differ (drawn without replacement).
+        without: whether the two drafts were drawn without replacement, so that they differ.
         steps: number of iterations.
-        most: largest weight, float32; the smallest is its inverse.
+        most: largest weight, float32; the smallest weight is 1 / most.
         best: float32 [R, m + G], written: weights of the tokens in `at`, then of the G groups of all other tokens.
         r: float32 [R, V], written: distribution of the chosen draft.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
@@ -251,7 +266,9 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     group_ids, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
     row = take(taken, n)
     while row >= 0:
-        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row])
+        _improve_position(
+            p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row]
+        )
         for i in range(groups + m):
             best[row, i] = weight[(i + groups) % (groups + m)]
         done(taken)
@@ -281,9 +298,9 @@ def verify_pairs(
     left,
     taken,
 ):
-    """Compute, at each position, the acceptance probabilities of up to two drafts under the verifier `OptimalTwo`.
+    """Compute the acceptance probabilities of up to two drafts at each tree position under the verifier `OptimalTwo`.
 
-    Args, besides those of `siblings.verify_siblings` and `improve`:
+    Inputs that `siblings.verify_siblings` and `improve` do not describe:
         free: number of tokens with individual weights.
         groups: number of groups of the tokens without individual weights.
         kept: float32 [R, F], written: probability that each child is the accepted one.
@@ -305,7 +322,7 @@ def verify_pairs(
         target_probs, draft_probs, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
         if f > 1 and there[row, 1]:
             bits = p_bits[p_at[row]], q_bits[q_at[row]]
-            _improve(
+            _improve_position(
                 target_probs, draft_probs, bits[0], bits[1], at, without, steps, most, group_ids, weight, chosen_probs
             )
             w, w_other = np.float64(weight[group_ids[x[0]]]), np.float64(weight[group_ids[x[1]]])
@@ -321,7 +338,9 @@ def verify_pairs(
             kept[row, 1] = (1 - first) * min(1.0, target_probs[x[1]] / max(chosen_probs[x[1]], _TINY))
         total = 0.0
         for lo in range(0, size, ADDED):
-            total += _rest(target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED])
+            total += _residual_weights(
+                target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED]
+            )
         if total <= 0:  # occurs with probability 0
             total = 1.0
             for i in range(size):

@@ -1,8 +1,9 @@
-"""Test siblings one after the other, position by position; each test reads the vocabulary once.
+"""Test siblings one after the other at each tree position; each test reads the distributions p and q once.
 
-After rejections, the residual at all tokens other than drafted ones and their neighbours is (p − C · q)₊: a rejection
-subtracts c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's
-size. Drafted tokens and their neighbours are tracked one by one; the code calls them `special`.
+A rejection subtracts c · q from the residual, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So after any number of
+rejections the residual is (p − C · q)₊ at all tokens except the drafted tokens and their neighbours. The scalar C
+replaces an array of the vocabulary's size. Drafted tokens and their neighbours are tracked one by one; the code calls
+them `special`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
+"""Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
+added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _beyond(p, q, by):
-    """Return Σ (p − by · q)₊ over one block of tokens; p and q are float32 arrays."""
+def _block_residual_mass(p, q, by):
+    """Return the residual mass Σ (p − by · q)₊ of one block of tokens; p and q are float32 arrays."""
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -32,7 +34,7 @@ def _beyond(p, q, by):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _added(q):
+def _block_sum(q):
     total = _NONE
     for i in range(q.shape[0]):
         total += q[i]
@@ -41,8 +43,8 @@ def _added(q):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _leave(p, q, by, over, left):
-    """Write (p − by · q)₊ · over, for each token of a block, to `left`; p, q and `left` are float32 arrays."""
+def _write_residual(p, q, by, over, left):
+    """Compute over · (p − by · q)₊ for each token of a block, and write this residual to `left`, a float32 array."""
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         left[i] = (excess if excess > _NONE else _NONE) * over
@@ -50,8 +52,11 @@ def _leave(p, q, by, over, left):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _weigh(p, q, by, weight, out):
-    """Add weight · (p − by · q)₊, for each token of a block, to `out`; p, q and `out` are float32 arrays."""
+def _add_residual(p, q, by, weight, out):
+    """Compute the weighted residual weight · (p − by · q)₊ of each token of a block, and add it to `out`.
+
+    p, q and `out` are float32 arrays.
+    """
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
         out[i] += weight * (excess if excess > _NONE else _NONE)
@@ -59,8 +64,11 @@ def _weigh(p, q, by, weight, out):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _far(p, q, own, by, weight):
-    """Return Σ |own · p + weight · (p − by · q)₊| over one block of tokens; p and q are float32 arrays."""
+def _block_distance_of_one(p, q, own, by, weight):
+    """Return the contribution of one block of tokens to the result of `_residual_distance`, for one residual (n = 2).
+
+    It is Σ |own · p + weight · (p − by · q)₊|; p and q are float32 arrays.
+    """
     total = _NONE
     for i in range(p.shape[0]):
         excess = p[i] - by * q[i]
@@ -70,8 +78,11 @@ def _far(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _farther(p, q, own, by, weight):
-    """Return Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊| over one block of tokens; `by` and `weight` are float32 [4]."""
+def _block_distance_of_four(p, q, own, by, weight):
+    """Return the contribution of one block of tokens to the result of `_residual_distance`, for up to four residuals.
+
+    It is Σ |own · p + Σᵢ weightᵢ · (p − byᵢ · q)₊|; `by` and `weight` are float32 [4].
+    """
     total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
     for i in range(p.shape[0]):
         one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
@@ -83,8 +94,8 @@ def _farther(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _length(x):
-    """Return Σ |x| over a float32 array."""
+def _block_l1_norm(x):
+    """Return the L1 norm Σ |x| of a float32 array x."""
     total = _NONE
     for i in range(x.shape[0]):
         total += abs(x[i])
@@ -94,16 +105,16 @@ def _length(x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def residual_mass(p, q, by, special):
-    """Return Σ (p − by · q)₊ over all tokens outside `special`, which is sorted and has no duplicates.
+    """Return the residual mass Σ (p − by · q)₊ over all tokens outside `special`.
 
-    p and q are float32 [V], `by` is a float32.
+    p and q are float32 [V], `by` is a float32; `special` is a sorted array of token ids without duplicates.
     """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
-            total += _beyond(p[lo:hi], q[lo:hi], by)
+            total += _block_residual_mass(p[lo:hi], q[lo:hi], by)
             lo = hi
         lo = end + 1
     return total
@@ -112,13 +123,16 @@ def residual_mass(p, q, by, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def others(q, special):
-    """Return Σ q over all tokens outside `special`; q is float32 [V], `special` a sorted array without duplicates."""
+    """Return the draft probability Σ q of all tokens outside `special`, a sorted array of distinct token ids.
+
+    q is float32 [V].
+    """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else q.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
-            total += _added(q[lo:hi])
+            total += _block_sum(q[lo:hi])
             lo = hi
         lo = end + 1
     return total
@@ -126,10 +140,11 @@ def others(q, special):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _apart(p, q, special, by, weight, n):
-    """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p|: outer sum over the tokens outside `special`, inner sum over i < n.
+def _residual_distance(p, q, special, by, weight, n):
+    """Return the L1 distance between p and the distribution of the emitted token, over the tokens outside `special`.
 
-    p and q are float32 [V]; by₀ is 0.
+    The distribution of the emitted token is a weighted sum of n residuals, so the distance is Σ |Σᵢ weightᵢ · (p − byᵢ
+    · q)₊ − p|, with the outer sum over tokens and the inner sum over i < n. p and q are float32 [V]; by₀ is 0.
     """
     total, lo, own_weight, scratch = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     terms = np.zeros((2, 4), np.float32)
@@ -140,16 +155,16 @@ def _apart(p, q, special, by, weight, n):
         while lo < end:
             hi = min(end, lo + BLOCK)
             if n == 2:
-                total += _far(p[lo:hi], q[lo:hi], own_weight, terms[0, 0], terms[1, 0])
+                total += _block_distance_of_one(p[lo:hi], q[lo:hi], own_weight, terms[0, 0], terms[1, 0])
             elif n <= 5:
-                total += _farther(p[lo:hi], q[lo:hi], own_weight, terms[0], terms[1])
+                total += _block_distance_of_four(p[lo:hi], q[lo:hi], own_weight, terms[0], terms[1])
             else:
                 out = scratch[: hi - lo]
                 for i in range(hi - lo):
                     out[i] = own_weight * p[lo + i]
                 for i in range(1, n):
-                    _weigh(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
-                total += _length(out)
+                    _add_residual(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
+                total += _block_l1_norm(out)
             lo = hi
         lo = end + 1
     return total
@@ -158,7 +173,7 @@ def _apart(p, q, special, by, weight, n):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def put(special, n, token):
-    """Insert a token into the n sorted entries of `special`, unless it is there already; return the new n."""
+    """Insert a token into an array with n sorted token ids, unless the array contains it already; return the new n."""
     at = n
     while at > 0 and special[at - 1] >= token:
         at -= 1
@@ -173,7 +188,7 @@ def put(special, n, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def place_of(special, token):
-    """Return the index of a token in `special`, which contains it."""
+    """Return the index of a token in an array of token ids that contains it."""
     at = 0
     while special[at] != token:
         at += 1
@@ -183,10 +198,12 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one position, and return the position's entries of `beside` and `apart`.
+    """Test the siblings at one tree position by relaxed recursive rejection.
 
-    `probs`, float32 [V], are target weights with the sum `total`; `ahead`, float32 [V], is the draft distribution;
-    `priced` says whether to compute `apart`. All other arguments are those of `verify_siblings` for one position.
+    `probs`, float32 [V], are the target's unnormalised probabilities with the sum `total`; `ahead`, float32 [V], is the
+    draft distribution; `priced` says whether to compute the total variation distance. `verify_siblings` describes all
+    other arguments; here they are the entries of one position. Returns the residual probability of all tokens but the
+    children's, and the total variation distance; each is 0 if not requested.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -263,12 +280,12 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
             ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
         other_mass = residual_mass(probs, ahead, np.float32(q_factor), special) / total
     if left.shape[0] > 0:
-        _leave(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
+        _write_residual(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
         for s in range(m):
             left[special[s]] = value[s] / total
     if priced:
         weight[terms - 1] += reach_prob / total
-        distance = _apart(probs, ahead, special, by, weight, terms)
+        distance = _residual_distance(probs, ahead, special, by, weight, terms)
         for s in range(m):
             distance += abs(out[s] + reach_prob * value[s] / total)
     return other_mass, distance / 2
@@ -296,10 +313,10 @@ def verify_siblings(
     apart,
     taken,
 ):
-    """Compute `workbench.core.relaxed.relaxed_rejection` for siblings drawn from one distribution.
+    """Verify siblings drawn from one distribution by relaxed recursive rejection (`core.relaxed.relaxed_rejection`).
 
-    The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call it with the same arrays; each
-    takes the next free position (see `work_sharing`).
+    The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call this with the same arrays;
+    each takes the next free position (see `work_sharing`).
 
     Inputs:
         p: float32 [m, V], the target's distributions.
@@ -308,21 +325,22 @@ def verify_siblings(
         q_at: int64 [R], row of q for each position.
         token: int64 [R, F], tokens drafted at each position, in the order of testing.
         there: bool [R, F], whether the child exists.
-        tested: bool [R, F], whether the child is tested. Untested children before the last tested one are skipped; with
-            `without`, they are removed from q like the others.
+        tested: bool [R, F], whether the child is tested. Untested children before the last tested child are skipped; if
+            `without` is true, their tokens are removed from q, as those of tested children are.
         near: int64 [R, F, K], neighbour tokens whose probability is added to the child's, nearest first.
         mass: float32, bound δ of the added probability; with `ratio`, see `workbench.core.relaxed.Lift`.
         ratio: float32, λ′ of `Lift`.
         share: λ of `Lift`, which divides the residual distribution.
         without: whether siblings were drawn without replacement.
-        figures: float32 [R, F, 4], written for tested children, 0 for others: acceptance probability; residual
-            probability of the token after its earlier siblings; its probability in q after removing earlier siblings;
-            the raised probability against which it was tested.
+        figures: float32 [R, F, 4], written for tested children, 0 for other children: acceptance probability; the
+            token's probability in the residual distribution after its earlier siblings; its probability in q after
+            removing earlier siblings; the raised probability against which it was tested.
         ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution after all
-            rejections; or [0, F].
-        beside: float32 [R], written: total probability of all other tokens in the residual distribution; or [0].
-        left: float32 [R, V], written: the residual distribution; or [0, V].
-        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; or [0].
+            rejections; [0, F] if not requested.
+        beside: float32 [R], written: total probability of all other tokens in the residual distribution; [0] if not
+            requested.
+        left: float32 [R, V], written: the residual distribution; [0, V] if not requested.
+        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; [0] if not requested.
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, empty = token.shape[0], np.empty(0, np.float32)

@@ -1,7 +1,7 @@
-"""Read checkpoints of trained heads from other projects into one neutral description.
+"""Read checkpoints of trained heads (EAGLE, Medusa, Hydra) from other projects into a common description.
 
-`files` opens safetensors and refuses pickles. `eagle`, `eagle3`, `medusa` and `hydra` each recognise the layouts of one
-family by the names of configuration fields and tensors; `layouts.read_checkpoint` tries them in turn. The result is a
-`description.Checkpoint`; `compatibility` checks whether it fits a target. The network class of its kind decides
-whether it supports this checkpoint (`workbench.methods.common.trained_net.TrainedNet.from_checkpoint`).
+The module `files` opens safetensors and refuses pickles. `eagle`, `eagle3`, `medusa` and `hydra` each recognise the
+layouts of one family by the names of configuration fields and tensors; `layouts.read_checkpoint` tries them in turn.
+The result is a `description.Checkpoint`; `compatibility` checks whether it fits a target. The network class of the
+family decides whether it supports a checkpoint (`workbench.methods.common.trained_net.TrainedNet.from_checkpoint`).
 """

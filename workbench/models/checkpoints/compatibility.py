@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = 64
-"""Number of rows of the heads' and of the target's embedding that are compared."""
+"""Number of embedding rows that are compared between a checkpoint of trained heads and its target."""
 ALIKE = 0.9
-"""Minimum cosine similarity at which two embeddings count as the same weights, stored in different formats."""
+"""Minimum cosine similarity at which two embeddings count as the same weights stored in different number formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class HeadRequirements:
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any]) -> HeadRequirements:
-        """Create the requirements of a target from its configuration.
+        """Create the properties that trained heads must match from a target's configuration.
 
         Args:
             name: name of the target.
@@ -53,7 +53,7 @@ class HeadRequirements:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one compatibility check.
+    """Result of one compatibility check of trained heads with a target.
 
     Attributes:
         name: checked property, such as "hidden size".
@@ -67,12 +67,12 @@ class CheckResult:
 
 
 def check_compatibility(checkpoint: Checkpoint, target: HeadRequirements) -> list[CheckResult]:
-    """Return the results of all compatibility checks of heads with a target."""
+    """Return the results of all compatibility checks of trained heads with a target."""
     return [*_sizes(checkpoint, target), *_taps(checkpoint, target), *_notes(checkpoint, target)]
 
 
 def mismatch_reason(checkpoint: Checkpoint, target: HeadRequirements) -> str:
-    """Return why heads do not fit a target, as a sentence; empty if they fit."""
+    """Return why trained heads do not fit a target, as a sentence; empty if they fit."""
     reasons = [line.message for line in check_compatibility(checkpoint, target) if line.fits is False]
     return (
         f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(reasons)}." if reasons else ""
@@ -146,10 +146,10 @@ def _rope(rope: Mapping[str, Any]) -> str:
 
 
 def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str) -> str:
-    """Return an error message if the heads' copy of the target's embedding differs from the target's embedding.
+    """Return an error message if trained heads contain an embedding that differs from their target's embedding.
 
-    If it differs, the heads were trained for other weights. The message is empty if the embeddings
-    agree or the heads have no copy.
+    If the embeddings differ, the heads were trained for other weights. The message is empty if the embeddings agree, or
+    if the heads contain no embedding.
 
     Args:
         checkpoint: heads whose sizes fit the target.

@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROPES = ("default", "linear", "llama3", "yarn")
-"""RoPE types whose tables do not depend on the length of the sequence."""
+"""RoPE types whose cosines and sines do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Suffix of the name of a RoPE buffer that older programs stored. The buffer is ignored, because it can be computed
-from the configuration."""
+"""Suffix of the name of a RoPE buffer that older programs stored in checkpoints. The buffer is ignored, because it can
+be computed from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Description of trained heads in a known layout.
+    """Description of a checkpoint of trained heads in a known layout.
 
     Attributes:
         layout: name of the layout and of the project that writes it, such as "EAGLE (SafeAILab)".
         architecture: kind of heads in this workbench: "eagle", "eagle-3", "medusa", "hydra".
         files: files of the checkpoint.
-        facts: configuration values. All have `hidden_size` and `vocab_size` (the target's). `eagle` and
+        facts: configuration values by name. All kinds: `hidden_size` and `vocab_size` of the target. `eagle` and
             `eagle-3`: `heads`, `kv_heads`, `head_size`, `ffn`, `eps`, `rope` (as transformers' `rope_parameters`).
-            `eagle`: `norms` (of `workbench.methods.common.feature_net.NORMS`). `eagle-3`: `taps` (layers whose
-            input, the residual stream, is read; empty: 2, L/2 and L - 3), `target_hidden_size`,
+            `eagle`: `norms` (of `workbench.methods.common.feature_net.NORMS`). `eagle-3`: `taps` (layers of the target
+            whose input, the residual stream, is read; empty: 2, L/2 and L - 3), `target_hidden_size`,
             `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`,
-            `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
-        tensor_names: name of each tensor in this workbench → its name in the file.
+            `n_layers`. `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
+        tensor_names: name of each tensor in this workbench → name in the file.
         draft_tokens: ids of the tokens that the heads can propose, in increasing order; None: all of the target's
             tokens.
         order: for each entry of `draft_tokens`, its row in the LM heads of the checkpoint; None: the rows are in the
@@ -53,16 +53,16 @@ class Checkpoint:
     unread: tuple[str, ...] = ()
     verifier: str = ""
     notes: tuple[str, ...] = field(default=())
-    """Further notes about the checkpoint, one sentence each."""
+    """Further notes for users about the checkpoint of trained heads, one sentence each."""
 
     @property
     def name(self) -> str:
-        """Return the name of the checkpoint's folder."""
+        """Return the name of the folder of a checkpoint of trained heads."""
         return self.files.folder.resolve().name
 
     @property
     def n_parameters(self) -> int:
-        """Return the number of parameters in the tensors that are read."""
+        """Return the number of parameters in those tensors of the checkpoint that the workbench reads."""
         total = 0
         for name in self.tensor_names.values():
             n = 1
@@ -72,7 +72,9 @@ class Checkpoint:
         return total
 
     def read(self) -> dict[str, Tensor]:
-        """Return the tensors by their names in this workbench, without the copy of the target's embedding.
+        """Read the checkpoint's tensors, except a copy of the target's embedding; return them by name.
+
+        The names are those in this workbench.
 
         Rows of LM heads are in the order of `draft_tokens`.
 
@@ -91,7 +93,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Tensor in a layout of checkpoints: its names and its shape.
+    """Tensor that a layout of checkpoints contains: names and shape.
 
     Attributes:
         name: name in this workbench.
@@ -109,7 +111,7 @@ class TensorSpec:
 def match_tensors(
     stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Match the tensors of a checkpoint with those of a layout: name in this workbench → name in the files.
+    """Return the tensors of a checkpoint that a layout describes: name in this workbench → name in the files.
 
     Args:
         stored: files of the checkpoint.
@@ -149,7 +151,7 @@ def match_tensors(
 def read_positive_int(
     stored: CheckpointFiles, config: Mapping[str, Any], *names: str, default: int | None = None
 ) -> int:
-    """Return a positive integer from a configuration: the value of the first key in `names` that is present.
+    """Return a positive integer from a checkpoint's configuration: the value of the first key that is present.
 
     Args:
         stored: files of the checkpoint, for error messages.
@@ -193,7 +195,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def sort_draft_tokens(
     stored: CheckpointFiles, ids: Iterable[int], what: str, vocab_size: int
 ) -> tuple[list[int], list[int] | None]:
-    """Sort the token ids of a draft vocabulary, after checking them.
+    """Check the token ids of a draft vocabulary, and return them in increasing order.
 
     Args:
         stored: files of the checkpoint, for error messages.
@@ -202,7 +204,7 @@ def sort_draft_tokens(
         vocab_size: number of tokens of the target.
 
     Returns:
-        Token ids in increasing order; and the index of each in `ids`, None if the order is the same.
+        Token ids in increasing order; and the index of each token in `ids`, None if `ids` is already sorted.
 
     Raises:
         ModelError: a token occurs twice or is not in the target's vocabulary.

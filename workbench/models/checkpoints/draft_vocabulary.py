@@ -8,11 +8,12 @@ from workbench.models.checkpoints.files import CheckpointFiles
 
 MAPS = ("d2t", "t2d")
 DraftTokens = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""Type of the two fields `Checkpoint.draft_tokens` and `Checkpoint.order`."""
+"""Type of a draft vocabulary: token ids in increasing order, and their order in the LM heads, as in the fields
+`draft_tokens` and `order` of `Checkpoint`."""
 
 
 def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
-    """Return the draft vocabulary that `d2t` describes, checked against `t2d` if there is one.
+    """Return the draft vocabulary that a checkpoint's tensor `d2t` describes, checked against `t2d` if it exists.
 
     Token i of the heads is token i + d2t[i] of the target; `t2d` is a mask over the target's tokens.
 
@@ -47,7 +48,7 @@ def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
 
 
 def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) -> DraftTokens:
-    """Return the draft vocabulary from a list of token ids.
+    """Return the draft vocabulary that a checkpoint stores as a list of token ids.
 
     The LM heads have one row for each token of the list, or one for each token of the target.
 
@@ -61,7 +62,8 @@ def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) ->
         Token ids and their order, as in `Checkpoint`.
 
     Raises:
-        ModelError: as for `draft_vocabulary`, or `rows` is neither the length of the list nor `vocab_size`.
+        ModelError: a token occurs twice or does not exist, or `rows` is neither the length of the list nor
+            `vocab_size`.
     """
     tokens, order = sort_draft_tokens(stored, stored.array(name).tolist(), name, vocab_size)
     if rows == vocab_size and rows != len(tokens):

@@ -43,9 +43,10 @@ OUTSIDE = {
         "after.weight": "mtp_layers.0.final_layernorm.weight",
     },
 }  # fmt: skip
-"""Names of the tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
+"""Names of the tensors of EAGLE heads outside the decoder layer, by layout: name in this workbench → name in the
+file."""
 LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
-"""Prefix of the names of the decoder layer's tensors, by layout."""
+"""Prefix of the names of the decoder layer's tensors in files of EAGLE heads, by layout."""
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
 
 
@@ -107,7 +108,7 @@ def layout_of(stored: CheckpointFiles) -> str | None:
 
 
 def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a layout's norms, except the one between attention and MLP.
+    """Return the names of the norms of EAGLE heads, except the norm between attention and MLP.
 
     Args:
         layout: name of the layout.
@@ -119,7 +120,7 @@ def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes and settings of a Llama-like decoder layer from a configuration.
+    """Return the sizes and settings of a Llama-like decoder layer from the configuration of trained heads.
 
     Args:
         stored: files of the checkpoint, for error messages.
@@ -168,7 +169,7 @@ def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[
 
 
 def verifier_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the target that a configuration of heads names; empty if it names none."""
+    """Return the name of the target that the configuration of trained heads names; empty if it names none."""
     section = config.get("speculators_config")
     verifier = section.get("verifier") if isinstance(section, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")

@@ -1,6 +1,6 @@
-"""Read checkpoints of EAGLE-3: a decoder layer that reads features of three layers, and a reduced LM head.
+"""Read checkpoints of EAGLE-3: a decoder layer that reads features of three target layers, and a reduced LM head.
 
-The input of the decoder layer is twice as wide as the hidden states. The LM head is over a draft vocabulary.
+The input of the decoder layer is twice as wide as the hidden states. The LM head has the rows of a draft vocabulary.
 
 Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
 vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
@@ -21,10 +21,11 @@ INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.w
     "norm_embed.weight": "input_layernorm.weight", "norm_feature.weight": "hidden_norm.weight",
     "q_norm.weight": "self_attn.q_norm.weight", "k_norm.weight": "self_attn.k_norm.weight",
 }  # fmt: skip
-"""Names of the decoder layer's tensors: name in this workbench → name in the file after the layer's prefix."""
+"""Names of the tensors of EAGLE-3's decoder layer: name in this workbench → name in the file after the layer's
+prefix."""
 OPTIONAL = {"embed.weight", "q.bias", "k.bias", "v.bias", "q_norm.weight", "k_norm.weight"}
 TAPS = 3
-"""Number of the target's layers whose hidden states the heads read if the configuration names none."""
+"""Number of target layers whose hidden states EAGLE-3 heads read if their configuration lists no layers."""
 
 
 def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
@@ -117,9 +118,9 @@ def _layout(stored: CheckpointFiles) -> str | None:
 
 
 def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
-    """Return the indices of the target's layers whose input the heads read, according to the heads' configuration.
+    """Return the indices of the target layers whose input EAGLE-3 heads read, from the heads' configuration.
 
-    The result is () if the configuration names none; the layers then follow from the number of the target's layers.
+    The result is () if the configuration lists no layers; they then follow from the number of the target's layers.
 
     Raises:
         ModelError: the value is not an increasing list of layer indices.

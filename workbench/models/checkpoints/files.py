@@ -1,4 +1,4 @@
-"""Open the files of a checkpoint, a configuration and safetensors, and read tensors by name. Pickles are refused."""
+"""Open the files of a checkpoint (a configuration and safetensors), and read tensors by name. Pickles are refused."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CONVERT = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """Index of a checkpoint's files: configuration and tensor shapes, without the values.
+    """Index of a checkpoint's files: configuration, tensor names and tensor shapes, without the values.
 
     Attributes:
         folder: folder of the files.
-        config: contents of config.json; {} if there is none.
+        config: contents of config.json; {} if the file does not exist.
         shapes: shape of each tensor, by name.
         files: file of each tensor, by name.
     """
@@ -42,7 +42,7 @@ class CheckpointFiles:
     files: Mapping[str, Path]
 
     def array(self, name: str) -> np.ndarray:
-        """Return a tensor of integers or booleans, without PyTorch.
+        """Read a tensor of integers or booleans from the checkpoint, without PyTorch.
 
         Raises:
             ModelError: the tensor cannot be read.
@@ -51,7 +51,7 @@ class CheckpointFiles:
             return file.get_tensor(name)
 
     def rows(self, name: str, indices: Iterable[int]) -> Tensor:
-        """Return some rows of a tensor; the other rows are not read.
+        """Read some rows of a tensor of the checkpoint; the other rows are not read.
 
         Raises:
             ModelError: the tensor cannot be read.
@@ -63,7 +63,7 @@ class CheckpointFiles:
             return torch.cat([tensor[index : index + 1] for index in indices])
 
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return tensors by name.
+        """Read several tensors of the checkpoint, and return them by name.
 
         Raises:
             ModelError: a tensor cannot be read.
@@ -123,7 +123,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 class _opened:
-    """Context manager around `safe_open` that converts its errors to ModelError."""
+    """Open a safetensors file in a context; convert the errors of `safe_open` to ModelError."""
 
     def __init__(self, path: Path, framework: str) -> None:
         self.path, self.framework = path, framework

@@ -1,7 +1,7 @@
 """Read checkpoints of Hydra and Hydra++: heads like Medusa's that also read the embeddings of tokens drafted before.
 
-Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"); Hydra++ has a decoder layer over the
-features, and dropout layers between its blocks, so that the numbers in its tensor names are larger. Hydra: Ankner et
+Layout: zankner/Hydra's `hydra_lm_head` ("hydra_mlp.0.0.linear.weight"). Hydra++ has a decoder layer over the features,
+and dropout layers between its blocks; because of these, the numbers in its tensor names are larger. Hydra: Ankner et
 al. 2024, arXiv:2402.05109.
 """
 
@@ -68,9 +68,9 @@ def read_hydra(stored: CheckpointFiles) -> Checkpoint | None:
 
 
 def _prefix(stored: CheckpointFiles, width: int) -> list[TensorSpec]:
-    """Return the tensors of the decoder layer over the features.
+    """Return the names and shapes of the tensors of Hydra++'s decoder layer over the features.
 
-    The checkpoint's configuration lacks the layer's sizes (they are the target's), so they are read from the tensors.
+    The checkpoint's configuration lacks the layer's sizes (they equal the target's), so the stored tensors define them.
     """
     layer_prefix = f"{_PREFIX}layers.0."
     keys = stored.shapes.get(f"{layer_prefix}self_attn.k_proj.weight", (width, width))[0]

@@ -1,4 +1,4 @@
-"""Recognise the layout of a checkpoint: try the readers of all layouts in turn."""
+"""Recognise the layout of a checkpoint of trained heads: try the readers of all layouts in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN = (
 
 
 def read_checkpoint(place: Path) -> Checkpoint:
-    """Return the description of the heads in a folder or a safetensors file. Only token maps are read, no weights.
+    """Return the description of the trained heads in a folder or a safetensors file, without reading their weights.
 
     Raises:
         ModelError: the files cannot be read, are damaged, or have an unknown layout.

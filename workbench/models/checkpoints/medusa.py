@@ -1,4 +1,4 @@
-"""Read checkpoints of Medusa: K stacks of residual blocks; each has its own LM head, or all use the target's.
+"""Read checkpoints of Medusa: K stacks of residual blocks, each with its own LM head or with the target's LM head.
 
 Layouts: FasterDecoding's `medusa_lm_head` ("0.0.linear.weight", "0.1.weight"), whose configuration is short and does
 not always match the file, and vLLM's ("blocks.0.layers.0.weight", `token_map`). Medusa: Cai et al. 2024,
@@ -116,7 +116,10 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
 
 
 def _accuracy(said: Any, n_heads: int) -> list[list[float]] | None:
-    """Return the stored accuracy of each head's tokens by rank, [heads, ranks]; None if it is missing or not valid."""
+    """Return the accuracy of each Medusa head's tokens by rank, [heads, ranks], as stored in the configuration.
+
+    None if it is missing or not valid.
+    """
     rows = said if isinstance(said, list) and len(said) == n_heads else []
     is_valid = all(isinstance(row, list) and row and all(_is_share(x) for x in row) for row in rows)
     return rows if rows and is_valid else None

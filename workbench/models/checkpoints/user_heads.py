@@ -1,4 +1,7 @@
-"""Find the user's own heads, in folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
+"""Find the user's own trained heads, in folders named on the command line or in the variable `WORKBENCH_HEADS`.
+
+The heads may have any known layout.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.local_models import as_argument, short_name, trained_for
 
 ENV = "WORKBENCH_HEADS"
-"""Name of the environment variable with folders of the user's own heads, separated as in PATH."""
+"""Name of the environment variable with the folders of the user's own trained heads, separated as in PATH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class OwnHeads:
     Attributes:
         folder: folder of the files.
         config: configuration of the heads, in the format of heads that this workbench trained.
-        checkpoint: description of heads with another project's layout; None: this workbench wrote them.
+        checkpoint: description of heads in another project's layout; None if this workbench wrote the heads.
     """
 
     folder: Path
@@ -43,26 +46,26 @@ class OwnHeads:
 
     @property
     def name(self) -> str:
-        """Return the name of the heads' folder."""
+        """Return the name of the folder of the trained heads."""
         return self.folder.resolve().name
 
 
 log = logging.getLogger(__name__)
 _chosen: list[str] = []
 _preferred: set[str] = set()
-"""Folders that `prefer` added in this process. If one is missing later, a warning is logged and no error is raised,
-because no user is waiting for the result."""
+"""Folders of trained heads that `prefer` added in this process. If such a folder is missing later, a warning is logged
+and no error is raised, because no user is waiting for the result."""
 _missed: set[str] = set()
-"""Preferred folders that cannot be read and for which a warning was already logged."""
+"""Folders of trained heads that `prefer` added, that cannot be read, and for which a warning was already logged."""
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in the folders `places` in this process, with precedence over those of `WORKBENCH_HEADS`."""
+    """Use the trained heads in the folders `places` in this process, before those of `WORKBENCH_HEADS`."""
     _chosen[:] = places
 
 
 def prefer(place: str, on: bool = True) -> None:
-    """Use the heads in a folder before all others in this process, or stop using them.
+    """Use the trained heads in a folder before all other heads in this process, or stop using them.
 
     Args:
         place: folder of the heads.
@@ -74,15 +77,15 @@ def prefer(place: str, on: bool = True) -> None:
 
 
 def head_folders() -> list[str]:
-    """Return the folders named in this process and by the environment, in order of precedence."""
+    """Return the folders of the user's trained heads, named in this process or by `WORKBENCH_HEADS`, best first."""
     return [*_chosen, *filter(None, map(str.strip, os.environ.get(ENV, "").split(os.pathsep)))]
 
 
 def own_heads() -> Iterator[OwnHeads]:
-    """Yield the heads in the folders of `head_folders`. A folder set by `prefer` is skipped if it cannot be read.
+    """Yield the trained heads in the user's folders. A folder set by `prefer` is skipped if it cannot be read.
 
     Raises:
-        ModelError: another folder cannot be read.
+        ModelError: a folder that `prefer` did not set cannot be read.
     """
     for folder in head_folders():
         try:
@@ -98,7 +101,7 @@ def own_heads() -> Iterator[OwnHeads]:
 
 
 def open_heads(place: str) -> OwnHeads:
-    """Open the heads in a folder, or in one of its safetensors files.
+    """Open the trained heads in a folder, or in a safetensors file.
 
     Raises:
         ModelError: the files cannot be read or have an unknown layout.
@@ -116,7 +119,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """Return the result of `read_checkpoint`, cached by path and by `changed`, the time of the files' last change."""
+    """Read a checkpoint of trained heads; cache the result by path and by `changed`, the files' modification time."""
     return read_checkpoint(Path(place))
 
 
@@ -127,7 +130,9 @@ def _date(path: Path) -> float:
 
 
 def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
-    """Return why heads do not fit a target, according to the target's files; empty if they fit or no files are known.
+    """Return why trained heads do not fit a target, according to the target's files; empty if they fit.
+
+    The result is also empty if the target's files are not on this machine.
 
     Args:
         heads: heads to check.
@@ -145,7 +150,7 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
 
 
 def check(place: str, target: str, folder: Path | None) -> None:
-    """Refuse heads that cannot be read or, according to the target's files, do not fit the target.
+    """Refuse trained heads that cannot be read or, according to the target's files, do not fit the target.
 
     Args:
         place: folder of the heads.

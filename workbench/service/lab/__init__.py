@@ -1,5 +1,6 @@
-"""Train heads in a separate process on this machine, watch the curves, and promote a head to the app (lab).
+"""The lab: train heads in a separate process on this machine, show their curves, and promote a head to the app.
 
 A run is a folder with the request (`run.json`), the log and the results of `workbench train`, the checkpoint, the head,
-and the curves as TensorBoard event files. The lab uses the training only through its command line and these files.
+and the curves as TensorBoard event files. The lab controls the training only through the command line `workbench train`
+and reads only these files.
 """

@@ -1,7 +1,8 @@
-"""Identify the process that trains a run, by its start time and by a file lock that it holds until it ends.
+"""Identify the process of a training run by its start time and by a file lock that it holds until it ends.
 
-The wall clock is not used: if it is adjusted (NTP, a resumed virtual machine), the start times that the system reports
-for all processes change. On Linux a process is identified by its start in ticks since boot, and by the id of the boot.
+Start times by the wall clock are unreliable: if the clock is adjusted (NTP, a resumed virtual machine), the system
+reports other start times for all processes. On Linux a process is identified by its start in ticks since boot, and by
+the id of the boot.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import psutil
 from workbench.core.errors import CapacityError
 
 _PATIENCE_S = 2.0
-"""Time in seconds to wait for a lock, because a process that only tests whether it is free takes it briefly."""
+"""Time in seconds to wait for a file lock: a process that only tests whether the lock is free holds it briefly."""
 
 
 def identity(pid: int) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process with an identity that `identity` returned; None if it has ended, even if its id was reused."""
+    """Return the process with a given identity; None if it has ended, even if another process now has its id."""
     try:
         process = psutil.Process(noted["pid"])
         current = identity(noted["pid"])
@@ -52,10 +53,11 @@ def find(noted: Mapping[str, Any]) -> psutil.Process | None:
 
 @contextlib.contextmanager
 def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
-    """Take a lock that a child process holds until it ends, no matter how the child or its parent ends.
+    """Take a file lock that a child process inherits and holds until it ends, even if its parent ends first.
 
     Yields:
-        File descriptors for `pass_fds`; none on Windows, which has no such lock.
+        File descriptors for the argument `pass_fds` of `subprocess.Popen`; an empty tuple on Windows, which has no such
+        lock.
 
     Raises:
         CapacityError: another process holds the lock.
@@ -101,7 +103,7 @@ def is_locked(file: Path) -> bool:
 
 
 def holder(file: Path) -> psutil.Process | None:
-    """Return another process that has a file open; None if none is found."""
+    """Return a process other than this one that has a file open; None if there is no such process."""
     path = str(file.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

@@ -1,4 +1,7 @@
-"""Promote a head from the lab: the app drafts with a copy of it, as with `--head`; the run's folder records that."""
+"""Promote a head from the lab, so that the app drafts with a copy of it, as with the option `--head`.
+
+A file in the training run's folder records the promotion.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_atomically
 
 PreferHeads = Callable[[str, bool], int]
-"""Type of `Backend.prefer_heads`: function (folder, on) that prefers the heads of a folder, or stops preferring them,
-and returns the number of running generations that change."""
+"""Type of `Backend.prefer_heads`: function (folder, on).
+
+It makes the backend draft with the heads in a folder, or stops that, and returns the number of running generations that
+change their heads.
+"""
 
 
 def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
-    """Make the app draft with the last checkpoint of a run's head.
+    """Make the app draft with the last checkpoint of the head of a training run.
 
     Args:
         run: training run of the head.
@@ -57,13 +63,13 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
 
 
 def demote(run: LabRun, heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
-    """Stop drafting with a run's head. Return a dict with the keys of `promote` and empty values."""
+    """Stop drafting with the head of a training run. Return a dict with the keys of `promote` and empty values."""
     _end(run, promoted_folder(run), heads, prefer_heads)
     return {"folder": "", "step": 0, "switched": 0}
 
 
 def promoted_folder(run: LabRun) -> str:
-    """Return the folder of a run's promoted head; empty if there is none, or the record cannot be read."""
+    """Return the folder of the promoted head of a training run; "" if none is promoted, or the record is unreadable."""
     try:
         folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
         return folder if isinstance(folder, str) else ""
@@ -72,9 +78,9 @@ def promoted_folder(run: LabRun) -> str:
 
 
 def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
-    """Promote again, after a restart, the heads that were promoted before it.
+    """After a restart of the app, promote the heads that were promoted before.
 
-    The record of a head that no longer works is dropped.
+    If a head can no longer be used, the record of its promotion is deleted.
 
     Returns:
         Folders of the promoted heads.
@@ -83,7 +89,7 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
     for run in runs:
         if folder := promoted_folder(run):
             try:
-                if not _is_whole(Path(folder)):
+                if not _matches_checksum(Path(folder)):
                     raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
                 prefer_heads(folder, True)
                 folders.append(folder)
@@ -93,7 +99,10 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
 
 
 def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> None:
-    """Stop drafting with a run's promoted head and delete the copy; a folder outside `heads` is never deleted."""
+    """Stop drafting with the promoted head of a training run, and delete the copy.
+
+    A folder outside `heads` is never deleted.
+    """
     (run.folder / PROMOTED_AT).unlink(missing_ok=True)
     if folder:
         prefer_heads(folder, False)
@@ -102,7 +111,10 @@ def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> No
 
 
 def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
-    """Copy the head of a run into `heads`, because training saves the next checkpoint into the same folder."""
+    """Copy the head of a training run into `heads`.
+
+    A copy is needed because training overwrites the original with its next checkpoint.
+    """
     head = run.head
     if head is None:
         raise WorkbenchError(
@@ -116,10 +128,10 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
         ):
             copy = Path(temporary) / head.name
             shutil.copytree(head, copy)
-            if _is_whole(copy):
+            if _matches_checksum(copy):
                 # Heads are identified by their folder's name, so other weights need another name.
                 folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / SUMS_FILE).read_text()[:6]}"
-                if not _is_whole(folder):
+                if not _matches_checksum(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
                 return folder
@@ -132,8 +144,8 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
     )
 
 
-def _is_whole(head: Path) -> bool:
-    """Return whether the weights of a head match their checksum."""
+def _matches_checksum(head: Path) -> bool:
+    """Return whether the weight file of a head matches its stored checksum."""
     try:
         checksum, _, name = (head / SUMS_FILE).read_text(encoding="utf-8").strip().partition("  ")
         return not checksum_problem(head / name, checksum)

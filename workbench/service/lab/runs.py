@@ -19,9 +19,9 @@ from workbench.trace.files import write_atomically
 
 RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", "failed", "killed", "damaged"
 RESUMABLE = (STOPPED, KILLED, FAILED)
-"""States from which a run can be resumed."""
+"""States in which a training run can be resumed."""
 STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
-"""Names of the stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
+"""Names of the four stages of `workbench train KIND`, whose log has lines such as "eagle-3 for …: 1 of 4, …"."""
 _STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
 LOG_BYTES = 200_000
@@ -31,7 +31,7 @@ PROMOTED_AT = "promoted.json"
 
 @dataclass(frozen=True)
 class LabRun:
-    """Training run in a folder.
+    """Training run of a head, whose state and results are files in one folder.
 
     Attributes:
         folder: folder of the run; its name is the run's id.
@@ -41,14 +41,16 @@ class LabRun:
 
     @property
     def id(self) -> str:
-        """Return the id of the run, which is its folder's name."""
+        """Return the id of the training run, which is its folder's name."""
         return self.folder.name
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the content of `run.json`: head, target, options, created, stopped, process and further keys.
+        """Return the content of the training run's file `run.json`.
 
-        If the file is unreadable, return {"damaged": True}.
+        Keys: head, target, options, created, stopped, process and others.
+
+        An unreadable file gives {"damaged": True}.
         """
         try:
             content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
@@ -58,7 +60,7 @@ class LabRun:
             return _UNREADABLE
 
     def note(self, **more: Any) -> None:
-        """Update fields of the run's file `run.json`.
+        """Update fields of the training run's file `run.json`.
 
         Raises:
             WorkbenchError: `run.json` cannot be read; it is not changed.
@@ -71,23 +73,26 @@ class LabRun:
 
     @property
     def process(self) -> psutil.Process | None:
-        """Return the training process: the recorded one, or the holder of the run's lock; None if there is none."""
+        """Return the process of a training run; None if it is not running.
+
+        It is the process recorded in `run.json`, or the process that holds the run's lock.
+        """
         recorded = processes.find(self.record)
         return processes.holder(self.lock) if recorded is None and processes.is_locked(self.lock) else recorded
 
     @property
     def lock(self) -> Path:
-        """Return the file that the training process locks."""
+        """Return the path of the file that the training process locks."""
         return self.folder / "training.lock"
 
     @property
     def is_training(self) -> bool:
-        """Return whether a training process is running, even if its process id could not be recorded."""
+        """Return whether the process of this training run is running, even if its process id was not recorded."""
         return processes.is_locked(self.lock) or processes.find(self.record) is not None
 
     @property
     def log(self) -> str:
-        """Return the last part of the training's log."""
+        """Return the end of the log of the training run."""
         try:
             with (self.folder / "log.txt").open("rb") as stream:
                 stream.seek(0, 2)
@@ -98,7 +103,7 @@ class LabRun:
 
     @property
     def figures(self) -> dict[str, Any] | None:
-        """Return the results of the training; None if it has not finished successfully."""
+        """Return the measured results of the training as a dict; None if it has not finished successfully."""
         try:
             content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
             return content["result"] if isinstance(content, dict) and "result" in content else None
@@ -107,7 +112,7 @@ class LabRun:
 
     @property
     def error(self) -> tuple[str, str]:
-        """Return the message and the remedy of the training's error; "" if there is none."""
+        """Return the error message of the training with its remedy; "" if there was no error."""
         try:
             error = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
             return str(error["message"]), str(error["remedy"])
@@ -116,7 +121,11 @@ class LabRun:
 
     @property
     def state(self) -> str:
-        """Return one of: running, done, stopped (by the user), failed (by an error), killed (from outside), damaged."""
+        """Return the state of the training run.
+
+        One of: running, done, stopped (by the user), failed (by an error), killed (by the system or another program),
+        damaged.
+        """
         if "damaged" in self.record:
             return DAMAGED
         if self.is_training:
@@ -129,20 +138,20 @@ class LabRun:
 
     @property
     def head(self) -> Path | None:
-        """Return the folder of the last saved head; None before the first checkpoint."""
+        """Return the folder of the head that the training saved last; None before the first checkpoint."""
         ending = f"-{self.record['head']}"
         heads = (config.parent for config in self.folder.glob("*/config.json"))
         return next((folder for folder in heads if folder.name.endswith(ending)), None)
 
     @property
     def saved_step(self) -> int:
-        """Return the training step of the last saved head, which is the last step with held-out figures."""
+        """Return the training step of the last saved head, which is the last step evaluated on held-out data."""
         return max(
             (points[-1][0] for tag, points in self.curves().items() if tag.startswith(TEACHER_FORCED)), default=0
         )
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
-        """Return a summary of the run as a dict. Key `trouble`: error and remedy of a failed run."""
+        """Return a summary of the training run as a dict. Key `trouble`: error and remedy of a failed run."""
         request, state = self.record, self.state
         curves = self.curves() if curves is None else curves
         last_step = max((points[-1][0] for points in curves.values()), default=0)
@@ -165,7 +174,7 @@ class LabRun:
         return {tag: points for tag, points in finite.items() if points}
 
     def details(self) -> dict[str, Any]:
-        """Return the summary of the run, together with its curves, progress, memory, and the end of its log."""
+        """Return the summary of the training run, with its curves, progress, memory, and the end of its log."""
         curves = self.curves()
         return self.summary(curves) | {
             "curves": curves, "progress": self.progress(curves), "memory": self.memory(),
@@ -184,8 +193,8 @@ class LabRun:
         """Return the progress of the training.
 
         Returns:
-            stage (1 to 4; 0: starting), of (number of stages), name of the stage; done (finished share of the stage, 0
-            to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
+            stage (1 to 4; 0: starting), of (number of stages), name of the stage; done (finished fraction of the stage,
+            0 to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
             evaluation, which do not count as training time).
         """
         log, options = self.log, self.record["options"]
@@ -209,7 +218,7 @@ class LabRun:
         }  # fmt: skip
 
     def _is_stopping(self, state: str) -> bool:
-        """Return whether the user has stopped the run and it has not ended yet."""
+        """Return whether the user has stopped the training run while its process has not ended yet."""
         return state == RUNNING and bool(self.record.get("stopped"))
 
     def _trouble(self, state: str, step: int) -> dict[str, str] | None:
@@ -236,7 +245,7 @@ class LabRun:
         return any(self.folder.glob("heads*.pt"))
 
     def has_losses(self) -> bool:
-        """Return whether at least one training step was done."""
+        """Return whether at least one step of the training run was done."""
         return any(tag.startswith(LOSS) for tag in self.curves())
 
 

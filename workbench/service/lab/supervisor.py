@@ -30,18 +30,20 @@ from workbench.trace.files import write_atomically
 from workbench.trace.ids import is_id, new_id
 
 ENV = "WORKBENCH_LAB"
-"""Environment variable with the folder of the lab's runs, answers and promoted heads."""
+"""Environment variable with the lab's folder: training runs, training data and promoted heads."""
 NICE = 10
 GRACE_S, LEAVING_S = 60.0, 10.0
-"""Seconds that a stopped training has to finish its step and save a checkpoint: if the user stops it, or if the app
-ends."""
+"""Seconds in which a stopped training must finish its step and save a checkpoint.
+
+The first value applies if the user stops the training, the second one if the app ends.
+"""
 SPARE = 256 << 20
-"""Minimum free disk space in bytes that a run must leave."""
+"""Free disk space in bytes that a training run must leave."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def default_lab() -> Path:
-    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to the folder of the saved runs."""
+    """Return the folder of the lab: `WORKBENCH_LAB`, or by default a folder next to that of the saved traces."""
     from workbench.trace.store import default_folder  # imports Polars
 
     variable = os.environ.get(ENV)
@@ -53,7 +55,7 @@ class Lab:
 
     Args:
         folder: folder of the lab, created with the first run; None: `default_lab()`.
-        command: command that starts a training; by default `workbench train` of this Python.
+        command: command line that starts a training; by default `workbench train` with the current Python interpreter.
     """
 
     def __init__(self, folder: Path | None = None, command: Sequence[str] = ()) -> None:
@@ -65,12 +67,12 @@ class Lab:
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[LabRun]:
-        """Return all runs, newest first, including those that other processes started."""
-        self._reap()
+        """Return all training runs of the lab, newest first, including those that other processes started."""
+        self._poll_processes()
         return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
 
     def run(self, run_id: Any) -> LabRun:
-        """Return a run by its id.
+        """Return the training run with the given id.
 
         Raises:
             UnknownNameError: there is no run with this id. An invalid id is never used as a path.
@@ -78,16 +80,19 @@ class Lab:
         folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if folder is None or not (folder / "run.json").is_file():
             raise UnknownNameError("The lab no longer has this run.", "Choose another run, or train a new head.")
-        self._reap()
+        self._poll_processes()
         return LabRun(folder)
 
     def training(self) -> LabRun | None:
-        """Return the run that is being trained, or None."""
+        """Return the training run that is in progress, or None."""
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Return a target's speed when it last generated training data here, in tokens per second; None: unknown."""
-        paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
+        """Return the speed at which a target last generated training data in this lab.
+
+        The speed is in tokens per second; None if it is unknown.
+        """
+        paths = self.folder.glob(f"answers/*/{Path(_target_option(target)).name}/answers/rate.json")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
                 rate = json.loads(path.read_text(encoding="utf-8"))
@@ -97,12 +102,12 @@ class Lab:
     # -- steering ------------------------------------------------------------------------------------------------
 
     def start(self, training_request: TrainingRequest) -> LabRun:
-        """Start a run.
+        """Start a training run in a new process.
 
         Raises:
-            CapacityError: another run is being trained, or the disk is too full.
+            CapacityError: another training run is in progress, or the disk is too full.
         """
-        with self._alone():
+        with self._locked_without_training():
             self._check_disk(training_request)
             run = LabRun(self.folder / "runs" / new_id())
             run.folder.mkdir(parents=True)
@@ -121,17 +126,17 @@ class Lab:
         return run
 
     def resume(self, run_id: Any) -> LabRun:
-        """Resume a run from its last checkpoint.
+        """Resume a training run from its last checkpoint.
 
         Raises:
             UnknownNameError: there is no such run.
-            CapacityError: a run is being trained.
-            WorkbenchError: the run is finished or damaged.
+            CapacityError: a training run is in progress.
+            WorkbenchError: the training run is finished or damaged.
         """
         run = self.run(run_id)
         if run.state == DAMAGED:
             raise WorkbenchError("The settings of this run cannot be read.", "Delete this run, and start a new one.")
-        with self._alone():
+        with self._locked_without_training():
             if run.state not in RESUMABLE:
                 raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
             run.note(stopped=False)
@@ -139,7 +144,10 @@ class Lab:
         return run
 
     def stop(self, run_id: Any) -> LabRun:
-        """Stop a run after its current step and a checkpoint; kill its process if this takes more than `GRACE_S`."""
+        """Stop a training run after its current step and a checkpoint.
+
+        If this takes more than `GRACE_S` seconds, its process is killed.
+        """
         run = self.run(run_id)
         process = run.process
         if process is not None:
@@ -150,14 +158,14 @@ class Lab:
         return run
 
     def delete(self, run_id: Any, prefer_heads: PreferHeads = lambda *_: 0) -> None:
-        """Delete a run with its curves and its head; if the head is promoted, stop drafting with it.
+        """Delete a training run with its curves and its head; if the head is promoted, stop drafting with it.
 
         Args:
-            run_id: id of the run.
+            run_id: id of the training run.
             prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
 
         Raises:
-            CapacityError: the run is being trained.
+            CapacityError: the training run is in progress.
         """
         with self._locked():
             run = self.run(run_id)
@@ -170,10 +178,10 @@ class Lab:
             shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, prefer_heads: PreferHeads, on: bool = True) -> dict[str, Any]:
-        """Make the app draft with the last saved head of a run; with `on` False, stop that.
+        """Make the app draft with the last saved head of a training run; with `on` False, stop that.
 
         Args:
-            run_id: id of the run.
+            run_id: id of the training run.
             prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
             on: whether to draft with the head; False: stop drafting with it.
 
@@ -192,7 +200,7 @@ class Lab:
             )
 
     def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
-        """Promote again the heads that were promoted when the app last ended. Return their folders."""
+        """Promote the heads that were promoted when the app last ended, and return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
@@ -215,7 +223,9 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lab's lock, so that only one thread of one app changes its runs and heads at a time.
+        """Context manager that holds the lab's lock.
+
+        So only one thread of one app changes the lab's training runs and heads at a time.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -232,11 +242,11 @@ class Lab:
             yield
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lab's lock within this context; refuse if a run is being trained.
+    def _locked_without_training(self) -> Iterator[None]:
+        """Context manager that holds the lab's lock, and raises an error if a training run is in progress.
 
         Raises:
-            CapacityError: a run is being trained.
+            CapacityError: a training run is in progress.
             WorkbenchError: the folder cannot be written.
         """
         with self._locked():
@@ -250,7 +260,7 @@ class Lab:
     def _begin(self, run: LabRun) -> None:
         request = run.record
         work = self.folder / "answers" / request["data"]
-        settings = {**request["options"], "target": _place_of(request["target"]), "work": work, "run": run.folder}
+        settings = {**request["options"], "target": _target_option(request["target"]), "work": work, "run": run.folder}
         options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         for name in ("result.json", "log.txt"):
             (run.folder / name).unlink(missing_ok=True)
@@ -284,7 +294,10 @@ class Lab:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
     def _check_disk(self, training_request: TrainingRequest) -> None:
-        """Refuse a run whose training data, hidden states of four layers per token, exceed the free disk space."""
+        """Refuse a training run whose training data exceed the free disk space.
+
+        The training data are the hidden states of four layers per token.
+        """
         width = config_of(folder_of(training_request.target) or Path()).get("hidden_size", 1024)
         n_bytes = training_request.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
@@ -294,7 +307,7 @@ class Lab:
                 f"Set fewer answer_tokens, delete runs, or choose another folder: {ENV}=FOLDER.",
             )
 
-    def _reap(self) -> None:
+    def _poll_processes(self) -> None:
         """Poll the training processes, so that those that have ended do not stay as zombies."""
         for process in self._processes.values():
             process.poll()
@@ -308,14 +321,14 @@ def _identity(pid: int) -> dict[str, Any]:
         return {"pid": pid, "born": time.time()}
 
 
-def _place_of(target: str) -> str:
-    """Return the value of `--set target=` for a target: its name, or the path of the user's own folder."""
+def _target_option(target: str) -> str:
+    """Return the value of the option `--set target=` for a target: its name, or the path of a local folder."""
     path = path_of(target)
     return target if path == Path(target).expanduser() else str(path)
 
 
 def _end(process: psutil.Process) -> None:
-    """Wait for a process to end, and kill it if it does not end in time."""
+    """Wait for a process to end, and kill it after `GRACE_S` seconds."""
     with contextlib.suppress(psutil.Error):
         try:
             process.wait(GRACE_S)

@@ -1,4 +1,4 @@
-"""Check training requests to the lab: head, target and budget. This module imports no PyTorch."""
+"""Check requests to train a head in the lab: kind of head, target and budget. This module imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """Request for a training run.
+    """Request for training a head in the lab.
 
     Attributes:
         head: name of the training recipe, which is the kind of head.
@@ -61,7 +61,7 @@ class TrainingRequest:
 
     @classmethod
     def of(cls, head: str, target: str, options: Mapping[str, Any], targets: list[str]) -> TrainingRequest:
-        """Create a request from the values of a form, after checking them.
+        """Check the values of the training form, and create a training request from them.
 
         Raises:
             UnknownNameError: there is no such head, target or option.
@@ -92,7 +92,7 @@ class TrainingRequest:
 
     @property
     def data(self) -> str:
-        """Return the name of the training data (the target's answers), which runs with equal settings share."""
+        """Return the name of the training data (answers of the target). Runs with equal settings use the same data."""
         budget = self.budget
         return f"{budget.answer_tokens}-{budget.max_new_tokens}-{budget.per_task}-{budget.seed}"
 

@@ -1,4 +1,4 @@
-"""Predict a recorded run with other drafts, without a model, and split its time into parts.
+"""Predict, without a model, the speed of a recorded run with other drafts, and explain the run's time.
 
 Predictions from the recorded verification results are exact for drafters whose proposals depend only on the text, as in
 greedy drafting. Predictions from the run's mean times are marked as estimates. `workbench.bench.whatif_suite` measures
@@ -51,12 +51,12 @@ def analyse(
     measured: Estimate | None = None,
     errors: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return all analyses of a run as JSON data, for the command line and the Live page.
+    """Return all predictions and explanations of a recorded run as JSON data, for the command line and the Live page.
 
     Args:
-        trace: run to analyse.
+        trace: trace of the run.
         others: other runs of the prompt: plain decoding becomes the baseline, any other run is combined with `trace`.
-        measured: measured speed-up over plain decoding, from several pairs of such runs, if available.
+        measured: speed-up over plain decoding, measured with several pairs of runs, if available.
         errors: text about the measured error of each prediction (`workbench.bench.whatif_errors.errors`).
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)

@@ -18,18 +18,19 @@ from workbench.trace.whatif.width import tested_positions
 
 
 def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
-    """Return theoretical values for a run, as JSON data.
+    """Compare a recorded run with theory; return measured and theoretical values as JSON data.
 
     Args:
         trace: the run.
         plain: plain decoding of the same prompt by the same target; None: not available.
 
     Returns:
-        `tau`, measured; `rate`, accepted / tested with the siblings of a position counted once; `tau_iid`, τ by
-        equation 1 of Leviathan et al. 2023 at that rate; `rates` by position; `tau_by_position`; `best`, the best draft
-        length under the run's cost model; and `transport`, the output of `compare_with_transport_bound`. `best` is None
-        without a plain step; positions that were never drafted are assumed to have `rate`, and rounds without a draft
-        count as rejections of the first token.
+        `tau`, the measured τ. `rate`, accepted / tested with the siblings of a position counted once. `tau_iid`, τ by
+        equation 1 of Leviathan et al. 2023 at `rate`. `rates`, the acceptance rate at each draft position.
+        `tau_by_position`, τ computed from `rates`. `best`, the best draft length under the run's cost model; None if
+        the time of a plain step is unknown. For `best`, positions that were never drafted are assumed to have `rate`,
+        and rounds without a draft count as rejections of the first token. `transport`, the output of
+        `compare_with_transport_bound`.
     """
     rounds, time_budget = trace.rounds, time_breakdown(trace, plain)
     predicted = predict_tau(rounds)
@@ -55,10 +56,11 @@ def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, A
 
 
 def compare_with_transport_bound(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Compare the acceptance of sampled siblings with the optimal-transport bound, by number of siblings.
+    """Compare the acceptance rate of sampled siblings with the optimal-transport bound, by number of siblings.
 
-    Only tree positions with both distributions recorded count. The bound is computed from the recorded most likely
-    tokens and can only be too high. If two siblings have the same token, they were sampled with replacement.
+    Only tree positions for which both the target's and the drafter's distribution are recorded count. The bound is
+    computed from the recorded most likely tokens, so it can only be too high. If two siblings have the same token, the
+    siblings were sampled with replacement.
 
     Returns:
         One dict for each number of siblings: `siblings`, this number; `places`, number of tree positions; `accepted`,

@@ -1,4 +1,4 @@
-"""Combine two recorded drafters of the same text: τ if the better draft were chosen at each position."""
+"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were chosen at each point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.events import Trace
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Oracle combination of two recorded drafters.
+    """Oracle combination of the drafters of two recorded runs: the better draft is used in every round.
 
     Attributes:
         first: method of the first run.
@@ -20,8 +20,8 @@ class Combination:
         tokens: length of the common prefix of both outputs, in tokens.
         tau_first: τ of the first run on these tokens.
         tau_second: τ of the second run on these tokens.
-        tau: τ with the better draft in every round, or with both drafts in one tree: an upper bound for every rule that
-            chooses between the two.
+        tau: τ with the better draft in every round, or with both drafts in one tree. This is an upper bound for every
+            rule that chooses between the two drafts.
         share_first: share of the combined rounds in which the first drafter's draft reached further.
         share_second: share of the combined rounds in which the second drafter's draft reached further. In all other
             rounds both drafts reached equally far.
@@ -37,15 +37,15 @@ class Combination:
     share_second: float
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the combination as JSON data."""
+        """Return the oracle combination of two runs as JSON data."""
         return asdict(self)
 
 
 def combine(first: Trace, second: Trace) -> Combination:
-    """Return the oracle combination of two drafters, which uses the draft that reaches further at each position.
+    """Return the oracle combination of two drafters, which uses at each position the draft that is accepted further.
 
-    A recorded round shows up to which token a draft from its start, or from any position in its accepted part, would
-    have been accepted. So the reach of both drafters is known at every position of the common prefix.
+    A recorded round shows where a draft would have ended that starts with the round or at one of its accepted
+    positions. So for both drafters the end of the accepted draft is known at every position of the common prefix.
 
     Args:
         first: run of one drafter.
@@ -67,7 +67,7 @@ def combine(first: Trace, second: Trace) -> Combination:
         common += 1
     if not common:
         raise WorkbenchError("The outputs of the two runs have no common prefix.", "Combine greedy runs.")
-    starts, reaches = zip(*(_reach(t, common) for t in (first, second)), strict=True)
+    starts, reaches = zip(*(_round_ranges(t, common) for t in (first, second)), strict=True)
     at, n, wins = 0, 0, [0, 0]
     while at < common:
         ends = [reach[bisect_right(start, at) - 1] for start, reach in zip(starts, reaches, strict=True)]
@@ -80,8 +80,8 @@ def combine(first: Trace, second: Trace) -> Combination:
     )  # fmt: skip
 
 
-def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Return the position at which each round starts, and the position at which the tokens that it emits end.
+def _round_ranges(trace: Trace, common: int) -> tuple[list[int], list[int]]:
+    """Return two lists: the position in the output at which each round starts, and the position at which it ends.
 
     Only rounds that start within the first `common` tokens of the output count; ends are at most `common`.
     """

@@ -1,4 +1,4 @@
-"""Predict speeds with other draft lengths, from recorded verification results and the run's own times."""
+"""Predict a run's speed with other draft lengths, from its recorded verification results and times."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Costs:
     """Cost model of a run's rounds, in seconds.
 
     Attributes:
-        level_s: drafting time per level.
+        level_s: drafting time per level of the draft.
         verify_s: time of a target pass without a draft.
         node_s: additional time of a target pass per drafted token.
         other_s: host overhead per round, verification on the host included.
-        fitted: whether `node_s` was fitted (needs drafts of several sizes, or a plain run); else it is unknown and 0.
+        fitted: whether `node_s` was fitted, which needs drafts of several sizes or a plain run; else `node_s` is 0.
     """
 
     level_s: float
@@ -36,14 +36,14 @@ class Costs:
     fitted: bool
 
     def round_s(self, levels: float, nodes: float) -> float:
-        """Return the time of a round with these numbers of levels and drafted tokens."""
+        """Return the predicted time in seconds of a round with given numbers of draft levels and drafted tokens."""
         return levels * self.level_s + self.verify_s + nodes * self.node_s + self.other_s
 
 
 def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """Fit the cost model to the rounds of a run that are not stalled.
+    """Fit the cost model of a run to its rounds, excluding stalled rounds.
 
-    The time of a target pass is modelled as linear in its number of tokens; other times are means.
+    The time of a target pass is modelled as linear in the number of its tokens; other times are means.
 
     Args:
         trace: the run.
@@ -70,14 +70,14 @@ def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Prediction for a run with another draft length.
+    """Prediction for a recorded run, had it used another draft length.
 
     Attributes:
         name: text that describes the difference from the recorded run.
         depth: draft length, or None if it varies.
         tau: tokens per round.
         tokens_per_second: speed by the cost model.
-        relative: `tokens_per_second` / speed of the recorded run by the same cost model.
+        relative: `tokens_per_second` / speed of the recorded run, both by the cost model.
     """
 
     name: str
@@ -93,12 +93,12 @@ class LengthPredictions:
 
     Attributes:
         recorded: the recorded run under the cost model.
-        fixed: runs with every draft cut to at most 0, 1, 2 … levels.
+        fixed: predictions with every draft cut to at most 0, 1, 2 … levels.
         best: the fastest of `fixed`.
-        oracle: drafts of exactly the accepted tokens in every round: an upper bound for every rule that decides the
-            length.
-        cut_short: number of rounds whose complete draft was accepted. A longer draft might have given more tokens
-            there, which no prediction counts.
+        oracle: prediction with drafts of exactly the accepted tokens in every round: an upper bound for every rule that
+            decides the draft length.
+        cut_short: number of rounds whose complete draft was accepted. A longer draft might have given more tokens in
+            these rounds, which no prediction counts.
         costs: the cost model.
     """
 
@@ -110,17 +110,17 @@ class LengthPredictions:
     costs: Costs
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the predictions as JSON data."""
+        """Return the predictions for other draft lengths as JSON data."""
         return asdict(self)
 
 
 def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPredictions:
-    """Predict the speed of a run with other draft lengths.
+    """Predict the speed of a recorded run, had its drafts been cut to other lengths.
 
     With drafts cut to k levels, a round ends after at most k accepted tokens and one token of the target. The next
-    round starts there, inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of
+    round then starts inside the recorded draft. `round_start_probs` gives the expected number of rounds. The cost of
     a round is the cost of the first k levels of the recorded round in which it starts. A tree keeps its shape up to
-    level k; a tree rebuilt with all its nodes on fewer levels may accept more.
+    level k. A tree with the same number of nodes on fewer levels might accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
 
@@ -152,11 +152,11 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
         fixed=tuple(fixed),
         best=max(fixed, key=lambda a: a.tokens_per_second),
         oracle=alternative("exactly the accepted tokens", None, len(rounds), exact),
-        cut_short=sum(_is_whole(r) for r in rounds),
+        cut_short=sum(_is_fully_accepted(r) for r in rounds),
         costs=model,
     )
 
 
-def _is_whole(r: Round) -> bool:
-    """Return whether the accepted path ends at a leaf, so that nothing was rejected."""
+def _is_fully_accepted(r: Round) -> bool:
+    """Return whether a round accepted its draft up to a leaf, so that nothing was rejected after the accepted path."""
     return bool(r.path) and r.bonus_kind != CORRECTED and r.path[-1] not in r.nodes.parents

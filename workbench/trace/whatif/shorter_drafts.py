@@ -1,16 +1,17 @@
-"""Predict the number of rounds with shorter drafts, from the recorded acceptance at each position of the text.
+"""Predict the number of rounds of a run with shorter drafts, from the recorded acceptance at each text position.
 
-A run with drafts of at most K tokens starts its rounds at other positions than the recorded run: after a cut draft the
+A run with drafts of at most K tokens starts its rounds at other positions than the recorded run. After a cut draft, the
 next round starts inside the recorded draft and continues into the recorded rounds after it. The computation therefore
-iterates over positions of the text, not over recorded rounds. Assumptions by recorded outcome:
+iterates over positions of the text, not over recorded rounds. Assumptions for a position, by its recorded outcome:
 
-    accepted at depth d    accepted at depths up to d, too
-    rejected at depth d    rejected; at a smaller depth accepted with the probability from `_chances`
-    after a full draft     not drafted: the rate of the deepest recorded position, or of the new depth, if higher
-    after a draft that ended early, or without a draft    a new draft ends there, too
+    accepted at depth d     It is accepted at depths up to d, too.
+    rejected at depth d     It is rejected; at a smaller depth it is accepted with the probability from `_chances`.
+    after a full draft      It was not drafted. It is accepted at the rate of the deepest recorded position, or of the
+                            new depth, if that is higher.
+    no draft reached it     The recorded draft ended early or was missing. A new draft ends there, too.
 
-For a drafter whose greedy proposals depend only on the text, the first two are exact. The expected number of rounds is
-computed without sampling, from the probability that a round starts at each position.
+For a drafter whose greedy proposals depend only on the text, the first two assumptions are exact. The expected number
+of rounds is computed without sampling, from the probability that a round starts at each position.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workbench.trace.whatif.tau_prediction import draft_depths
 
 
 class Outcome(Enum):
-    """Recorded outcome of drafting at a position of the text: accepted, rejected, or not drafted (with the reason)."""
+    """Recorded outcome of drafting at one text position: accepted, rejected, or the reason why it was not drafted."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -35,12 +36,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position of the recorded text, with the outcome of drafting there.
+    """Position of a token in the recorded text, with the outcome of drafting at this position.
 
     Attributes:
         number: index of the recorded round that emitted the token at this position.
-        depth: depth in the draft of that round, from 1.
-        outcome: recorded outcome.
+        depth: depth of the position in the draft of that round, from 1.
+        outcome: recorded outcome of drafting.
     """
 
     number: int
@@ -49,7 +50,7 @@ class Position:
 
 
 def positions(rounds: Sequence[Round]) -> list[Position]:
-    """Return every emitted position in order, with its recorded outcome."""
+    """Return the position of every emitted token in order, with its draft depth and the outcome of drafting there."""
     levels = draft_depths(rounds)
     full, result = max(levels, default=0), list[Position]()
     for number, (r, level) in enumerate(zip(rounds, levels, strict=True)):
@@ -90,7 +91,7 @@ def round_start_probs(rounds: Sequence[Round], most: int) -> list[float]:
 
 
 def count_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int]]:
-    """Return (positions that were accepted or rejected, positions that were accepted) by depth, from depth 1 on."""
+    """Return, by draft depth from 1 on, the numbers of tested text positions and of accepted ones, as pairs."""
     counts = list[tuple[int, int]]()
     for p in positions(rounds):
         if p.outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
@@ -101,10 +102,11 @@ def count_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int]]:
 
 
 def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], float]:
-    """Return a function that gives the probability that a position is accepted at another depth.
+    """Return a function that gives the probability that a text position is accepted at another draft depth.
 
-    Acceptance at two depths is assumed to be nested: the better depth accepts wherever the worse one does. Only the
-    part of a difference that exceeds its standard error counts, because small counts differ by chance.
+    Acceptance at two depths is assumed to be nested: the depth with the higher acceptance rate accepts all positions
+    that the other depth accepts. Only the amount by which two rates differ beyond the standard error counts, because
+    rates from small counts differ by chance.
     """
 
     def rate(depth: int) -> float:
@@ -117,7 +119,10 @@ def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], flo
         return share * (1 - share) / (n_tested + 2)
 
     def better(now: int, then: int) -> float:
-        """Return how much higher acceptance is at depth `now` than at `then`, minus the standard error; at least 0."""
+        """Return how much higher the acceptance rate is at depth `now` than at depth `then`, at least 0.
+
+        The standard error of the difference is subtracted.
+        """
         return max(0.0, rate(now) - rate(then) - (error(now) + error(then)) ** 0.5) if counts else 0.0
 
     def chance(position: Position, depth: int) -> float:

@@ -1,4 +1,4 @@
-"""Predict τ from the measured acceptance, under two models of acceptance."""
+"""Predict τ (tokens per round) from measured acceptance rates, under two models of acceptance."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
     """Predict τ by two models: the same acceptance probability everywhere, or one per position of the draft.
 
     Returns:
-        `rate`, accepted / tested with the siblings of a position counted once; `rates`, the same by position, given
-        all earlier positions; `tau_iid`, equation 1 (Leviathan et al. 2023) at `rate`; `tau_by_position`, from `rates`.
-        The depth of a round's draft is counted along the accepted path, because other branches of a tree give no
-        tokens. If nothing was tested, `rate` and `tau_iid` are None.
+        `rate`, accepted / tested with the siblings of a position counted once. `rates`, this rate for each position of
+        the draft, given that all earlier positions are accepted. `tau_iid`, τ by equation 1 of Leviathan et al. 2023
+        at `rate`. `tau_by_position`, τ computed from `rates`. The depth of a round's draft is counted along the
+        accepted path, because other branches of a tree give no tokens. If nothing was tested, `rate` and `tau_iid` are
+        None.
     """
-    rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
-    levels = [_offered(r) for r in rounds]
+    rate, rates = _position_rate(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
+    levels = [_levels_along_path(r) for r in rounds]
     iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in levels)
     return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": tau_of(rates, levels)}
 
 
-def _rate_of_places(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / tested with the siblings of a position counted once; None if nothing was tested.
+def _position_rate(rounds: Sequence[Round]) -> float | None:
+    """Return accepted / tested tree positions, with siblings counted once; None if nothing was tested.
 
     For a chain this is the acceptance rate.
     """
@@ -46,14 +47,15 @@ def tau_of(rates: Sequence[float], levels: Sequence[int]) -> float:
 
 
 def draft_depths(rounds: Sequence[Round]) -> list[int]:
-    """Return the number of levels of every round's draft; 0 if nothing was drafted."""
+    """Return the number of levels of each round's draft; 0 for a round without a draft."""
     return [max(r.nodes.depth, default=0) for r in rounds]
 
 
-def _offered(r: Round) -> int:
-    """Return the number of drafted levels along the accepted path: its length plus the levels below its last node.
+def _levels_along_path(r: Round) -> int:
+    """Return the number of draft levels that a round could have accepted along its accepted path.
 
-    If the text ended with a drafted token, that token takes the place of the bonus token, and no later level counts.
+    This is the length of the path plus the levels below its last node. If the text ended with a drafted token, this
+    token counts as the bonus token, and no later level counts.
     """
     if r.emitted and r.emitted[-1].node is not None and not r.placed:
         return len(r.emitted) - 1

@@ -1,6 +1,7 @@
-"""Split the time of a round into its parts, and compare the measured speed-up with Leviathan's formula.
+"""Split the time of a round into drafting, verification and overhead; compare the speed-up with Leviathan's formula.
 
-Counts (τ, drafted tokens, acceptance) are over all rounds; mean times exclude stalled ones (`workbench.trace.stalls`).
+Counts (τ, drafted tokens, acceptance) are over all rounds; mean times exclude stalled rounds
+(`workbench.trace.stalls`).
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from workbench.trace.stalls import exclude_stalled, find_stalls
 from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
-"""Minimum number of rounds without a draft to use them as baseline if no plain run is given."""
+"""Minimum number of a run's rounds without a draft to use them as plain-decoding baseline if no plain run is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Mean time of a round by part, and time of a plain decoding step, in seconds.
+    """Mean time of a round, split into drafting, verification and overhead, and time of a plain step, in seconds.
 
     Attributes:
         rounds: number of rounds of the run.
         stalled: number of stalled rounds.
         stalled_s: total time of the stalled rounds.
         plain_stalled: number of stalled rounds of plain decoding.
-        measured: speed-up over plain decoding from all rounds, as shown in the run's key figures; None without a
-            baseline. `speedup` excludes stalled rounds.
+        measured: speed-up over plain decoding from all rounds, as the Live page shows it; None without a baseline. The
+            property `speedup` excludes stalled rounds.
         tau: tokens emitted / target passes.
         drafted: drafted tokens per round.
         depth: drafted levels per round.
@@ -40,9 +41,9 @@ class TimeBreakdown:
         verify_s: time in the target's forward pass.
         accept_s: host overhead of verification: distributions, acceptance rule, walk.
         other_s: all other host overhead: building trees, moving the KV cache, recording, waiting.
-        plain_s: time of a plain step with its overhead; None without a baseline.
+        plain_s: time of a plain decoding step, overhead included; None without a baseline.
         plain_verify_s: time in the target's forward pass of a plain step.
-        plain_from: text that names the source of the plain step.
+        plain_from: text that names the run or the rounds in which the plain step was measured.
     """
 
     rounds: int
@@ -65,12 +66,12 @@ class TimeBreakdown:
 
     @property
     def round_s(self) -> float:
-        """Return the mean time of a round."""
+        """Return the mean time of a round in seconds."""
         return self.draft_s + self.verify_s + self.accept_s + self.other_s
 
     @property
     def speedup(self) -> float | None:
-        """Return the speed-up over plain decoding, excluding the stalled rounds of both; None without a baseline."""
+        """Return the speed-up over plain decoding, excluding stalled rounds; None without a baseline."""
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
@@ -84,10 +85,10 @@ class TimeBreakdown:
         return theory.speedup(self.tau_iid, self.draft_s, self.plain_s, 0.0, self.plain_s)
 
     def steps(self) -> list[tuple[str, float]]:
-        """Return (text, speed-up) pairs that lead from the speed-up by Leviathan's formula to the measured one.
+        """Return the steps from the speed-up by Leviathan's formula to the measured speed-up: (text, speed-up) pairs.
 
-        Each entry replaces one more assumption by a measurement: τ, verification time, host overhead. The list is empty
-        without a baseline or without a prediction.
+        Each step replaces one more assumption of the formula by a measurement: τ, verification time, host overhead. The
+        list is empty without a baseline or without a prediction.
         """
         plain, predicted, measured = self.plain_s, self.predicted_speedup, self.speedup
         if plain is None or predicted is None or measured is None:
@@ -100,13 +101,13 @@ class TimeBreakdown:
         ]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the breakdown with its derived values as JSON data."""
+        """Return the time breakdown and the values derived from it as JSON data."""
         wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted_speedup}
         return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
 
 def time_breakdown(trace: Trace, plain: Trace | None = None) -> TimeBreakdown:
-    """Return the mean time of a round by part.
+    """Return the mean time of a run's round, split into drafting, verification and overhead.
 
     Args:
         trace: the run.
@@ -151,7 +152,7 @@ def time_breakdown(trace: Trace, plain: Trace | None = None) -> TimeBreakdown:
 
 
 def _rate(rounds: list[Round]) -> float | None:
-    """Return tokens per second of selected rounds, without the time between rounds; None if no time was recorded."""
+    """Return the speed of some rounds in tokens per second, without time between rounds; None if no time is known."""
     seconds = sum(r.seconds for r in rounds)
     return metrics.count_emitted(rounds) / seconds if seconds else None
 
@@ -161,7 +162,10 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """Return the plain rounds that are the baseline of `time_breakdown`, and a text that names their source."""
+    """Return the rounds without a draft that serve as baseline of a run, and a text that names their source.
+
+    They are the rounds of `plain` if it is given, else the run's rounds without a draft if there are enough.
+    """
     if plain is not None:
         header, plain_header = trace.header, plain.header
         for field, a, b in (

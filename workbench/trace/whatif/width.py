@@ -1,4 +1,4 @@
-"""Estimate τ of a wider tree, from the ranks that emitted tokens have in the drafter's distribution."""
+"""Estimate τ of a wider draft tree, from the ranks of emitted tokens in the drafter's distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.trace.whatif.tau_prediction import draft_depths, tau_of
 
 @dataclass(frozen=True, slots=True)
 class EmittedTokenRanks:
-    """Ranks of the emitted tokens in the drafter's distribution, at one depth.
+    """Ranks that the emitted tokens at one depth of the draft have in the drafter's distribution.
 
     Attributes:
         depth: depth in the draft, from 1.
@@ -34,11 +34,14 @@ class EmittedTokenRanks:
     second_for_target: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the ranks as JSON data, with ranks as strings."""
+        """Return the ranks of emitted tokens as JSON data; the keys of `ranks` become strings."""
         return asdict(self) | {"ranks": {str(rank): n for rank, n in sorted(self.ranks.items())}}
 
     def within(self, width: int) -> float:
-        """Return the share of tests whose emitted token has a rank up to `width`; unknown ranks do not count."""
+        """Return the share of tested positions whose emitted token has a rank of at most `width`.
+
+        Tests with an unknown rank count as not within.
+        """
         return sum(n for rank, n in self.ranks.items() if rank <= width) / self.tested
 
 
@@ -48,10 +51,11 @@ class WidthEstimate:
 
     Attributes:
         width: number of siblings.
-        tau: estimated tokens per round. The acceptance at each depth is the share of recorded tests whose emitted token
-            is among the first `width` ranks. The estimate has two opposite errors. It is too low because tests without
-            a recorded ranking count as rejected. It is too high because positions that only a sibling would have
-            reached were not tested: they may be harder, but are assumed to be accepted as often as the tested ones.
+        tau: estimated tokens per round. The acceptance rate at each depth is the share of recorded tests whose emitted
+            token is among the first `width` ranks. The estimate has two opposite errors. It is too low because tests
+            without a recorded ranking count as rejected. It is too high because positions that only a wider tree would
+            have reached were not tested. They may be harder to predict, but are assumed to be accepted as often as the
+            tested positions.
     """
 
     width: int
@@ -59,9 +63,9 @@ class WidthEstimate:
 
 
 def rank_emitted_tokens(rounds: Sequence[Round]) -> list[EmittedTokenRanks]:
-    """Return, for every depth, the ranks that the emitted tokens have in the drafter's distribution.
+    """Return, for every depth of the draft, the ranks that the emitted tokens have in the drafter's distribution.
 
-    The ranking is the recorded one (`top_q` or `ranking`). If it is missing, several siblings are ranked by q; with a
+    Ranks come from the recorded `top_q` or `ranking`. If both are missing, several siblings are ranked by q; with a
     single sibling the rank after a rejection is unknown.
     """
     by_depth: dict[int, EmittedTokenRanks] = {}
@@ -131,10 +135,10 @@ def _second_for_target(r: Round, place: int) -> bool:
 
 
 def estimate_widths(rounds: Sequence[Round], most: int = 5) -> list[WidthEstimate]:
-    """Return the estimated τ of trees with 1 … `most` siblings at every position.
+    """Return the estimated τ of draft trees with 1 … `most` siblings at every position.
 
     Args:
-        rounds: rounds of a run.
+        rounds: rounds of a recorded run.
         most: maximum number of siblings.
     """
     by_depth, levels = rank_emitted_tokens(rounds), draft_depths(rounds)

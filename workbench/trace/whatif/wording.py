@@ -11,18 +11,21 @@ from workbench.trace.whatif.lengths import LengthPredictions
 from workbench.trace.whatif.timing import TimeBreakdown
 
 TELLING, SMALL = 0.1, 0.02
-"""Relative differences of speed below which a cause is not explained (`TELLING`) or not mentioned (`SMALL`)."""
+"""Thresholds for the explanation of a run's speed, as fractions. If the predicted and the measured speed-up differ by
+less than `TELLING`, the explanation calls them close. Costs and gains up to `SMALL` are not mentioned."""
 
 
 def explain_speed(
     breakdown: TimeBreakdown, lengths: LengthPredictions | None = None, measured: Estimate | None = None
 ) -> list[str]:
-    """Return sentences that explain a run's speed. They say "faster" or "slower" only if several pairs of runs show it.
+    """Return sentences that explain a run's speed.
+
+    The sentences say "faster" or "slower" only if several pairs of runs show a significant difference.
 
     Args:
-        breakdown: mean time of a round by part.
+        breakdown: mean time of a round, split into its parts.
         lengths: predictions for other draft lengths.
-        measured: speed-up from several pairs of such runs; a single run is not conclusive.
+        measured: speed-up over plain decoding from several pairs of runs; a single run is not conclusive.
     """
     if not breakdown.drafted:
         return ["Nothing was drafted: this is plain decoding."]
