@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 CACHE = "catalogue.json"
 """Name of the file with these facts in the user's cache folder."""
 PROMISES = (
-    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
-    "*simulation*: uses information that no real drafter has."
+    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates from it by an amount that "
+    "a parameter sets; *simulation*: uses information that no real drafter has."
 )
 """Meaning of the promises, for tables of methods."""
 PLAIN = "autoregressive"

@@ -38,8 +38,8 @@ METHOD = Method(
         "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
     ),
     differences=(
-        "Every matrix product has rank 64: at the paper's width the trigram encoder alone would be a twelfth of the "
-        "bundled target. Each level may be less accurate.",
+        "Every matrix product has rank 64, because at the paper's width the trigram encoder alone would be a twelfth "
+        "of the bundled target's size. Each level may be less accurate.",
         "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
         "the released code has an LM head per level.",
         "The drafter is trained on the target's distributions, where the released code uses the tokens of the text. "
@@ -50,7 +50,10 @@ METHOD = Method(
         "may be lower.",
     ),
     order=91,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_chimera.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_chimera.py."
+    )),
     drafter=Chimera(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(

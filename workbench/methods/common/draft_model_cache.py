@@ -116,7 +116,8 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
     """
     if not sequence.pil_images:
         raise MethodUnavailableError(
-            f"{models.drafter_name} reads images with its own processor, but only the target's tensors were given.",
+            f"{models.drafter_name} reads images with its own processor, but the request has only the target's image "
+            "tensors.",
             "Give Request.pil_images as well.",
         )
     prompt = translate_placeholders(models.processor, models.drafter_processor, sequence.request.prompt)

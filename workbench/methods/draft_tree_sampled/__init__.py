@@ -43,26 +43,27 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to a chain with the same number of verified tokens (12)",
-            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
             "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
-                f"{WRONG_SETTING}: the paper says “in most cases”; here one budget and one shape (4 "
-                "levels of 3), against a chain three times as deep.",
+                f"{WRONG_SETTING}: the paper says “in most cases”; here one tree (4 levels, 3 nodes each) is compared "
+                "with a chain that is three times as deep.",
             ),
             explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
-                    f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the interval is ±12 %.",
+                    f"{WRONG_SETTING}: only one tree (4 levels, 3 nodes each) is compared with a chain; with two "
+                    "draws for each of 14 prompts the interval is ±12 %.",
                 ),
             },
         ),
         Claim(
             "τ relative to a chain with the same draft length (4)",
-            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
             "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (from memory; no single figure)",

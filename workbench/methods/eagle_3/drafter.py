@@ -246,7 +246,8 @@ def _net(models: Models) -> Eagle3Net:
     assert isinstance(net, Eagle3Net)
     if net.taps[-1] > layers:
         raise ModelError(
-            f"These EAGLE-3 weights read layers {', '.join(map(str, net.taps))}; the target has {layers}.",
+            f"These EAGLE-3 weights read the target's layers {', '.join(map(str, net.taps))}, but the target has "
+            f"{layers} layers.",
             "Train a head for this target: workbench train eagle-3 --target …",
         )
     return net

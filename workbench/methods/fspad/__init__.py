@@ -10,7 +10,7 @@ from workbench.methods.common.presets import tree_head
 from workbench.methods.fspad.drafter import FSPAD, FSPADNet
 from workbench.methods.tree_builders.best_first import BestFirst
 
-UNDECIDED = f"{WRONG_SCALE}: the ratio is above 1, but with 25 prompts the interval is ±7 %."
+UNDECIDED = f"{WRONG_SCALE}: the ratio is above 1, but with 25 prompts its 95 % interval of ±7 % contains 1."
 
 METHOD = Method(
     "fspad",
@@ -23,7 +23,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.15562",
         "§3",
     ),
-    summary="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
+    summary=(
+        "A hidden state covers every token that may follow; the embedding of the sampled token selects the relevant "
+        "features."
+    ),
     idea=(
         "The embedding e of the drawn token gates the target's feature f in a wider space, where EAGLE fuses the two "
         "by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head reads "

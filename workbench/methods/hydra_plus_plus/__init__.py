@@ -21,7 +21,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§4",
     ),
-    summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
+    summary=(
+        "Heads predict better from the whole text than from the newest hidden state alone; one attention layer is "
+        "enough."
+    ),
     idea=(
         "These are Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the "
         "target's last hidden states h of the whole text and gives each head its newest state g, beside embeddings e; "
@@ -44,7 +47,10 @@ METHOD = Method(
         "more time; τ may be lower.",
     ),
     order=87,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens of the draft path: see "
+        "test_drafts.py."
+    )),
     drafter=HydraPlusPlus(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
@@ -55,7 +61,7 @@ METHOD = Method(
             needs=("hydra",),
             explanation=(
                 "2026-11-27 23:03 UTC",
-                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; with 25 "
+                f"{WRONG_SCALE}: Hydra++ has 275,328 parameters here, Hydra 526,752, both after 600 steps; with 25 "
                 "prompts a gain of 3 % is not significant.",
             ),
         ),

@@ -27,9 +27,9 @@ METHOD = Method(
     ),
     summary="A block of tokens can be computed at once by iteration; one wrong token makes the guesses after it wrong.",
     idea=(
-        "The next K tokens are guessed, and one pass computes the target's token at each of their positions. The "
-        "guesses that agree from the start are accepted; the target's tokens at the other positions are the next "
-        "guess, until nothing changes any more."
+        "The next K tokens are guessed, and one pass computes the target's token at each of their positions. Guesses "
+        "are accepted up to the first one that differs from the target's token. From there on, the target's tokens "
+        "are the guesses of the next round, until a round changes none of them."
     ),
     formula="y(i) ← argmax p( · | text, y(1) … y(i−1)), for all i at once; a fixed point is the greedy text",
     differences=(
@@ -51,7 +51,8 @@ METHOD = Method(
     **copying(Lenient(), depth=6),
     claims=(
         Claim(
-            "tokens per target pass (τ) of plain Jacobi, blocks of 16 (without consistency training almost no gain)",
+            "tokens per target pass (τ) of plain Jacobi decoding, blocks of 16 (almost no gain without consistency "
+            "training)",
             "LLaMA-2 7B, speed-up over plain decoding",
             1.05,
             1.05,
@@ -61,7 +62,7 @@ METHOD = Method(
         ),
         Claim(
             "speed-up over plain decoding",
-            "translation, MBart50 and MarianMT on CPU, up to",
+            "translation, MBart50 and MarianMT on CPU, maximum",
             1.38,
             1.38,
             "Santilli et al. 2023, arXiv:2305.10427, abstract",

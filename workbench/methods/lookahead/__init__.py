@@ -13,8 +13,8 @@ PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Fu et al.'s parameters for models of 7B."""
 
 NOT_FREE = (
-    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which cost almost nothing "
-    "on the paper's A100; 4 prompts."
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which are almost free on "
+    "the paper's A100; only 4 prompts."
 )
 
 METHOD = Method(
@@ -42,8 +42,8 @@ METHOD = Method(
     differences=(
         "The defaults are window W=5, n-grams of N=3 and G=5 guesses. The paper's setting (window=15, ngram=5, "
         "guesses=15, and depth=4) adds 119 tokens to each pass, which is expensive for a small target.",
-        "After a round of several tokens the window moves along with the text (follow=True), where the released code "
-        "moves it by one position per round, so that its guesses lag.",
+        "After a round of several tokens the window moves along with the text (follow=True); the released code moves "
+        "it by one position per round, so that its guesses lag behind the text.",
         "N-grams that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
         "accepted n-gram the round also emits the target's own next token, which the released code discards.",
         "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
@@ -62,13 +62,13 @@ METHOD = Method(
             "CodeLlama-7B, HumanEval, greedy",
             None,
             None,
-            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; no figure of step compression)",
+            "Fu et al. 2024, arXiv:2402.02057, §5 (only the direction is compared: no figure of step compression)",
             lambda lab: lab.on_groups("code").tau(**PAPER),
             by_construction=AT_LEAST_ONE,
         ),
         Claim(
             "speed-up over plain decoding",
-            "LLaMA-2-chat 7B, MT-Bench, one A100, up to",
+            "LLaMA-2-chat 7B, MT-Bench, one A100, maximum",
             1.8,
             1.8,
             "Fu et al. 2024, arXiv:2402.02057, abstract",

@@ -28,11 +28,11 @@ METHOD = Method(
     differences=(
         "The default tree has 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a small "
         "target relatively more time; τ may be lower where a text offers long copies.",
-        "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
-        "beginning a match, and outputs have no limit besides that of the whole trie: the branches with the best "
-        "scores take all nodes, and after a common word drafts may be poorer.",
-        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
+        "Unlike in the paper, no nodes are reserved for branches of the prompt or of the outputs: the branches with "
+        "the best scores take all nodes. A match may begin with any word, so drafts after common words may be "
+        "poorer. Outputs have no limit besides the size limit of the whole trie.",
+        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones. The "
+        "paper's trie serves all requests, as with warm=True; only then does the gain over many requests show.",
     ),
     order=60,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),

@@ -33,7 +33,7 @@ PAPER = Source(
 HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
-    agreement="the first head's likeliest token is the one that follows the next token in the text",
+    agreement="the first head's likeliest token is the second token after this position in the text",
 )
 
 WIDE = (

@@ -13,7 +13,8 @@ from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.bundle import VISION_TARGET
 
 NO_ROOM = (
-    f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
+    f"{WRONG_SCALE}: a tree of 5 levels allows 6 tokens per pass, and {{}} reaches {{}}, because all images are of one "
+    "synthetic domain."
 )
 
 METHOD = Method(
@@ -35,9 +36,8 @@ METHOD = Method(
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
     differences=(
-        "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
-        "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
-        "MSD's gain over EAGLE may differ.",
+        "The layer and its norms are those of the workbench's EagleVLM, so that the two drafters differ only in how "
+        "an image enters. EAGLE, on which MSD builds, has none of these norms; MSD's gain over EAGLE may differ.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 63, 8 and 5, because "
         "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,

@@ -19,7 +19,8 @@ SMALL = (
 )
 YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD emits 2.2 tokens per round, multi-token prediction 3.2."
 UNREACHED = (
-    f"{WRONG_SCALE}: at its four positions 80, 42, 19 and 61 % of drafts are accepted, so few rounds reach the last."
+    f"{WRONG_SCALE}: at its four positions 80, 42, 19 and 61 % of drafts are accepted, so few rounds reach the last "
+    "position."
 )
 WIDE = (
     f"{WRONG_SCALE}: without bfloat16 units a pass over 17 tokens takes 5.2 times as long as over one, and a tree of "
@@ -82,7 +83,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per second relative to a drafter with one pass per token (multi-token prediction)",
-            "PARD against the draft models that it was adapted from, average",
+            "PARD compared with the draft models that it was adapted from, average",
             1.78,
             1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (from memory; README)",
@@ -103,7 +104,7 @@ METHOD = Method(
             by_construction="the head drafts all 12 tokens in one pass; a draft at the end of the text has fewer",
         ),
         Claim(
-            "τ with 12 tokens per draft relative to τ with 6, as many as in training",
+            "τ with 12 tokens per draft relative to τ with 6 tokens per draft, the number used in training",
             "one mask for all positions allows drafts longer than in training",
             None,
             None,

@@ -94,7 +94,7 @@ class Buckets(Policy):
     name: ClassVar[str] = "buckets"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random length")
+    chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random draft length")
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:
@@ -114,7 +114,11 @@ class Buckets(Policy):
         pulls.batch_size = rows
         nodes = budget(rows)
         k = self.choose(pulls.rewards(rows), pulls.rng) if nodes else 0
-        sequence.report.signals |= {"planned depth": k, "sequences in the batch": rows, "maximum draft nodes": nodes}
+        sequence.report.signals |= {
+            "planned depth": k,
+            "sequences in the batch": rows,
+            "maximum draft nodes": nodes,
+        }
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:

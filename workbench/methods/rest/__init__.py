@@ -10,7 +10,8 @@ from workbench.methods.rest.drafter import Rest
 from workbench.methods.verifiers.lenient import Lenient
 
 SMALL_DATASTORE = (
-    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, less than a round with a tree costs"
+    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, but a round with a tree costs more "
+    "than that many plain rounds"
 )
 """Reason for the missing speed-up on code; arguments: tokens of the datastore, τ of the claim `code`."""
 
@@ -41,7 +42,7 @@ METHOD = Method(
         "names it.",
         "Verification draws one token at each node. The released code draws one for every path of the tree, which "
         "favours drafted tokens when sampling.",
-        "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
+        "At most 512 occurrences of a match are read, spread evenly over all, instead of 5,000.",
         "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
     ),
     order=64,
@@ -62,7 +63,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
-            "He et al. 2024, arXiv:2311.08252, §5 (direction; no figure)",
+            "He et al. 2024, arXiv:2311.08252, §5 (only the direction is compared; no figure)",
             lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(

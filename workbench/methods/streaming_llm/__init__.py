@@ -45,7 +45,7 @@ METHOD = undrafted(
             "Xiao et al. 2023, arXiv:2309.17453, abstract (from memory)",
             None,
             timed=True,
-            lacks="a sliding window with re-computation",
+            lacks="a sliding window that is computed again for every token",
             matched=True,
         ),
     ),

@@ -20,11 +20,11 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    summary="Draft many tokens after a long match with agreeing counts, and almost none elsewhere.",
+    summary="Draft many tokens after a long match whose continuations agree, and almost none elsewhere.",
     idea=(
-        "The newest tokens are matched against all tokens read and written. The continuations of each match are "
-        "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
-        "one with the largest sum of node probabilities is verified."
+        "The newest tokens are matched against the prompt and all generated tokens. The continuations of each match "
+        "are counted and drafted as a tree; a longer match gives a larger tree. Among the drafts of all match "
+        "lengths, the one with the largest sum of node probabilities is verified."
     ),
     formula="P(node) = P(parent) · count(node) / Σ count of siblings; score = Σ P(node) = expected accepted tokens",
     differences=(
@@ -46,7 +46,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats itself",
-            "agentic SQL generation, up to",
+            "agentic SQL generation, maximum",
             5.3,
             5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract",

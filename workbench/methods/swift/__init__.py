@@ -42,17 +42,17 @@ METHOD = Method(
         "η"
     ),
     differences=(
-        "The window is the text's newest tokens when it is taken, and moves on once as many more are written; the "
-        "best set is then scored again. The released code keeps the first window of a request, and the scores of "
-        "earlier requests, so that one lucky score can block better sets.",
-        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text; the paper's "
-        "every 25th of up to 1,000 needs longer texts than those written here.",
+        "The window contains the newest tokens of the text. Once as many more tokens are generated, it moves on to "
+        "them, and the best set is scored again. The released code keeps the first window of a request, and the "
+        "scores of earlier requests, so that one lucky score can block better sets.",
+        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text. In the paper "
+        "it chooses every 25th of up to 1,000 sets, which needs longer texts than those generated here.",
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
         "skipped from then on: a small model can spare fewer of them than the paper's, from which the default ratio r "
         "is taken.",
         "A draft stops before the token at which the confidence is too low, where the paper still verifies it. The "
         "test does not depend on a drawn token, so sampling stays exact.",
-        "Chains only: the released code also drafts siblings at each position of the chain; that is not built.",
+        "Drafts are chains; the released code also drafts siblings at each position of the chain, which is not built.",
         STILL_READ,
     ),
     order=74,

@@ -40,11 +40,12 @@ METHOD = Method(
         "the same size.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
         "paper keeps it across requests (warm=True does). The first rounds accept less.",
-        "The logits of the prompt are not written into the table unless prompt=True: the LM head has to compute them "
-        "for each of its positions.",
-        "A token without successors proposes nothing, where a table that starts with zeros proposes token 0 eight "
-        "times: early trees are smaller and no such token is verified.",
-        "The released code decodes greedily; here sampling is exact, too, by the rule for deterministic drafts.",
+        "The logits of the prompt are not written into the table unless prompt=True, because the LM head would have "
+        "to compute them at every prompt position.",
+        "A token without stored successors has no drafts; a table that starts with zeros would propose token 0 eight "
+        "times. So early trees are smaller, and no such token is verified.",
+        "The released code decodes greedily; here sampled text is exact, too, by the verification rule for "
+        "deterministic drafts.",
     ),
     order=50,
     testing=Testing(

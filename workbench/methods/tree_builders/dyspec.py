@@ -21,10 +21,10 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 WORTH = TreeBuilderRule(
     "dyspec",
     "Highest expected acceptance",
-    "By the drafter's own distribution this position was among the likeliest to be reached: the probability of the "
-    "path above it, times the probability that its earlier siblings are rejected.",
-    "probability that the position is reached",
-    "path probability including the token",
+    "By the drafter's own distribution, this position was among the most likely to be reached. That probability is "
+    "the probability of the path above it, times the probability that its earlier siblings are rejected.",
+    "probability that verification reaches this position",
+    "draft probability of the path including this token",
 )
 
 

@@ -39,11 +39,11 @@ MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC
 
 PLANNED = TreeBuilderRule(
     "sequoia",
-    "Planned for this machine",
+    "Tree planned for this machine",
     "Among all trees of its size, this tree has the most expected tokens per second, by how often each sibling is the "
     "accepted one and by the measured cost of passes.",
-    "acceptance assumed before the run",
-    "acceptance measured when the tree was planned",
+    "acceptance rate assumed before the run",
+    "acceptance rate measured when the tree was planned",
 )
 FEW_DRAWS = (
     f"{WRONG_SCALE}: with 14 prompts the interval is ±8 %, more than the gain; with 64 nodes it is reproduced (1.09)."

@@ -32,7 +32,7 @@ AS_DRAFTED = Rule(
     "Accepted as drafted",
     "d > β",
     {"d": "own_chance", "β": "sure"},
-    "The drafter's probability d of its own draft is above β, so the draft is accepted whatever the target's "
+    "The drafter's probability d of this draft is above β, so the draft is accepted whatever the target's "
     "probability. The output does not follow the target's distribution.",
     leaves=ALL,
     source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",

@@ -43,8 +43,8 @@ WRITTEN = Rule(
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but its entropy is low "
-    "and it generates 60 % of the tokens."
+    f"{WRONG_SCALE}: the 0.7M draft model alone answers none of the 88 questions right, but its entropy is low and it "
+    "generates 60 % of the tokens."
 )
 SURE_OFTEN = (
     f"{WRONG_SCALE}: the draft model has 8M parameters and generates 35 % of the tokens; the paper's small models "
@@ -137,7 +137,7 @@ class EntropyAdaptive(Verifier):
         1.5,
         ge=0.0,
         le=16.0,
-        doc="τ, in bits: the draft model generates while its mean entropy is below; 0 is exact",
+        doc="τ, in bits: the draft model generates while its mean entropy is below this; 0 is exact",
     )
     entropy_window: int = param(5, ge=1, le=32, doc="w, number of last tokens in the mean entropy")
     least_run: int = param(

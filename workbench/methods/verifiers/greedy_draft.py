@@ -41,7 +41,10 @@ class GreedyDraft(EmissionVerifier):
     )
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.HEAD_AND_ONE})
     explanation: ClassVar[Rule] = rule_of(
-        "greedy-draft", "Greedy draft", "The one sampled draft is tested with min(1, p / q̃).", PAPER
+        "greedy-draft",
+        "Greedy draft",
+        "Only the sampled draft is tested, with min(1, p / q̃); q̃ is q without the fixed drafts.",
+        PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(

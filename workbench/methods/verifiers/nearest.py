@@ -27,8 +27,8 @@ NEAREST = Rule(
     "p of the draft and its neighbours",
     "min(1, (r + s) / q′)",
     {"r": "residual", "s": "near", "q′": "q_left"},
-    "s is the probability of the tokens with the nearest embeddings, as far as it stays within the bound; r is the "
-    "draft's own probability, q′ its draft probability (1 if it was deterministic). A rejection removes the draft and "
+    "s is the probability of the tokens with the nearest embeddings, limited by the bound; r is the draft's own "
+    "target probability, q′ its draft probability (1 if it was deterministic). A rejection removes the draft and "
     "these neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )

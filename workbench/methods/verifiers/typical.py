@@ -29,9 +29,9 @@ TYPICAL = Rule(
     "Typical acceptance",
     "p > θ",
     {"p": "p", "θ": "threshold", "ε": "epsilon", "δ": "delta", "H": "entropy"},
-    "Accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) is high. Among "
-    "the paths that pass, the longest is taken, and among paths of equal length the likeliest. The test is not "
-    "random, and the output does not follow the target's distribution.",
+    "The draft is accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) "
+    "is high. Among the paths that pass, the longest is taken, and among paths of equal length the likeliest. The "
+    "test is not random, and the output does not follow the target's distribution.",
     because={"θ": "min(ε, δ · exp(−H))"},
     source="Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1",
 )

@@ -26,7 +26,7 @@ METHOD = Method(
         "Ganesan et al.",
         2025,
         "https://arxiv.org/abs/2505.10526",
-        "chain; its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
+        "chain; for its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
     ),
     summary="If the small model also reads the image, its drafts about the image are accepted, too.",
     idea=(
@@ -43,7 +43,7 @@ METHOD = Method(
         "over a text-only drafter may differ.",
     ),
     order=130,
-    testing=Testing(no_perfect_reason="test_alarms.py tests this method with images."),
+    testing=Testing(no_perfect_reason="Drafts about images are tested in test_alarms.py instead."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -60,7 +60,7 @@ METHOD = Method(
             "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (only the direction is compared)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
-            explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
+            explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5; 92 questions)")),
         ),
     ),
     suites={

@@ -54,7 +54,7 @@ METHOD = Method(
     differences=(
         "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
         "answers. The paper compares three drafters of 115 million parameters, and has a variant with a small image "
-        "adapter, which is missing here. τ says nothing about drafters of that size.",
+        "adapter, which is missing here. The τ measured here says nothing about drafters of that size.",
     ),
     order=120,
     testing=Testing(no_perfect_reason="The drafter does not read the image."),

@@ -203,7 +203,7 @@ function menu(page) {
       {
         kind: "json",
         text: "JSON",
-        about: "can be opened here again",
+        about: "a file that this page can open again",
         act: exports.file((comparison) => name(comparison, "json"), "application/json", text),
       },
       jobs.tableItem(page, "csv", "CSV", "one row per run", name),

@@ -218,7 +218,7 @@ function texts(page) {
         ribbon.visibleText(t.text),
       );
       Object.assign(span.dataset, { round: t.round, token: t.token });
-      if (missing.has(i)) span.title = "not in the other text";
+      if (missing.has(i)) span.title = "this token is not in the other text";
       box.append(span);
     });
     box.addEventListener("click", (event) => {

@@ -155,7 +155,7 @@ function exactness(rows) {
     "exactness",
     "Exactness board",
     about,
-    ["method, promise", "standing", "greedy", "sampling", "date, and command to reproduce"],
+    ["method, promise", "standing", "greedy", "sampling", "date of the test, and command to reproduce it"],
     rows.map(line),
   );
 }
@@ -199,7 +199,7 @@ function claims(rows) {
         ? h(
             "details",
             {},
-            h("summary", {}, "How it was measured"),
+            h("summary", {}, "How the board was measured"),
             ...measuredLines(row, column).map((line) => h("small", {}, line)),
           )
         : "",

@@ -35,7 +35,7 @@ export async function mount(el, { host }) {
     host,
     current: "Learn",
     about:
-      "Eight steps on recorded generations. Answer first, then look. Each step is marked as done when you have completed its task.",
+      "Eight steps on recorded generations. Answer each question first, then look at the recording. A step is marked as done when you have completed its task.",
   });
   const steps = await pagehead.ask(main, { host }, "steps");
   if (steps?.length === 0)

@@ -70,7 +70,7 @@ export function facts(round, node, rules) {
       : status === "discarded"
         ? `never tested: ${untestedReason(round, node)}`
         : passed
-          ? "passed, but another path that also passed was accepted"
+          ? "passed its test, but another path that also passed was accepted"
           : `no random number → ${status}`) + (passed ? "" : afterRejection(round, node)),
   ]);
   const grown = treebuilder.statement(round, node, formula),

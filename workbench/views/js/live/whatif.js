@@ -23,7 +23,7 @@ const RANKS = [
   ["rank 3 or later", 3, Infinity, "--wb-bonus"],
 ];
 const LOST = [
-  ["lower than the recorded ranks", "beyond", "--wb-rejected"],
+  ["lower than all recorded ranks", "beyond", "--wb-rejected"],
   ["ranking not recorded", "unknown", "--wb-pending"],
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;

@@ -126,11 +126,11 @@ export function plan(choice, catalogue) {
   const problem = !read.length
     ? "No axis is chosen."
     : new Set(names).size < names.length
-      ? "Both axes vary the same setting."
+      ? "Both axes vary the same parameter."
       : read.find((axis) => axis.problem)
         ? `${read.find((axis) => axis.problem).name}: ${read.find((axis) => axis.problem).problem}`
         : cells > catalogue.most
-          ? `${cells} cells; the limit is ${catalogue.most}.`
+          ? `The sweep has ${cells} cells; the limit is ${catalogue.most}.`
           : "";
   return { axes: read, cells, problem };
 }

@@ -84,7 +84,7 @@ function wire(page, on, click) {
   });
   click("codeCopy", async () => {
     const done = await copying.put(page.sweep?.code ?? "");
-    kit.write(parts.codeNote, done ? "copied" : "select the text to copy it");
+    kit.write(parts.codeNote, done ? "copied" : "select the text of the command to copy it");
   });
 }
 
