@@ -345,7 +345,9 @@ def _facts(report: dict[str, Any]) -> str:
         f"<div><dt>{html.escape(key)}</dt><dd>{html.escape(str(value))}</dd></div>" for key, value in facts.items()
     ]
     notes = [] if report["complete"] else ["The run was stopped before the end."]
-    notes += [f"Left out {n} of {reason}." for reason, n in report["left_out"].items()]
+    for key, n in report["left_out"].items():
+        group, _, reason = key.partition(", ")
+        notes.append(f"Prompts left out of the group {group}: {n} ({reason}).")
     notes += [f"{r['method']}: {w}" for r in report["rows"] for w in r["warnings"]]
     return f"<dl>{''.join(items)}</dl>" + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
 

@@ -47,8 +47,8 @@ METHOD = Method(
         "longer: τ is lower here.",
         "Blocks have 8 positions, of which 5 are drafted by default; blocks of the released models have 16 or 10 "
         "positions. τ may be lower, and the target verifies fewer tokens that are rejected.",
-        "The drafter is trained on the target's distributions at the positions of its answers, where the paper trains "
-        "on the tokens of the answers.",
+        "The drafter is trained on the target's distributions at the positions of its answers, whereas the paper "
+        "trains on the tokens of the answers.",
         "A quarter of the blocks in training have some of their tokens unmasked, so that the drafter can take more "
         "than one denoising step; the paper's drafter takes one step.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "

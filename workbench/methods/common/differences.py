@@ -8,8 +8,8 @@ TRIMMED = (
 )
 
 LOSSES = (
-    "The two training losses have equal weights, where the paper has 1 for features and 0.1 for distributions: after "
-    "a short training the drafts agree with the target more often this way."
+    "The two training losses have equal weights; the paper's weights are 1 for features and 0.1 for distributions. "
+    "With equal weights the drafts agree with the target more often after a short training."
 )
 
 NORMS = (

@@ -46,7 +46,7 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed budget” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
@@ -66,7 +66,7 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed length” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
         ),

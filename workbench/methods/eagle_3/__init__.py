@@ -33,7 +33,7 @@ METHOD = Method(
     ),
     differences=(
         "Training takes minutes and has three draft steps instead of seven. Its loss is the mean over the supervised "
-        "positions, where the released code divides by the number of all positions. τ is lower than after a long "
+        "positions, whereas the released code divides by the number of all positions. τ is lower than after a long "
         "training.",
         "Unless the drafter is trained with head_learns=true, it has no LM head of its own and uses the target's: in "
         "minutes of training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",

@@ -25,7 +25,8 @@ METHOD = Method(
         "§3",
     ),
     summary=(
-        "A drafter of two tokens per pass needs half the passes, but the second token does not depend on the first."
+        "A drafter that predicts two tokens per pass needs half the passes, but the second token does not depend on "
+        "the first."
     ),
     idea=(
         "EAGLE's layer, which reads a feature f and the next token's embedding e, is trained to predict the feature "
@@ -76,7 +77,8 @@ METHOD = Method(
         Claim(
             "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
-            "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure is known from memory)",
+            "Gao et al. 2024, arXiv:2412.12639, abstract (only the direction is compared; from memory, without a "
+            "figure)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             explanation=(
                 "2026-11-27 23:07 UTC",

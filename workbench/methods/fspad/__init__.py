@@ -54,7 +54,9 @@ METHOD = Method(
         Claim(
             "τ relative to EAGLE-2 with the same tree",
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
-            None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure is known from memory)",
+            None, None,
+            "Gui et al. 2024, arXiv:2408.15562, abstract (only the direction is compared; from memory, without a "
+            "figure)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             explanation=("2026-11-27 23:08 UTC", UNDECIDED),
         ),

@@ -48,7 +48,7 @@ METHOD = Method(
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
-            "τ relative to Medusa with a tree of as many nodes (12)",
+            "τ relative to Medusa with a tree of the same size (12 nodes)",
             "Vicuna and LLaMA-2-chat: more tokens per pass than Medusa",
             None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (only the direction is compared)",
             lambda lab: lab.tau_over(

@@ -53,7 +53,7 @@ class Transfers(ProbeNet):
     def __init__(self, width: int, transfers: int = 3, transfer_layer: int = 4, context: int = 1024) -> None:
         super().__init__()
         if type(transfer_layer) is not int or transfer_layer < 1:
-            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is not a layer number")
+            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is not a layer number: give a whole number from 1")
         self.width, self.levels, self.transfer_layer = width, transfers, transfer_layer
         self.steps = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(transfers))
         for step in self.steps:

@@ -46,7 +46,7 @@ METHOD = Method(
         "it by one position per round, so that its guesses lag behind the text.",
         "N-grams that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
         "accepted n-gram the round also emits the target's own next token, which the released code discards.",
-        "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
+        "An end-of-text token guessed in the window stays there, whereas the released code replaces it by a random "
         "token.",
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),

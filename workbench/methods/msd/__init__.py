@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.14260",
         "§3",
     ),
-    summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
+    summary="An image patch has no next word, so only words are fused with the embedding of the next token.",
     idea=(
         "Words enter as in EAGLE, as hidden state f and embedding e fused by a projection W. A patch v enters as the "
         "vector e(v) that the projector computed from it, without the target's hidden state and without a next token. "

@@ -42,12 +42,11 @@ METHOD = Method(
     ),
     formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
     differences=(
-        "By default the draft model is trained on all positions that the target verified, where the paper uses those "
-        "at which it rejected (places=rejected).",
+        "By default the draft model is trained on all positions that the target verified, whereas the paper uses "
+        "those at which it rejected (places=rejected).",
         "Training steps come after rounds of one text; in the paper they come after requests. With warm=True "
         "training continues over the requests of this backend, as in the paper.",
-        "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "
-        "draft model.",
+        "Only the draft model's layers are trained; embedding and LM head are shared with the untrained draft model.",
         "The target's distribution at a rejected position is taken from the verification; the released code "
         "runs the target over the text again. The draft model's KV cache keeps entries computed before a training "
         "step; they are not recomputed.",

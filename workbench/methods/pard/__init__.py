@@ -55,14 +55,14 @@ METHOD = Method(
         "The paper adapts a small language model, which then serves a whole family of targets. Here EAGLE's layer, "
         "which reads the target's features, is trained from scratch for one target (SmolLM2's starts from a trained "
         "layer), as PARD-2's target-dependent drafter is.",
-        "The drafter is trained in minutes on the target's distributions at the target's own answers, where the paper "
-        "trains for epochs on the next token of the text: τ is lower.",
+        "The drafter is trained in minutes on the target's distributions at the target's own answers, whereas the "
+        "paper trains for epochs on the next token of the text: τ is lower.",
         "Positions to drop in training are drawn among those that have a token to predict; the released code draws "
         "among all positions of the text, and wraps around at its end.",
         "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
         "vector: the paper's drafter has many layers and no features.",
-        "A draft has 5 tokens by default and 6 in training, where the released code has 12 and 8; τ may be lower, and "
-        "the target verifies fewer tokens that are rejected.",
+        "A draft has 5 tokens by default and 6 in training; the released code has 12 and 8; τ may be lower, and the "
+        "target verifies fewer tokens that are rejected.",
         TRIMMED,
     ),
     order=108,

@@ -42,8 +42,8 @@ METHOD = Method(
         "For each number of levels that can be drafted, the number of tokens per pass is chosen by its measured "
         "cost, and all these numbers are optimised together. The paper gives all passes the same number of tokens, "
         "and tries several. In our measurements our choice was no slower.",
-        "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
-        "position of each: the same loss, from fewer texts.",
+        "The embeddings are trained at many positions of each text at once, whereas the paper's are trained at one "
+        "position of each text: the same loss, from fewer texts.",
     ),
     order=88,
     testing=Testing(no_perfect_reason=(

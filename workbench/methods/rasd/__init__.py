@@ -55,8 +55,8 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to the draft model's tree alone",
-            "DocQA, summarisation, code and in-domain questions, EAGLE-2 and a datastore: the best of its time, "
-            "without a figure in the abstract", None, None,
+            "DocQA, summarisation, code and in-domain questions, EAGLE-2 and a datastore: the best method of its "
+            "time (the abstract has no figure)", None, None,
             "Quan et al. 2025, arXiv:2503.03434, abstract (from memory)",
             lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
             lacks="the paper's datastores; measured with the bundled datastore",
@@ -64,7 +64,7 @@ METHOD = Method(
         Claim(
             "τ relative to drafts from the datastore alone",
             "DocQA, summarisation, code and in-domain questions: better than retrieval alone",
-            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction; from memory)",
+            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (only the direction is compared; from memory)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
             lacks="the paper's datastores; measured with the bundled datastore",
         ),

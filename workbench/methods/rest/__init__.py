@@ -26,7 +26,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2311.08252",
         "§3",
     ),
-    summary="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
+    summary=(
+        "Text that resembles existing text can be drafted by looking it up: this needs no model, but a large "
+        "datastore."
+    ),
     idea=(
         "The newest tokens are looked up in a datastore of text, by bisection in its suffix array, the longest match "
         "first. The continuations of the matches are merged into a tree, and the most frequent ones are verified."
@@ -37,9 +40,9 @@ METHOD = Method(
     differences=(
         "The default tree has at most 16 nodes instead of 64, because each node costs a small target relatively more "
         "time; nodes=64 is the paper's tree.",
-        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
-        "0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, WORKBENCH_DATASTORE "
-        "names it.",
+        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, whereas the paper's "
+        "hold 0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, "
+        "WORKBENCH_DATASTORE names it.",
         "Verification draws one token at each node. The released code draws one for every path of the tree, which "
         "favours drafted tokens when sampling.",
         "At most 512 occurrences of a match are read, spread evenly over all, instead of 5,000.",

@@ -41,8 +41,8 @@ METHOD = Method(
     differences=(
         "The drafter serves one target; the paper has one drafter for several targets. So no average over targets is "
         "measured.",
-        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
-        "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
+        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, whereas "
+        "the paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
         "The drafter's embeddings and LM head are initialised from the target's LM head, projected to its principal "
         "directions; the paper does not do this.",
         "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "

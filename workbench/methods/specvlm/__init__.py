@@ -32,9 +32,9 @@ METHOD = Method(
         "Of the paper's three ways to combine compressors only its default is built, the gate that selects one. The "
         "weighted sum of experts and the multi-granular concatenation (pruned and pooled at 20×, convolved at 3×, "
         "two queries) are missing; their trade-offs cannot be measured here.",
-        "The gate's ratio is 4 for all operations, and the convolution merges 4, 16 or 64 patches by halving the "
-        "sides, where the paper prunes and pools up to 20× and convolves at 3×: the images of the bundled target have "
-        "64 patches only.",
+        "The gate's compression ratio is 4 for all operations, and the convolution merges 4, 16 or 64 patches by "
+        "halving the sides. The paper prunes and pools up to 20× and convolves at 3×, but the images of the bundled "
+        "target have only 64 patches.",
         "Training adds a penalty on the share of patches that the gate keeps (weight 0.02), and for some prompts the "
         "compressor is drawn uniformly instead of chosen by the gate; the paper has neither. Without them a gate "
         "that was trained for minutes always chooses one operation.",

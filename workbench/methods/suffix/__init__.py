@@ -28,8 +28,8 @@ METHOD = Method(
     ),
     formula="P(node) = P(parent) · count(node) / Σ count of siblings; score = Σ P(node) = expected accepted tokens",
     differences=(
-        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
-        "counts equal the counts of the trees, over the newest 256 occurrences.",
+        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level. The "
+        "counts equal those of a suffix tree, limited to the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
         "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
         "occurrence has probability ½, and its drafts are a little shorter.",

@@ -50,7 +50,7 @@ METHOD = Method(
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
         "skipped from then on: a small model can spare fewer of them than the paper's, from which the default ratio r "
         "is taken.",
-        "A draft stops before the token at which the confidence is too low, where the paper still verifies it. The "
+        "A draft stops before the token at which the confidence is too low; the paper still verifies that token. The "
         "test does not depend on a drawn token, so sampling stays exact.",
         "Drafts are chains; the released code also drafts siblings at each position of the chain, which is not built.",
         STILL_READ,
@@ -77,7 +77,7 @@ METHOD = Method(
         Claim(
             "τ with the set found by the search relative to τ with as many layers skipped evenly",
             "LLaMA-2-13B, r = 0.45",
-            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction; from memory)",
+            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (only the direction is compared; from memory)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",
         ),

@@ -12,7 +12,7 @@ from workbench.methods.token_recycling.drafter import TokenRecycling
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 
-EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it across requests."
+EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens; the paper keeps it across requests."
 
 METHOD = Method(
     "token-recycling",

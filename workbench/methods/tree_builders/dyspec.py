@@ -68,7 +68,7 @@ class DySpec(TreeBuilder):
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
             f"τ relative to Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",
-            None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (direction; from memory)",
+            None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (only the direction is compared; from memory)",
             lambda lab, nodes=nodes: lab.tau_over(
                 "draft-tree-sampled", {"grower": "dyspec", "nodes": nodes, "depth": 8},
                 {"grower": "sequoia", "nodes": nodes, "depth": 8, "counts_time": False}, temperature=0.6,

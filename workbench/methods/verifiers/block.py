@@ -56,7 +56,9 @@ class Block(Exact):
         Claim(
             "expected τ relative to token-by-token verification of the same drafts of 8 tokens, temperature 1",
             "PaLM-2-S with small drafters, 8 tasks",
-            None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ: direction; from memory)",
+            None, None,
+            "Sun et al. 2025, arXiv:2403.10444, abstract: 5 to 8 % in seconds (for τ only the direction is compared; "
+            "from memory)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
             by_construction="a theorem (Sun et al., theorem 2): on the same drafts its expected τ is never smaller",

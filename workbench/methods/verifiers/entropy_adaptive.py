@@ -128,7 +128,7 @@ class EntropyAdaptive(Verifier):
         at_matched_accuracy(
             "entropy-adaptive", ({"mean_entropy": 0.1}, {"mean_entropy": 0.5}, {}),
             "Llama and Qwen pairs, MATH: the small model generates a third to a half, 92.9 and 96.7 % of the accuracy",
-            "Simonds 2025, arXiv:2502.06833, results (from memory; direction)", temperature=0.0,
+            "Simonds 2025, arXiv:2502.06833, results (only the direction is compared; from memory)", temperature=0.0,
         ),
     )  # fmt: skip
     reads_draft_probs: ClassVar[bool] = True

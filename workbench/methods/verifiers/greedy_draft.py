@@ -50,7 +50,7 @@ class GreedyDraft(EmissionVerifier):
         Claim(
             f"acceptance per position relative to rejection without replacement, 4 drafts, temperature {warmth}",
             "LLaMA, OPT, several temperatures: the greedy scheme often accepts more", None, None,
-            "Hu et al. 2025, arXiv:2502.18779, abstract (direction; figures not read)",
+            "Hu et al. 2025, arXiv:2502.18779, abstract (only the direction is compared; figures not read)",
             lambda lab, warmth=warmth: lab.accepted_over(
                 (GreedyDraft(), Sampling.HEAD_AND_ONE), (Lossless(), Sampling.FIXED_NUMBER), 4, warmth
             ),

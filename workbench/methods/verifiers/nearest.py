@@ -118,7 +118,8 @@ class Nearest(Verifier):
         at_matched_accuracy(
             "nearest", ({"mass": 0.05}, {"mass": 0.1}, {"mass": 0.2}),
             "LlamaGen, image tokens: more accepted, images of equal quality",
-            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; its figures are seconds of image models)",
+            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (only the direction is compared; its figures are times of "
+            "image models)",
             temperature=temperature,
         )
         for temperature in (0.0, 0.7)

@@ -91,7 +91,7 @@ class OptimalTwo(EmissionVerifier):
     free: int = param(
         32, ge=1, le=256, doc="number of tokens with individual weights; a larger number is closer to the optimum"
     )
-    steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
+    steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the search for weights, so that no round waits for the compiler. This verifier has no state."""

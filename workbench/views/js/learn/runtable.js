@@ -27,7 +27,7 @@ export function build({ host, main, passes }) {
     draw(ui);
   }));
   const chosenColumns = h("details", { className: "wb-runcolumns" }, h("summary", { className: "wb-button" }, "Columns"), part("choices", "div", {}));
-  const save = h("button", { type: "button", className: "wb-button", title: "Save the rows shown as a CSV file" }, "CSV");
+  const save = h("button", { type: "button", className: "wb-button", title: "Save all rows shown as a CSV file" }, "CSV");
   save.addEventListener("click", () => {
     kit.write(ui.status, `Saved ${exports.save("runs.csv", rows.csv(ui.shown), "text/csv")}: ${ui.shown.length} runs, all columns`);
   });

@@ -51,7 +51,7 @@ export function items(f, plain, definitions, speed, typical = null) {
       unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
-          ? `of the target; ${f.tokens - f.target_forwards} saved`
+          ? `of the target; ${f.tokens - f.target_forwards} passes saved`
           : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
       formula: "target forward passes after the prefill / tokens emitted; plain decoding needs one pass per token",
       worked: "",

@@ -67,7 +67,7 @@ export function words({ rates, is_timed_here: timed, plain, passes }) {
     `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes at ${intensity(rates.ridge)}.`,
     "Every pass counts as a full forward of the target.",
   ];
-  if (!timed) sentences.push("The times of a run from a file may have been measured on another machine, so its passes are drawn on the roof.");
+  if (!timed) sentences.push("The run comes from a file, and its times may have been measured on another machine. So its passes are drawn on the roof, not at their measured speed.");
   else if ([plain, ...passes].some((p) => p.reached !== null && p.reached > p.roof))
     sentences.push("A pass can lie above the roof, because weights in the processor's caches are not read from memory.");
   return sentences.join(" ");

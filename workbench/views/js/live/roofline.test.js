@@ -35,7 +35,7 @@ test("a sentence says what limits the passes, counted by rounds", () => {
   assert.match(words({ ...FOUND, passes: [pass(5, 9, 2.5, 1e10)] }), /^All 9 target passes of this run are limited by memory;/);
   assert.match(words({ ...FOUND, passes: [pass(20, 1, 10, 1e10)] }), /^The only target pass of this run is limited by arithmetic;/);
   assert.doesNotMatch(words(FOUND), /caches|on the roof/);
-  assert.match(words({ ...FOUND, is_timed_here: false }), /drawn on the roof\.$/);
+  assert.match(words({ ...FOUND, is_timed_here: false }), /drawn on the roof, not at their measured speed\.$/);
   assert.match(words({ ...FOUND, passes: [pass(5, 9, 2.5, 3e10)] }), /processor's caches are not read from memory\.$/);
 });
 

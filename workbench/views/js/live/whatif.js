@@ -88,7 +88,7 @@ export async function open(page) {
       others: [...plain, ...state.others],
       pairs: repeats.ratiosOf(page.pairs, page.run),
     })
-    .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
+    .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that the app is still running." } }));
   if (answer.error) return void kit.write(state.status, `${answer.error.message} ${answer.error.remedy ?? ""}`);
   kit.write(state.status, "");
   state.body.hidden = false;
@@ -298,7 +298,7 @@ function drawSteps(state, b) {
   plot(
     state,
     "steps",
-    `${steps} times plain decoding.`,
+    `Speed relative to plain decoding, by counted effects: ${steps}.`,
     ["counted effects", "speed relative to plain decoding"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({

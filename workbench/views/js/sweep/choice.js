@@ -124,7 +124,7 @@ export function plan(choice, catalogue) {
     names = read.map((axis) => axis.name);
   const cells = read.reduce((n, axis) => n * axis.values.length, 1);
   const problem = !read.length
-    ? "No axis is chosen."
+    ? "No axis is chosen: choose a parameter and its values."
     : new Set(names).size < names.length
       ? "Both axes vary the same parameter."
       : read.find((axis) => axis.problem)

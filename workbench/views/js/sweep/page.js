@@ -93,7 +93,7 @@ function press(page, button) {
     jobs.stop(
       page,
       "sweep",
-      "Check that it is still running; finished cells are kept, and Measure continues with the rest.",
+      "Check that the app is still running; finished cells are kept, and Measure continues with the rest.",
     );
   else if ((button === "measure" || button === "anew") && !page.channel) measure(page, button === "anew");
   page.draw();
