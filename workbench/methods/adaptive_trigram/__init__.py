@@ -52,7 +52,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding",
-            "Vicuna 7B and 13B, LLaMA-2, MT-Bench and others, maximum",
+            "Vicuna 7B and 13B, LLaMA-2, MT-Bench and others; the paper's maximum",
             2.5,
             2.5,
             "Liu et al. 2024, arXiv:2407.12021, abstract",

@@ -47,8 +47,8 @@ METHOD = Method(
         "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
         "The block reads the target's hidden states after the final norm instead of before it, as all trained heads "
         "of the workbench do; so it does not see their magnitude.",
-        "The default tree has 12 nodes in 4 levels instead of 25 in 5, because each node costs a small target "
-        "relatively more time; τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 25 nodes in 5 levels, because each node costs a small "
+        "target relatively more time; τ may be lower.",
     ),
     order=89,
     testing=Testing(no_perfect_reason=(

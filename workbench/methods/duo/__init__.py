@@ -33,9 +33,9 @@ METHOD = Method(
         "(a: activations, w: down projection)"
     ),
     differences=(
-        "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
-        "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
-        "over the prompt, and was never trained to work alone.",
+        "The paper trains both MLPs together, with random routes (small, big or no MLP in each layer), so that any "
+        "route works. No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their "
+        "activations over the prompt, and was never trained to work alone.",
         "Two kinds of route are implemented: all MLPs are small, or, with big=n, the n layers that would lose most "
         "keep their big MLP. Trained routers are not built, nor is the oracle that searches for the best route of "
         "each token.",

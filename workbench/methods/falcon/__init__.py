@@ -37,8 +37,8 @@ METHOD = Method(
         "prediction at the other position of a block learns to depend on them."
     ),
     formula=(
-        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] + R "
-        "LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
+        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all earlier positions ),  g(s) = W [ norm e(x(s+1)) ; norm "
+        "f(s) ] + R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
     ),
     differences=(
         "The LSTM is a third as wide as the target; the paper's LSTM is as wide as the target. EAGLE's projection is "

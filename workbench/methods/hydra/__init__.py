@@ -36,8 +36,8 @@ METHOD = Method(
         "Of the paper's changes to Medusa, only the heads' conditioning on drafted tokens is built, and the heads "
         "are trained on the target's distributions. The deeper heads and the prefix attention of Hydra++ are a "
         "separate method (hydra-plus-plus).",
-        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
-        "more time; τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 63 nodes, because each node costs a small target "
+        "relatively more time; τ may be lower.",
     ),
     order=85,
     testing=Testing(no_perfect_reason=(

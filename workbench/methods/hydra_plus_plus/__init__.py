@@ -43,8 +43,8 @@ METHOD = Method(
         "that an untrained head predicts the same token as the target. Heads may be less accurate.",
         "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
         "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
-        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
-        "more time; τ may be lower.",
+        "The default tree has 12 nodes in 4 levels instead of 63 nodes, because each node costs a small target "
+        "relatively more time; τ may be lower.",
     ),
     order=87,
     testing=Testing(no_perfect_reason=(

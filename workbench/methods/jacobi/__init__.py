@@ -62,7 +62,7 @@ METHOD = Method(
         ),
         Claim(
             "speed-up over plain decoding",
-            "translation, MBart50 and MarianMT on CPU, maximum",
+            "translation, MBart50 and MarianMT on CPU; the paper's maximum",
             1.38,
             1.38,
             "Santilli et al. 2023, arXiv:2305.10427, abstract",

@@ -68,7 +68,7 @@ METHOD = Method(
         ),
         Claim(
             "speed-up over plain decoding",
-            "LLaMA-2-chat 7B, MT-Bench, one A100, maximum",
+            "LLaMA-2-chat 7B, MT-Bench, one A100; the paper's maximum",
             1.8,
             1.8,
             "Fu et al. 2024, arXiv:2402.02057, abstract",

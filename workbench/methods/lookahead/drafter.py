@@ -42,7 +42,7 @@ KEPT = 16_384
 POOLED = TreeBuilderRule(
     "n-gram pool",
     "From the n-gram pool",
-    "The pool contains an n-gram that begins with the newest token; this is its token at this position.",
+    "The pool contains an n-gram that begins with the newest token; this draft is the n-gram's token at this position.",
     "rounds since the n-gram was last written",
 )
 

@@ -18,8 +18,8 @@ DIFFERS = (
     "own LM head: four of them would be more than a third as large as the bundled target. Heads may be less accurate.",
     "The heads' losses are summed without the paper's weights 0.8ᵏ, as in the released trainer, so that later heads "
     "count more in training.",
-    "The default tree has 12 nodes in 4 levels instead of about 60, because each node costs a small target relatively "
-    "more time; τ may be lower. Medusa-2, which also trains the target, is not built.",
+    "The default tree has 12 nodes in 4 levels instead of about 60 nodes, because each node costs a small target "
+    "relatively more time; τ may be lower. Medusa-2, which also trains the target, is not built.",
 )
 
 PAPER = Source(

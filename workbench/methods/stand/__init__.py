@@ -35,8 +35,8 @@ METHOD = Method(
         "pass; we do not know the paper's number. Other tokens are never drafted; the residual distribution includes "
         "them.",
         "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, whereas "
-        "the paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, "
-        "because each node costs a small target relatively more time.",
+        "the paper measures a large tree on some thirty prompts beforehand. By default the tree has 12 nodes instead "
+        "of 80, because each node costs a small target relatively more time.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
         "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). The table holds "
         "16,384 contexts.",

@@ -46,7 +46,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats itself",
-            "agentic SQL generation, maximum",
+            "agentic SQL generation; the paper's maximum",
             5.3,
             5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract",

@@ -33,7 +33,8 @@ METHOD = Method(
         "target's distribution.",
         STILL_READ,
         "The paper fine-tunes with random speed-ups, so that the model adapts to missing layers. The bundled target "
-        "was trained for early exits instead, other targets were trained for neither: drafts are worse.",
+        "was trained for early exits instead; other targets were trained for neither. Drafts are worse than in the "
+        "paper.",
     ),
     order=72,
     testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),

@@ -58,7 +58,8 @@ export function place(first, prompts) {
       ? ""
       : `: the target's logits of the two tokens differ by ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
-  return `first difference at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
+  const prompt = prompts[first.prompt] ?? `prompt ${first.prompt + 1}`;
+  return `first difference at token ${first.at + 1} of ${prompt}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
 }
 
 function visible(text) {

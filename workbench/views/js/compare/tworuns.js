@@ -329,7 +329,7 @@ function clocks({ clock, clockNote, runs, found, at }) {
     selection: { rounds: at.map((each) => each?.round) },
     note: h("i"),
   });
-  kit.write(clockNote, "time since the end of each prefill; draft, verify, and overhead between them");
+  kit.write(clockNote, "time since the end of each prefill, with draft, verify and overhead of each round");
 }
 
 /** Mark the selected token and its round in a text. */

@@ -60,10 +60,11 @@ export function explainDifference(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
   const n = last(curves[`${TESTED}1`]);
+  const rounds = n === null ? "" : ` (${n} rounds)`;
   const few = n !== null && n < MANY ? " With so few rounds the estimate is uncertain." : "";
   return (
     `After true text the head predicts the target's most likely token at ${percent(forced)} of all positions; ` +
-    `on policy, ${percent(policy)} of its drafts are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
+    `on policy, ${percent(policy)} of its drafts are accepted at position 1${rounds}. ` +
     `${differenceReason(forced, policy)}${few} From position 2 on, the head's input is its own drafts, so one error affects all later positions. ` +
     "The loss does not show this effect; only the acceptance rate on policy does."
   );

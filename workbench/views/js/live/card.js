@@ -123,7 +123,8 @@ function untestedReason({ nodes }, node) {
   if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on its path was rejected`;
   const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
   if (winner < 0) return "the accepted path ended before this draft";
-  return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
+  const replaced = top === node ? "this draft" : `“${visible(nodes.text[top])}”`;
+  return `“${visible(nodes.text[winner])}” was accepted instead of ${replaced}`;
 }
 
 /** Describe the step after a rejection: the next draft for the same position, or the target's own token. */

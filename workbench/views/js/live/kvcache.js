@@ -113,10 +113,12 @@ const places = (n) => `${n.toLocaleString("en")} ${n === 1 ? "position" : "posit
 export function countWords({ before, entries, after, dropped, earlier }) {
   const written = entries.length, full = before === null ? "" : ` (${(before + written).toLocaleString("en")} in all)`;
   const lost = dropped + earlier;
+  const fromEarlier = earlier ? ` (${earlier.toLocaleString("en")} from earlier rounds)` : "";
+  const droppedText = lost ? `, ${lost.toLocaleString("en")} dropped${fromEarlier}` : "";
   return [
     before === null ? "earlier positions were not recorded" : `${places(before)} before`,
     `${written.toLocaleString("en")} written${full}`,
-    `${places(after)} kept${lost ? `, ${lost.toLocaleString("en")} dropped${earlier ? ` (${earlier.toLocaleString("en")} from earlier rounds)` : ""}` : ""}`,
+    `${places(after)} kept${droppedText}`,
   ].join(" → ");
 }
 

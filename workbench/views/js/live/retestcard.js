@@ -126,7 +126,8 @@ function nameOf(seen, token) {
 export function coverage({ rows, mass, rest }, moved, start) {
   const n = (name) => rows.filter((row) => row[name] !== null).length,
     percent = (v) => (v > 0.9995 ? "100 %" : `${(100 * v).toFixed(1)} %`);
-  const known = `Recorded probabilities: p of ${n("p")} tokens, together ${percent(mass.p)}${mass.q === null ? "" : `; q of ${n("q")} tokens, together ${percent(mass.q)}`}.`;
+  const ofQ = mass.q === null ? "" : `; q of ${n("q")} tokens, together ${percent(mass.q)}`;
+  const known = `Recorded probabilities: p of ${n("p")} tokens, together ${percent(mass.p)}${ofQ}.`;
   const bound =
     moved.temperature === start.temperature || rest.p < 5e-4
       ? ""

@@ -59,8 +59,9 @@ export function words({ rates, is_timed_here: timed, plain, passes }) {
   const of = (limit) => passes.reduce((n, p) => n + (p.limit === limit ? p.rounds : 0), 0);
   const memory = of("memory"), all = memory + of("arithmetic");
   const both = memory === 0 || memory === all;
+  const subject = all === 1 ? "The only target pass of this run is" : `All ${all} target passes of this run are`;
   const run = both
-    ? `${all === 1 ? "The only target pass" : `All ${all} target passes`} of this run ${all === 1 ? "is" : "are"} limited by ${memory ? "memory" : "arithmetic"}`
+    ? `${subject} limited by ${memory ? "memory" : "arithmetic"}`
     : `${memory} of ${all} target passes of this run are limited by memory, ${all - memory} by arithmetic`;
   const sentences = [
     `${run}; a plain pass (1 token, ${intensity(plain.intensity)}) is limited by ${plain.limit}.`,

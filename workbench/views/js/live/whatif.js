@@ -59,8 +59,9 @@ export function widthWords(widths, rescues) {
     tests = rescues.reduce((sum, entry) => sum + entry.tested, 0),
     unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
   const taus = widths.map((w) => `${w.tau.toFixed(2)} at width ${w.width}`).join(", ");
-  const lost = unknown ? `; ${unknown === 1 ? "one test without a recorded ranking counts" : `${unknown} tests without a recorded ranking count`} as failed` : "";
-  return `The draft of rank 2 was the target's token in ${saved} of ${tests} tests. Estimated τ of a tree, from the acceptance rate at each depth: ${taus}${lost}.`;
+  const unranked = unknown === 1 ? "One test without a recorded ranking counts" : `${unknown} tests without a recorded ranking count`;
+  const lost = unknown ? ` ${unranked} as failed.` : "";
+  return `The draft of rank 2 was the target's token in ${saved} of ${tests} tests. Estimated τ of a tree, from the acceptance rate at each depth: ${taus}.${lost}`;
 }
 
 /** Return the measured error of predictions, each with its key and a name, as sentences to append. Pure.
@@ -236,7 +237,8 @@ export function theoryWords(t) {
         `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: a draft was accepted at ${share(b.accepted)} of ${b.places} positions; the maximum for any exact rule is ${share(b.bound)}`,
     )
     .join("; ");
-  return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
+  const transport = bound ? ` Optimal transport, ${bound}.` : "";
+  return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${transport}`;
 }
 
 const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
@@ -339,7 +341,8 @@ function drawLengths(state, lengths) {
   if (!lengths)
     return plot(state, "lengths", "No drafts in this run.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
   const { fixed, oracle, recorded } = lengths,
-    lengthText = `Tokens per second by maximum draft length: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
+    byLength = fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", "),
+    lengthText = `Tokens per second by maximum draft length: ${byLength}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
   const rows = [...fixed, oracle, recorded].map((a) => [
     a.name,
     two(a.tau),
