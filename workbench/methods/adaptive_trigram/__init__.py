@@ -60,7 +60,7 @@ METHOD = Method(
             timed=True,
         ),
         Claim(
-            "τ relative to τ without adaptation to the target's distribution (rate=0)",
+            "τ relative to τ without updates towards the target's distribution (rate=0)",
             "Vicuna-7B and others",
             None,
             None,

@@ -34,7 +34,7 @@ METHOD = Method(
     differences=(
         "Both models share one device and slow each other down; in the paper each has its own device. The trace "
         "shows the overlap, but a gain in speed needs a second device.",
-        "The draft model drafts one round ahead and then waits; in the paper it drafts without end until a rejection.",
+        "The draft model drafts one round ahead and then waits; in the paper it continues to draft until a rejection.",
     ),
     order=15,
     testing=Testing(short={"depth": 2}, perfect={}),

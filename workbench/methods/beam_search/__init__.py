@@ -19,7 +19,7 @@ METHOD = undrafted(
         "https://arxiv.org/abs/1702.01806",
         "§2",
     ),
-    summary="Several candidate texts grow in one token tree; the most probable complete one is the output.",
+    summary="Several candidate texts grow in one token tree; the most probable complete text is the output.",
     idea=(
         "Greedy decoding commits to the most probable token at once. Beam search extends the best few candidate texts "
         "by one token per round, keeps the best of all extensions, and returns the candidate with the best score; λ "

@@ -85,7 +85,7 @@ METHOD = Method(
             key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ with three denoising steps relative to τ with one",
+            "τ with three denoising steps relative to τ with one step",
             "tokens filled in at earlier steps improve the predictions at the remaining positions", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction: more steps are better, up to a limit)",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",

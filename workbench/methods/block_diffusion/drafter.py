@@ -372,7 +372,10 @@ class BlockDiffusion(DistributionDrafter):
     reads_target: ClassVar[bool] = True
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     unmaskings: int = param(
-        1, ge=1, le=LONGEST - 1, doc="drafter passes per block; each fills in the most confident positions"
+        1,
+        ge=1,
+        le=LONGEST - 1,
+        doc=("number of drafter passes per block; each pass fills in the most confident positions"),
     )
 
     def captured_layers(self, models: Models) -> set[int]:

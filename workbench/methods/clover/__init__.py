@@ -43,8 +43,8 @@ METHOD = Method(
     differences=(
         "Every matrix product has rank 64, because at the paper's width the step and its block would be an eighth of "
         "the bundled target's size, with Clover-2's two layers a fifth. Each level may be less accurate.",
-        "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
-        "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
+        "The augmenting block has one layer, as in Clover; Clover-2 has two (augmenting=2 in training). The newest "
+        "token enters before the block, as in Clover-2 (mixes=false trains with Clover's order).",
         "The block reads the target's hidden states after the final norm instead of before it, as all trained heads "
         "of the workbench do; so it does not see their magnitude.",
         "The default tree has 12 nodes in 4 levels instead of 25 nodes in 5 levels, because each node costs a small "
@@ -59,13 +59,15 @@ METHOD = Method(
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "tokens per second relative to plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
+            "tokens per second relative to plain decoding",
+            "Baichuan-Small and -Large: up to 91 and 146 % more than plain decoding", 1.91,
             2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", SMALL),
         ),
         Claim(
             "τ relative to Medusa with a tree of the same size",
-            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa", None, None,
+            "Baichuan-Small and -Large: 50 to 76 % more tokens than Medusa, the first token of a round not counted",
+            None, None,
             "Xiao et al. 2024, arXiv:2405.00263, §4 (only the direction is compared)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
         ),

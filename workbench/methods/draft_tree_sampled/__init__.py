@@ -32,7 +32,8 @@ METHOD = Method(
     differences=(
         "At temperature 0 only the likeliest token of each distribution remains, so the tree is a chain: greedy text "
         "is exact, and siblings, which could save a round, are not tried.",
-        "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
+        "The default tree is RSD-S, the paper's stochastic beam; grower=rsd-c is the paper's tree of constant "
+        "branching.",
     ),
     order=30,
     testing=Testing(short={"depth": 2, "width": 3}, real={"depth": 3, "width": 2}, perfect={}),

@@ -41,13 +41,13 @@ METHOD = Method(
         "acceptance rate α of exit layer E, d drafts, L layers, and an LM head that costs h layers"
     ),
     differences=(
-        "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
-        "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
+        "The LM head counts as h layers, by its number of weights, in drafts and in verification, because in a small "
+        "model with a large vocabulary it costs as much as many layers. The paper counts layers only.",
         "Only a few exit layers are tried, spread evenly, because the LM head has to be applied to each of them at "
         "every accepted position.",
         "A draft stops before the token at which the exit's confidence is too low. The test does not depend on a "
-        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of the exit's "
-        "right and of its wrong predictions; the authors' code was not read.",
+        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of the "
+        "exit's right and of its wrong predictions; we have not read how the authors' code sets it.",
         "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
     order=71,

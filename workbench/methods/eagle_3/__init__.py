@@ -36,7 +36,8 @@ METHOD = Method(
         "positions, whereas the released code divides by the number of all positions. τ is lower than after a long "
         "training.",
         "Unless the drafter is trained with head_learns=true, it has no LM head of its own and uses the target's: in "
-        "minutes of training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "minutes of training its layer learns faster that way. Heads with an LM head of their own, as in the paper, "
+        "also work.",
         "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
         "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
         "random weights.",

@@ -155,7 +155,7 @@ class DraftLMHead(SharedHead):
         if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
                 f"The table `d2t` of these EAGLE-3 weights does not map its {len(ids)} tokens to distinct tokens of "
-                f"the target's {size:,}.",
+                f"the target's {size:,} tokens.",
                 "Train the head again for this target, or fetch it again.",
             )
         self.token_ids, self._size = ids, size

@@ -76,7 +76,7 @@ METHOD = Method(
         ),
         Claim(
             "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
-            "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
+            "Vicuna and LLaMA-2-chat: faster than EAGLE, both methods with a fixed tree", None, None,
             "Gao et al. 2024, arXiv:2412.12639, abstract (only the direction is compared; from memory, without a "
             "figure)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
@@ -87,7 +87,8 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens drafted per drafter pass, in chains of six tokens", "blocks of two tokens, one pass each", 2.0, 2.0,
+            "tokens drafted per drafter pass, in chains of six tokens",
+            "blocks of two tokens, one drafter pass per block", 2.0, 2.0,
             "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
             key="one-pass", by_construction="one pass of the head drafts a block of two tokens",
         ),

@@ -40,7 +40,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.12728",
         "§3",
     ),
-    summary="One forward pass can draft a block: cheaper than one token per forward pass, and best for formulaic text.",
+    summary=(
+        "One forward pass can draft a block of tokens, which is cheaper than a pass per token and works best for "
+        "formulaic text."
+    ),
     idea=(
         "Learned queries A combine the image's features F into a few latent vectors. From one hidden state s of the "
         "layer an MLP predicts several future features at once; the LM head turns them into a block of tokens that do "
@@ -76,7 +79,7 @@ METHOD = Method(
             home=VISION_TARGET,
         ),
         Claim(
-            "acceptance rate of a block's first token relative to that of its third",
+            "acceptance rate of a block's first token relative to the acceptance rate of its third token",
             "semi-autoregressive head, k = 5", None, None,
             "Wang et al. 2025, arXiv:2505.12728, §3.2 "
             "(only the direction is compared)", per_offset, key="offset", home=VISION_TARGET,

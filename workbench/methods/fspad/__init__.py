@@ -28,9 +28,9 @@ METHOD = Method(
         "features."
     ),
     idea=(
-        "The embedding e of the drawn token gates the target's feature f in a wider space, where EAGLE fuses the two "
-        "by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head reads "
-        "the prediction plus a learned projection of it, so that the losses on features and on tokens do not "
+        "The embedding e of the drawn token gates the target's feature f in a wider space, whereas EAGLE fuses the "
+        "two by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head "
+        "reads the prediction plus a learned projection of it, so that the losses on features and on tokens do not "
         "conflict. S, O, W and V are learned matrices."
     ),
     formula=(
@@ -53,7 +53,7 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to EAGLE-2 with the same tree",
-            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
+            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: τ above EAGLE-2's",
             None, None,
             "Gui et al. 2024, arXiv:2408.15562, abstract (only the direction is compared; from memory, without a "
             "figure)",

@@ -31,8 +31,9 @@ METHOD = Method(
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differences=(
         "All heads share the target's LM head, embeddings enter through one shared low-rank projection, and the "
-        "hidden state is passed on as it is. The paper's first block is (k+1)·D wide and each head has its own LM "
-        "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
+        "hidden state is passed on as it is. In the paper, the first block of head k is (k+1)·D wide, and each head "
+        "has its own LM head; together they would be more than half as large as the bundled target. Heads may be "
+        "less accurate.",
         "Of the paper's changes to Medusa, only the heads' conditioning on drafted tokens is built, and the heads "
         "are trained on the target's distributions. The deeper heads and the prefix attention of Hydra++ are a "
         "separate method (hydra-plus-plus).",

@@ -42,7 +42,7 @@ METHOD = Method(
         "bundled target. The hidden state itself is added to the result with a learned weight a(k) per dimension, so "
         "that an untrained head predicts the same token as the target. Heads may be less accurate.",
         "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
-        "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
+        "Training has no dropout and lasts some minutes instead of ten epochs: τ is lower than after a long training.",
         "The default tree has 12 nodes in 4 levels instead of 63 nodes, because each node costs a small target "
         "relatively more time; τ may be lower.",
     ),

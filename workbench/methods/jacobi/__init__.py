@@ -25,7 +25,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "§3.2",
     ),
-    summary="A block of tokens can be computed at once by iteration; one wrong token makes the guesses after it wrong.",
+    summary="Iteration computes a block of tokens at once, but one wrong guess makes the guesses after it wrong.",
     idea=(
         "The next K tokens are guessed, and one pass computes the target's token at each of their positions. Guesses "
         "are accepted up to the first one that differs from the target's token. From there on, the target's tokens "

@@ -44,7 +44,7 @@ METHOD = Method(
         "Drafting stops before the token at which the confidence is too low; the paper still verifies that token. "
         "The test does not depend on a drawn token, so sampling stays exact.",
         "By default drafting stops when the likeliest token has a probability below η = 0.4, or after 4 tokens; the "
-        "released code has 0.6 and 6, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
+        "released code has η = 0.6 and 6 tokens, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
         "Drafts are chains; the paper's variant with siblings is not built.",
         TRIMMED,
     ),

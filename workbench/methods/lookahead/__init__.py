@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    summary="The pass that verifies can also produce drafts: its guesses at later positions are collected as n-grams.",
+    summary="The verifying pass can also produce drafts: its guesses at later positions are collected as n-grams.",
     idea=(
         "A window w beside the text contains guesses at the next tokens (row 0) and the target's predictions for them "
         "in earlier passes (rows 1, 2, …). Each pass reads the window along with the draft and adds one row to it, "
@@ -48,7 +48,8 @@ METHOD = Method(
         "accepted n-gram the round also emits the target's own next token, which the released code discards.",
         "An end-of-text token guessed in the window stays there, whereas the released code replaces it by a random "
         "token.",
-        "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
+        "Penalties and logits processors are not applied to the guesses in the window, but the verification of "
+        "drafts applies them.",
     ),
     order=64,
     testing=Testing(

@@ -42,7 +42,7 @@ METHOD = Method(
         "The two residual streams are computed in two passes one after the other, so that a drafted token costs 2 · "
         "E layers.",
         "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
-        "the draft, as for early-exit.",
+        "the draft, as in the method early-exit.",
     ),
     order=112,
     testing=Testing(short={"depth": 2}, no_perfect_reason=(
@@ -62,8 +62,8 @@ METHOD = Method(
             ),
             explanation=(
                 "2026-11-27 10:49 UTC",
-                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at "
-                "0.62 of positions without adapters, 0.74 with.",
+                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at 0.62 of "
+                "positions without adapters and at 0.74 with them.",
             ),
         ),
     ),

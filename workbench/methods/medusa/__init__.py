@@ -38,7 +38,7 @@ HEAD = Head(
 
 WIDE = (
     f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as a round of plain "
-    "decoding; on the paper's GPU about as long."
+    "decoding; on the paper's GPU it takes about as long as one."
 )
 
 METHOD = Method(

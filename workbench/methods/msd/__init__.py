@@ -41,8 +41,8 @@ METHOD = Method(
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 63, 8 and 5, because "
         "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
-        "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
-        "minutes instead of 40 epochs; the first stage may be too short to matter.",
+        "As in the paper, training has two stages, text alone and then an increasing share of images. They last "
+        "minutes instead of 40 epochs, and the first stage may be too short to matter.",
     ),
     order=160,
     testing=Testing(perfect={}),

@@ -19,8 +19,8 @@ LARGER = (
     " split rather than merged."
 )
 FREQUENT = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories; mostly words that are one token "
-    "in both vocabularies are accepted."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories; accepted words are mostly one token in both "
+    "vocabularies."
 )
 
 DEAR = (
@@ -63,8 +63,8 @@ METHOD = Method(
         "Online training (`rate`) updates a copy of the drafter's layers. If the target's token corresponds to "
         "several drafter tokens, each of these is trained with the token of the text as its label. Without `rate` "
         "nothing is trained; with warm=True training continues over requests.",
-        "The stopping head (`stop`) is linear in the drafter's hidden state and starts untrained; the paper's reads "
-        "several layers and is also trained beforehand.",
+        "The stopping head (`stop`) is linear in the drafter's hidden state and starts untrained; the paper's head "
+        "reads several layers and is also trained beforehand.",
         "The drafter reads text without the special tokens of the target's chat format, and no images.",
     ),
     order=14,
@@ -86,7 +86,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
-            "τ when several draft tokens may become one target token, relative to τ with tokens of equal text only",
+            "τ with merging of several drafter tokens into one target token, relative to τ without merging",
             "the paper's n-gram cache, compared with a direct mapping between the vocabularies",
             None,
             None,

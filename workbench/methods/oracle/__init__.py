@@ -42,7 +42,8 @@ METHOD = Method(
     policies=(Fixed(),),
     claims=(
         Claim(
-            "τ relative to (1 − a⁵)/(1 − a) with acceptance a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
+            "τ relative to (1 − a⁵)/(1 − a) with acceptance rate a = 0.8 and drafts of 4 tokens", "a closed form",
+            1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1",
             lambda lab: lab.tau_over_closed_form(acceptance=0.8, depth=4), tolerance=0.05,
             by_construction="the simulation accepts each draft with the probability that the formula assumes",

@@ -43,9 +43,9 @@ METHOD = Method(
     idea=(
         "One pass of the drafter reads the accepted tokens, with embeddings e and the target's hidden states h, and "
         "then a mask m for each further token of the draft. A projection M fuses each pair. The hidden state at the "
-        "newest token predicts the first draft token, the one at each mask one more. A mask attends to the text and "
-        "the masks before it, but to no drafted token, so a longer draft costs no further pass but is more likely to "
-        "be rejected."
+        "newest token predicts the first draft token, and the hidden state at each mask predicts one more. A mask "
+        "attends to the text and the masks before it, but to no drafted token, so a longer draft costs no further "
+        "pass but is more likely to be rejected."
     ),
     formula=(
         "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "

@@ -81,8 +81,8 @@ METHOD = Method(
     },
     head=Head(
         PromptTokens,
-        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: after a text the "
-        "target predicts later tokens at them.",
+        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each. They follow a "
+        "text, and the target predicts later tokens at their positions.",
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

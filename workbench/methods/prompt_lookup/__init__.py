@@ -19,7 +19,7 @@ METHOD = Method(
     title="Prompt lookup",
     promise=Promise.EXACT,
     source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
-    summary="Copying from the context is the cheapest way to draft; τ falls when nothing repeats.",
+    summary="Copying from the text so far is the cheapest way to draft; τ falls when nothing repeats.",
     idea=(
         "The newest n tokens are looked up in the text so far, and the tokens that followed them there are proposed. "
         "No second model runs: a draft costs a look-up, and if nothing matches the round is plain decoding."

@@ -46,7 +46,7 @@ METHOD = Method(
         "Verification draws one token at each node. The released code draws one for every path of the tree, which "
         "favours drafted tokens when sampling.",
         "At most 512 occurrences of a match are read, spread evenly over all, instead of 5,000.",
-        "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
+        "If nothing matches, nothing is drafted; the released code then verifies one constant token.",
     ),
     order=64,
     testing=Testing(

@@ -44,9 +44,9 @@ METHOD = Method(
         "The drafter is trained from scratch in minutes on the target's distributions at its own answers, whereas "
         "the paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
         "The drafter's embeddings and LM head are initialised from the target's LM head, projected to its principal "
-        "directions; the paper does not do this.",
-        "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "
-        "deeper layer is first needed, and none is copied or left out.",
+        "directions; the paper has no such initialisation.",
+        "We could not find how the paper handles keys and values of skipped layers; here all of them are computed "
+        "when a deeper layer is first needed.",
         "A draft stops before the token at which the drafter's confidence is too low, even the first one. The test "
         "does not depend on a drawn token, so sampling stays exact.",
         TRIMMED,

@@ -24,8 +24,8 @@ METHOD = Method(
     ),
     idea=(
         "The drafter is EagleVLM's, but the image is compressed first: some patches are dropped, or blocks of them "
-        "averaged or convolved, or two learned queries attend to all of them, or nothing is left. A gate with weights "
-        "G reads the mean feature f of the question and chooses one of these."
+        "averaged or convolved, or two learned queries attend to all of them, or the image is left out. A gate with "
+        "weights G reads the mean feature f of the question and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
     differences=(
@@ -91,8 +91,8 @@ METHOD = Method(
         SpecVLMNet,
         "SpecVLM (Huang et al. 2025, arXiv 2509.11815): EagleVLM's inputs after an elastic compressor; a gate on the "
         "question chooses from pruning, pooling, convolution, two resampling queries and no image at all. Trained "
-        "with straight-through Gumbel noise at ratios of 1 to 16; half of the prompts draw their operation uniformly, "
-        "so that every operation is trained.",
+        "with straight-through Gumbel noise at ratios of 1 to 16; for half of the prompts the operation is drawn "
+        "uniformly, so that every operation is trained.",
         recipe="vision-heads",
     ),
     recording=Recording(scene="four-shapes", params={"compressor": "prune", "ratio": 4}),

@@ -38,8 +38,8 @@ METHOD = Method(
         "the paper measures a large tree on some thirty prompts beforehand. By default the tree has 12 nodes instead "
         "of 80, because each node costs a small target relatively more time.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). The table holds "
-        "16,384 contexts.",
+        "paper's table serves all trajectories of one problem, as warm=True does for runs of one prompt. The table "
+        "holds 16,384 contexts.",
         "Distributions at nodes after rejected drafts also go into the table (everywhere=True): verification "
         "computes them anyway, and a short text gives few other distributions.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",

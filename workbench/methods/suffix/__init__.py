@@ -31,8 +31,8 @@ METHOD = Method(
         "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level. The "
         "counts equal those of a suffix tree, limited to the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
-        "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
-        "occurrence has probability ½, and its drafts are a little shorter.",
+        "includes the newest tokens themselves, although nothing follows them yet. So its first node after one "
+        "earlier occurrence has probability ½, and its drafts are a little shorter.",
         "The default tree has at most 16 nodes, because each node costs a small target relatively more time.",
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",

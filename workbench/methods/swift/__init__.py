@@ -16,8 +16,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
-    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} rounds of plain decoding, for {{}} drafts and the "
-    "search, which does not pay off within 64 tokens."
+    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} rounds of plain decoding (for {{}} drafts and the "
+    "search). The search does not pay off within 64 tokens."
 )
 
 METHOD = Method(
@@ -34,8 +34,9 @@ METHOD = Method(
     summary="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
         "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
-        "more set z of skipped parts is tried on tokens already written; the set that predicts these tokens best is "
-        "used for drafting, and the draft stops when its largest probability is below η."
+        "more set z of skipped attentions and MLPs is tried on tokens that were generated already; the set that "
+        "predicts these tokens best is used for drafting, and the draft stops when its largest probability is below "
+        "η."
     ),
     formula=(
         "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
@@ -48,8 +49,8 @@ METHOD = Method(
         "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text. In the paper "
         "it chooses every 25th of up to 1,000 sets, which needs longer texts than those generated here.",
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
-        "skipped from then on: a small model can spare fewer of them than the paper's, from which the default ratio r "
-        "is taken.",
+        "skipped from then on: a small model can spare fewer of them than the paper's models, for which the default "
+        "ratio r was chosen.",
         "A draft stops before the token at which the confidence is too low; the paper still verifies that token. The "
         "test does not depend on a drawn token, so sampling stays exact.",
         "Drafts are chains; the released code also drafts siblings at each position of the chain, which is not built.",

@@ -35,11 +35,11 @@ METHOD = Method(
     formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
     differences=(
         "The default tree has 16 nodes instead of the paper's 80, because each node costs a small target relatively "
-        "more time, and its shape is the best one under assumed probabilities of the ranks: with nodes=80 its six "
-        "levels hold 8, 25, 27, 13, 6 and 1 nodes, the paper's 8, 21, 25, 15, 8 and 3. τ may differ by a little at "
-        "the same size.",
+        "more time, and its shape is the best one under assumed probabilities of the ranks. With nodes=80 its six "
+        "levels have 8, 25, 27, 13, 6 and 1 nodes; those of the paper's tree have 8, 21, 25, 15, 8 and 3. τ may "
+        "differ by a little at the same size.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper keeps it across requests (warm=True does). The first rounds accept less.",
+        "paper keeps it across requests (warm=True does). So the first rounds accept fewer drafts.",
         "The logits of the prompt are not written into the table unless prompt=True, because the LM head would have "
         "to compute them at every prompt position.",
         "A token without stored successors has no drafts; a table that starts with zeros would propose token 0 eight "

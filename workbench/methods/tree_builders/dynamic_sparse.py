@@ -36,8 +36,8 @@ SPARSE = TreeBuilderRule(
     "dynamic-sparse",
     "Tree planned with its probe positions",
     "This tree, with probe positions after its nodes, has the most expected tokens per second over this and the "
-    "following rounds, by how often each rank was right on held-out text and by the measured cost of passes.",
-    "probability that the tokens of these ranks on its path are accepted",
+    "following rounds, given how often each rank was right on held-out text, and the measured cost of passes.",
+    "probability that all drafts on the path are accepted, estimated from their ranks",
 )
 
 

@@ -61,7 +61,10 @@ class Block(Exact):
             "from memory)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
-            by_construction="a theorem (Sun et al., theorem 2): on the same drafts its expected τ is never smaller",
+            by_construction=(
+                "a theorem (Sun et al., theorem 2): on the same drafts the expected τ of block verification is never "
+                "smaller"
+            ),
         ),
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ WRITTEN = Rule(
     "w = 1",
     {"w": "small_writes"},
     "The small model generates: the mean entropy of the last distributions was low enough at the last switch, and it "
-    "generates a minimum number of tokens. Its tokens are accepted whatever the target's probability.",
+    "generates at least d tokens before the next switch. Its tokens are accepted whatever the target's probability.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
 )
@@ -127,7 +127,8 @@ class EntropyAdaptive(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "entropy-adaptive", ({"mean_entropy": 0.1}, {"mean_entropy": 0.5}, {}),
-            "Llama and Qwen pairs, MATH: the small model generates a third to a half, 92.9 and 96.7 % of the accuracy",
+            "Llama and Qwen pairs, MATH: the small model generates a third to a half of the tokens, with 92.9 and "
+            "96.7 % of the accuracy",
             "Simonds 2025, arXiv:2502.06833, results (only the direction is compared; from memory)", temperature=0.0,
         ),
     )  # fmt: skip

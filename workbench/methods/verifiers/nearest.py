@@ -128,7 +128,7 @@ class Nearest(Verifier):
     neighbours: int = param(
         8, ge=0, le=MOST, doc="k, number of nearest tokens whose probability may be added to a draft token's"
     )
-    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; with λ = 0, 0 is exact")
+    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; 0 is exact if λ is 0, too")
     mass_ratio: float = param(
         0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )

@@ -83,8 +83,8 @@ class OptimalTwo(EmissionVerifier):
             key="bound", tolerance=0.005, method="draft-tree-sampled",
             explanation_by_column={"smollm2": (
                 "2026-11-24 13:53 UTC",
-                f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On the "
-                "bundled pair, with 25, it is ±0.5 %.",
+                f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On "
+                "the bundled pair, with 25 prompts, it is ±0.5 %.",
             )},
         ),
     )  # fmt: skip

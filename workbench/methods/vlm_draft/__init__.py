@@ -38,9 +38,9 @@ METHOD = Method(
     differences=(
         "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: we chose a minimum "
         "path probability of 0.1 and at most 4 children, and the paper's trees may be larger or smaller.",
-        "The draft model is trained as MASSV's, projector first and then projector and language model on the target's "
-        "own answers, but within minutes, and with a language model that belongs to no published family; the gain "
-        "over a text-only drafter may differ.",
+        "The draft model is trained as MASSV's, projector first and then projector and language model on the "
+        "target's own answers, but within minutes, and with a language model of no published family; the gain over a "
+        "text-only drafter may differ.",
     ),
     order=130,
     testing=Testing(no_perfect_reason="Drafts about images are tested in test_alarms.py instead."),
@@ -51,7 +51,8 @@ METHOD = Method(
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(
-            "τ relative to the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
+            "τ relative to the text-only drafter",
+            "Qwen2.5-VL and Gemma 3, with a drafter of the same family", 1.3, 1.3,
             "Ganesan et al. 2025, arXiv:2505.10526, abstract: up to + 30 %",
             lambda lab: lab.tau_over("text-only", "draft model, chain"), home=VISION_TARGET,
         ),

@@ -62,7 +62,7 @@ METHOD = Method(
     **tree_head(Chain(), drafter=TextOnlyDraftModel, policies=(Fixed, Heuristic, Confidence, Planned)),
     claims=(
         Claim(
-            "acceptance rate on other words minus that on words that state facts about the image",
+            "acceptance rate on words that state facts about the image, subtracted from the rate on all other words",
             "LLaVA-7B with a text-only drafter of 115M", None, None,
             "Gagrani et al. 2024, arXiv:2404.08856, §4 (from memory)", facts_gap, neutral=0.0, home=VISION_TARGET,
         ),

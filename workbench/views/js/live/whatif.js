@@ -389,7 +389,7 @@ function drawLengths(state, lengths) {
         line: { color: css("--wb-mute"), width: 1.3, dash },
       })),
       annotations: [
-        [oracle, "exactly the accepted length", "bottom"],
+        [oracle, "draft length equal to the accepted length", "bottom"],
         [recorded, "as recorded", "top"],
       ].map(([a, text, yanchor]) => ({
         xref: "paper",
