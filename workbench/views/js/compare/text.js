@@ -87,8 +87,8 @@ export function exact(page) {
   kit.write(
     note.firstChild,
     comparison.settings.greedy
-      ? "Greedy: an exact method's text equals plain decoding's, token for token. All tests of all methods:"
-      : "Sampling: an exact method has the target's distribution, but the same seed gives another text. All tests of all methods:",
+      ? "Greedy: an exact method's text equals plain decoding's, token for token. Test results of all methods:"
+      : "Sampling: an exact method has the target's distribution, but the same seed gives another text. Test results of all methods:",
   );
   kit.write(
     parts.exactNote,

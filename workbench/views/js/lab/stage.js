@@ -169,7 +169,7 @@ function list(page) {
     box.checked = isOpen || page.chosen.has(one.id);
     const full = !box.checked && page.chosen.size >= MOST;
     box.disabled = isOpen || full;
-    label.title = isOpen ? "This run is open" : full ? `at most ${MOST} other runs can be shown` : "Show its τ together with that of the open run";
+    label.title = isOpen ? "This run is open" : full ? `at most ${MOST} other runs can be shown` : "Show the τ of this run together with that of the open run";
     kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
     kit.write(
       label.children[2],

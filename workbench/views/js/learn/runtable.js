@@ -194,7 +194,7 @@ function drawSelection(ui) {
   ui.clear.hidden = !selected.length;
   ui.beside.hidden = selected.length !== 2;
   if (selected.length === 2) ui.beside.href = addresses.run(ui.host.base, ...selected.map((row) => row.name));
-  kit.write(ui.why, why || `${first.name} (${first.rows.length}) against ${second.name} (${second.rows.length})`);
+  kit.write(ui.why, why || `${first.name} (${first.rows.length}) compared with ${second.name} (${second.rows.length})`);
 }
 
 async function compare(ui) {

@@ -120,7 +120,7 @@ function untestedReason({ nodes }, node) {
   const { parents, status } = nodes, isAccepted = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
   while (!isAccepted(parents[top])) top = parents[top];
-  if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on its path was rejected`;
+  if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on the same path was rejected`;
   const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
   if (winner < 0) return "the accepted path ended before this draft";
   const replaced = top === node ? "this draft" : `“${visible(nodes.text[top])}”`;

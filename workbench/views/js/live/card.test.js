@@ -112,7 +112,7 @@ test("an untested draft shows why it was not tested", () => {
   const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
   assert.equal(drawn(went, 1), "never tested: “a” was accepted instead of this draft");
   assert.equal(drawn(went, 2), "never tested: “a” was accepted instead of “b”");
-  assert.equal(drawn(went, 5), "never tested: the earlier draft “d” on its path was rejected");
+  assert.equal(drawn(went, 5), "never tested: the earlier draft “d” on the same path was rejected");
   assert.equal(
     drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4),
     "never tested: the accepted path ended before this draft",

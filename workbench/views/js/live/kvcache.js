@@ -20,7 +20,7 @@ import { ROOT, TARGET } from "./treemodel.js";
 /** Signal of a streaming cache: number of its entries after the round. */
 const ENTRIES = "KV cache entries";
 const UNKNOWN =
-  "The trace does not record the KV cache of this round: its decoder drafts no tree and writes positions of its choice.";
+  "The trace does not record the KV cache of this round: its decoder drafts no tree and can write at any position.";
 
 /** Return the KV cache of a round.
  *  @param {any} round  @param {any[]} before  the rounds before it

@@ -65,7 +65,7 @@ export function words({ rates, is_timed_here: timed, plain, passes }) {
     : `${memory} of ${all} target passes of this run are limited by memory, ${all - memory} by arithmetic`;
   const sentences = [
     `${run}; a plain pass (1 token, ${intensity(plain.intensity)}) is limited by ${plain.limit}.`,
-    `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes at ${intensity(rates.ridge)}.`,
+    `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes from memory to arithmetic at ${intensity(rates.ridge)}.`,
     "Every pass counts as a full forward of the target.",
   ];
   if (!timed) sentences.push("The run comes from a file, and its times may have been measured on another machine. So its passes are drawn on the roof, not at their measured speed.");

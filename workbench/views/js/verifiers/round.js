@@ -25,7 +25,7 @@ export function render(el, data) {
       title: "none accepted: residual",
       distributions: [round.residual, null],
       at: round.token,
-      texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
+      texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft, which counts as accepted" : "from the residual"],
       mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
     });
   else

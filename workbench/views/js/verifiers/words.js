@@ -52,7 +52,7 @@ export function unsound({ p, q }, { k, way: sampling, rule }) {
 
 /** Describe the sampled rounds. */
 export function sampledWords(p, { counts, accepted }, rounds) {
-  if (!rounds) return "No rounds sampled yet. Outline: p.";
+  if (!rounds) return "No rounds sampled yet. The outline shows p.";
   const shares = counts.map((x) => x / rounds);
   return `${rounds.toLocaleString("en")} rounds: TV from p ${distance(shares, p).toFixed(4)}; the same number of samples from p would give about ${noise(p, rounds).toFixed(4)}. Share of accepted drafts: ${(accepted / rounds).toFixed(3)}.`;
 }
