@@ -37,8 +37,8 @@ HEAD = Head(
 )
 
 WIDE = (
-    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as a round of plain "
-    "decoding; on the paper's GPU it takes about as long as one."
+    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as one of plain "
+    "decoding; on the paper's GPU it takes about as long."
 )
 
 METHOD = Method(

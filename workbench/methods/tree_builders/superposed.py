@@ -122,8 +122,8 @@ class Superposed(TreeBuilder):
             "τ relative to one chain with as many passes of the drafter (4), n-grams with α = 0.54",
             "LLaMA-2 7B generates three texts with one pass per token, as good as three separately generated texts",
             None, None,
-            "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (only the direction is compared; the "
-            "paper is about text suggestions and has no figure for speculative decoding)",
+            "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (only the direction is compared; made "
+            "for suggestions, not for speculative decoding)",
             lambda lab: lab.tau_over(
                 "draft-tree", {"grower": "superposed", "depth": 4, "ngrams": 0.54}, {"grower": "chain", "depth": 4}, 0.0
             ),
