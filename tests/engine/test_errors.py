@@ -197,7 +197,7 @@ def test_heads_of_another_width_are_refused(folder: Path, tmp_path: Path, monkey
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
     engine.step()
     assert row.trace is not None
-    assert "read hidden states of width 32; the target's are 64" in row.trace.footer.error
+    assert "read hidden states of width 32, but the target's hidden states have width 64" in row.trace.footer.error
     (info.folder / "model.safetensors").write_bytes(b"nonsense")
     broken = model_helpers.make_models("llama", noise=None)
     broken.heads = {"medusa": info}

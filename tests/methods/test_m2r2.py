@@ -266,7 +266,7 @@ def test_error_for_a_folder_with_wrong_shapes_has_a_remedy(wrong: dict[str, Any]
 
 def test_error_for_unsupported_targets_has_a_remedy(tmp_path: Path) -> None:
     models = make_models(tmp_path / "deep", exit_layer=5)
-    with pytest.raises(WorkbenchError, match=r"are for 5 layers; the target has 3.*workbench train m2r2"):
+    with pytest.raises(WorkbenchError, match=r"the first 5 layers of a target, but this target has 3 .*train m2r2"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
     models = make_models(tmp_path / "opt", kind="opt")  # its MLP is not a separate module
     with pytest.raises(WorkbenchError, match=r"OPTDecoderLayer has no separate MLP.*early-exit"):

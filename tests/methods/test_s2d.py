@@ -115,7 +115,7 @@ def test_drafter_with_another_vocabulary_size_is_refused(models: Models, tmp_pat
     info = HeadInfo("others", tmp_path, save_net(net, tmp_path, models.target_name))
     heads, models.heads = models.heads, models.heads | {"s2d": info}
     try:
-        with pytest.raises(WorkbenchError, match="are for 9 tokens; the target has 6"):
+        with pytest.raises(WorkbenchError, match="are for a vocabulary of 9 tokens, but the target's has 6"):
             Engine(models).generate(Request([3, 1], registry.get("s2d"), max_new_tokens=2))
     finally:
         models.heads = heads

@@ -504,7 +504,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         with pytest.raises(ParameterError, match=why):
             recipes.run("medusa" if why.startswith("cannot") else "eagle-3", nowhere | more, quiet)
     for name, options in (("medusa", nowhere), ("chat-heads", chosen | {"method": "medusa", "out": tmp_path})):
-        with pytest.raises(ParameterError, match="medusa has one fixed loss, cross-entropy with the text"):
+        with pytest.raises(ParameterError, match="medusa has one fixed loss, cross-entropy with the tokens"):
             recipes.run(name, options | {"loss": "ce_soft:1"}, quiet)
     assert not (tmp_path / "work").exists(), "refused before any answer is written"
     with pytest.raises(ParameterError, match="no head to start from"):

@@ -72,7 +72,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     # the approximate method, and texts side by side
     typical = V + ".wb-verdict[data-lane^='Medusa, typical']"
     assert "approximate: not the target's distribution" in page.inner_text(typical)
-    assert "first at token" not in page.inner_text(typical), (
+    assert "first difference at token" not in page.inner_text(typical), (
         "no position is shown for sampled texts, because those of exact lanes diverge, too"
     )
     wait_for_text(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")

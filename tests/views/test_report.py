@@ -80,7 +80,7 @@ def test_every_figure_has_a_table_a_sentence_and_a_name(page: str) -> None:
     for plot in plots:
         assert {f"{plot['id']}-title", f"{plot['id']}-text", f"{plot['id']}-table"} <= ids
     assert found.tags.count("table") == len(plots)
-    assert "Left out 2 of rag, too long." in page
+    assert "Prompts left out of the group rag: 2 (too long)." in page
     assert "Highest is draft-model, 1.50×: faster (1.25–1.75×, n = 4 prompts). Of 1 methods" in page
     assert "The largest speed-up is that of draft-model on stories, 1.50×: faster (1.25–1.75×, n = 4 prompts)." in page
 

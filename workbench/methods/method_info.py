@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CACHE = "catalogue.json"
 """Name of the file with facts about all methods in the user's cache folder."""
 PROMISES = (
-    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
-    "*simulation*: uses information that no real drafter has."
+    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates from it by an amount that "
+    "a parameter sets; *simulation*: uses information that no real drafter has."
 )
 """Meaning of the promises about a method's output, in Markdown, as a legend for tables of methods."""
 PLAIN = "autoregressive"

@@ -61,7 +61,10 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
             and head.kind == other_head.kind
             and head.net is not other_head.net
         ):
-            raise ValueError(f"{entry.name} and {registered.name} have two nets for heads of one kind, {head.kind!r}.")
+            raise ValueError(
+                f"The methods {entry.name} and {registered.name} declare different networks for heads of one kind, "
+                f"{head.kind!r}."
+            )
     _ = entry.params  # a clash of parameter names fails at import
     judges = {Promise.EXACT: entry.verifiers[:1], Promise.SIMULATION: entry.verifiers}.get(entry.promise, ())
     for reason in filter(None, map(entry.unsound_reason, judges)):

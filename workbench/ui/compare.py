@@ -62,7 +62,9 @@ class CompareView:
         lane = next((lane for lane in comparison.lanes if lane.name == request.get("lane")), None)
         prompt = wire.check_integer("prompt", request.get("prompt") or 0)
         if lane is None or prompt not in lane.traces:
-            raise UnknownNameError("There is no such run.", "Choose a lane that was measured on this prompt.")
+            raise UnknownNameError(
+                "The comparison has no run of this lane and prompt.", "Choose a lane that was measured on this prompt."
+            )
         return lane.traces[prompt].to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def return_errors(answer: ServerFunction) -> ServerFunction:
         try:
             with convert_panics(), measure_cpu_time():
                 if not isinstance(request, dict):
-                    raise ParameterError("The request is not an object.", "Send a JSON object.")
+                    raise ParameterError("The request is not a JSON object.", "Send a JSON object.")
                 return answer(request)
         except Exception as problem:
             return {"error": wire.error_to_wire(problem)}

@@ -38,7 +38,7 @@ class Jobs(Generic[T]):
         """
         with self._lock:
             if not isinstance(job, str) or job not in self._results:
-                raise UnknownNameError("This result is no longer stored here.", "Run the measurement again.")
+                raise UnknownNameError("This result is no longer stored in the app.", "Run the measurement again.")
             return self._results[job]
 
     def add(self, what: T) -> str:

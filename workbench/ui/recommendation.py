@@ -93,7 +93,8 @@ class RecommendationView:
         text = request.get("text") or ""
         if not isinstance(text, str) or "\0" in text:
             raise PromptError(
-                "This is not text.", "Choose a text file: one prompt per line, or JSON Lines with a `prompt` field."
+                "This file is not text.",
+                "Choose a text file: one prompt per line, or JSON Lines with a `prompt` field.",
             )
         if len(text) > MAX_CHARS:
             raise PromptError(f"The prompts have {len(text):,} characters.", f"Use at most {MAX_CHARS:,} characters.")

@@ -190,7 +190,7 @@ class Session:
 
         others, pairs = request.get("others") or [], request.get("pairs") or []
         if not isinstance(others, list) or not isinstance(pairs, list):
-            raise ParameterError("others and pairs must be lists.", "Send traces, and speed-ups of pairs of runs.")
+            raise ParameterError("`others` and `pairs` must be lists.", "Send traces, and speed-ups of pairs of runs.")
         trace_data = [request.get("trace"), *others[:MOST_OTHERS]]
         check_connected, traces = make_disconnect_check(), []
         for item in trace_data:

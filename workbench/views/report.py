@@ -122,7 +122,7 @@ def speed(rows: Sequence[Row]) -> Panel | None:
             )
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     line["line"] = {"color": "var(--wb-mute)", "dash": "dot"}
-    layout = _layout("× plain decoding, whole calls", len(ordered), [_name(r) for r in ordered])
+    layout = _layout("speed-up over plain decoding, whole calls", len(ordered), [_name(r) for r in ordered])
     best, methods = ordered[-1], [r for r in ordered if r["kind"] == "workbench" and r["method"] != PLAIN]
     verdicts = Counter(Estimate(**r[SPEED]).verdict for r in methods)
     sentence = (
@@ -226,8 +226,8 @@ def cost(rows: Sequence[Row]) -> Panel | None:
     layout = _layout("milliseconds per round", len(recorded), [_name(r) for r in recorded])
     top = max(recorded, key=lambda r: r["overhead_share"] or 0)
     sentence = (
-        f"The largest share of overhead is that of {top['method']}: {top['overhead_share'] or 0:.0%} of decoding, "
-        f"{top['overhead_ms_per_round']:.2f} ms per round."
+        f"Overhead takes the largest share of the time with {top['method']}: {top['overhead_share'] or 0:.0%} of "
+        f"decoding, {top['overhead_ms_per_round']:.2f} ms per round."
     )
     table = [["method", *(f"{words}, ms" for words, _ in parts.values()), "overhead"]]
     table += [
@@ -243,15 +243,15 @@ def memory(rows: Sequence[Row]) -> Panel | None:
         return None
     data = [
         _bars(recorded, "weights", "var(--wb-verify)", "weights_mib", "MiB"),
-        _bars(recorded, "largest rise in a run", "var(--wb-draft)", "growth_mib", "MiB"),
+        _bars(recorded, "largest memory growth in a run", "var(--wb-draft)", "growth_mib", "MiB"),
     ]
     layout = _layout("MiB", len(recorded), [_name(r) for r in recorded])
     top = max(recorded, key=lambda r: r["weights_mib"])
     sentence = (
-        f"The method with the most model weights is {top['method']}: {top['weights_mib']:.0f} MiB of weights. "
-        "Packed copies of weights are not included; reused buffers of earlier runs do not count as a rise."
+        f"The method with the most model weights is {top['method']}: {top['weights_mib']:.0f} MiB of weights. Packed "
+        "copies of weights are not included; buffers that were reused from earlier runs do not count as growth."
     )
-    table = [["method", "weights, MiB", "largest rise in a run, MiB"]]
+    table = [["method", "weights, MiB", "largest memory growth in a run, MiB"]]
     table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in recorded[::-1]]
     return Panel("Memory", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
@@ -348,7 +348,9 @@ def _facts(report: dict[str, Any]) -> str:
         f"<div><dt>{html.escape(key)}</dt><dd>{html.escape(str(value))}</dd></div>" for key, value in facts.items()
     ]
     notes = [] if report["complete"] else ["The run was stopped before the end."]
-    notes += [f"Left out {n} of {reason}." for reason, n in report["left_out"].items()]
+    for key, n in report["left_out"].items():
+        group, _, reason = key.partition(", ")
+        notes.append(f"Prompts left out of the group {group}: {n} ({reason}).")
     notes += [f"{r['method']}: {w}" for r in report["rows"] for w in r["warnings"]]
     return f"<dl>{''.join(items)}</dl>" + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
 

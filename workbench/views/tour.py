@@ -194,7 +194,10 @@ def trees(trace: Trace) -> Step:
         see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward pass. "
         f"{SIBLINGS} That happened {_count(len(sibling_nodes), 'time')} here.",
         do="Find such a round, and click the accepted token that was not the first draft.",
-        question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
+        question=(
+            f"A tree of {nodes} nodes is {depth} levels deep. What is the largest number of tokens that one round can "
+            "give?"
+        ),
         choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
         right=1,
         why=f"Only one path can be accepted: {depth} tokens, and the target's own after them. A wider tree makes a "
@@ -280,7 +283,7 @@ LIVE_STEPS = (
     LiveStep("round", "text", OUTCOMES, "rejected"),
     LiveStep("trees", "tree", f"Several continuations are verified in the same forward pass. {SIBLINGS}", "sibling"),
     LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled one is {SAMPLED}.", "rejected"),
-    LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance over the run; {RATIO}."),
+    LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance rate over the run; {RATIO}."),
     LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
     LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),
 )

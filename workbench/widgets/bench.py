@@ -73,7 +73,7 @@ def check_state(state: dict[str, Any]) -> dict[str, Any]:
     """
     p, q = _distribution("p", state["p"]), _distribution("q", state["q"])
     if len(p) != len(q):
-        raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one number per token in both.")
+        raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one number per token in both p and q.")
     words = [str(word) for word in state["words"]]
     if len(words) != len(p):
         raise ParameterError(f"There are {len(words)} words for {len(p)} tokens.", "Give one word per token, or none.")

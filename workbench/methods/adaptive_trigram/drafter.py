@@ -24,9 +24,10 @@ from workbench.models.loading import Models
 SEARCHED = TreeBuilderRule(
     "tri-grams",
     "Found in the tri-gram table",
-    "This node is among those that the search visited most; in the table its token follows the two before it.",
-    "visits by the search",
-    "weight of the node's tri-gram",
+    "The tree search visited this node among the most often. The tri-gram of its token and the two tokens before it "
+    "is in the table.",
+    "number of visits by the tree search",
+    "weight of this node's tri-gram in the table",
 )
 
 
@@ -56,11 +57,14 @@ class AdaptiveTrigram(Drafter):
     nodes: int = param(12, **NODES)
     search: str = param("mcts", choices=("mcts", "best-first"), doc="search algorithm for draft sequences")
     iterations: int = param(
-        30, ge=1, le=150, doc="number of search iterations; each tries one sequence", when="search = mcts"
+        30, ge=1, le=150, doc="number of search iterations; each tries one draft sequence", when="search = mcts"
     )
     increment: float = param(0.04, ge=0.0, le=1.0, doc="weight added to a tri-gram each time it is generated")
     rate: float = param(
-        0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
+        0.2,
+        ge=0.0,
+        le=1.0,
+        doc=("step size of the weights towards the target's distribution at verified nodes; 0: no step"),
     )
     warm: bool = warm_param("the table")
 

@@ -20,7 +20,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2205.10350",
         "§3.1",
     ),
-    summary="When a text is edited, the draft is known in advance: copy the input, and align again after each change.",
+    summary="When the task is to edit a text, the input itself is the draft: copy it, and realign after each change.",
     idea=(
         "The output is expected to repeat most of the input, so the draft is the input from a pointer on. The pointer "
         "starts at the input's first token. When the target writes something else, the newest output tokens are looked "
@@ -31,13 +31,13 @@ METHOD = Method(
         "output suffix that s contains once"
     ),
     differences=(
-        "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
-        "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
-        "pointer.",
-        "At most 16 tokens per round, where the paper proposes the whole rest of the input, because each token costs "
-        "a small target time.",
-        "A suffix that does not occur in the rest of the input is searched in the whole input, so that a passage may "
-        "be copied twice.",
+        "The input is the prompt from token number `begin` on; in the paper an encoder reads the input alone. With "
+        "begin=0 and an instruction before the text, the first draft is rejected, and the target's first token "
+        "realigns the pointer.",
+        "A draft has at most 16 tokens, because each one costs a small target time; the paper drafts the whole rest "
+        "of the input.",
+        "If a suffix of the output does not occur in the rest of the input, the whole input is searched, so that a "
+        "passage may be copied twice.",
     ),
     order=42,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),

@@ -28,11 +28,13 @@ METHOD = Method(
         "model expected, the next round has its draft at once; otherwise that work is discarded, and the draft model "
         "starts again after the corrected token. The verification rule, and so the output, is unchanged."
     ),
-    formula="round n + 1 drafts after text and drafts x(1) … x(t), d(1) … d(K + 1) while round n verifies d(1) … d(K)",
+    formula=(
+        "while round n verifies d(1) … d(K), the draft model continues x(1) … x(t), d(1) … d(K + 1) for round n + 1"
+    ),
     differences=(
-        "Both models run on one device and take time from each other, where the paper has a device for each; the trace "
+        "Both models share one device and slow each other down; in the paper each has its own device. The trace "
         "shows the overlap, but a gain in speed needs a second device.",
-        "The draft model drafts one round ahead and then waits; in the paper it drafts without end until a rejection.",
+        "The draft model drafts one round ahead and then waits; in the paper it continues to draft until a rejection.",
     ),
     order=15,
     testing=Testing(short={"depth": 2}, perfect={}),
@@ -49,7 +51,7 @@ METHOD = Method(
             "McDanel 2024, arXiv:2410.17375, abstract (from memory)",
             lambda lab: lab.speed_over({"depth": 3}, [{"depth": 3}], other="draft-model"),
             timed=True,
-            lacks="a device for each model",
+            lacks="a separate device for each of the two models",
         ),
     ),
 )

@@ -19,7 +19,7 @@ METHOD = undrafted(
         "https://arxiv.org/abs/1702.01806",
         "§2",
     ),
-    summary="Several candidate texts grow in one token tree; the most probable complete one is the output.",
+    summary="Several candidate texts grow in one token tree; the most probable complete text is the output.",
     idea=(
         "Greedy decoding commits to the most probable token at once. Beam search extends the best few candidate texts "
         "by one token per round, keeps the best of all extensions, and returns the candidate with the best score; λ "
@@ -31,9 +31,9 @@ METHOD = undrafted(
         "score(x) = Σ log p(x(t) | x(1) … x(t − 1)) / length(x)^λ; keep the best B extensions per round (B: beam width)"
     ),
     differences=(
-        "When the KV cache is full, candidates that do not begin with the best one's first token are dropped.",
+        "When the KV cache is full, candidates whose first token differs from the best candidate's are dropped.",
         "Sampling settings have no effect: the search is deterministic.",
-        "A stop string does not finish a candidate: the final text is cut there.",
+        "A stop string does not end a candidate during the search; the final text is cut at the string.",
     ),
     order=5,
     claims=(

@@ -10,7 +10,7 @@ from workbench.methods.common.differences import TRIMMED
 from workbench.methods.common.presets import slow_rounds, tree_head
 from workbench.methods.tree_builders.chain import Chain
 
-UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
+UNDECIDED = f"{WRONG_SCALE}: with 25 prompts, the 95 % interval of the ratio contains 1 (no change)."
 
 
 METHOD = Method(
@@ -37,16 +37,18 @@ METHOD = Method(
         "each layer: attention( Q block, K [ c; block ], V [ c; block ] ),  q(i) = softmax( LM head norm block(i) )"
     ),
     differences=(
-        "Two small layers and a low-rank fusion, trained for minutes; the released drafters have several layers of "
-        "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
-        "Blocks have 8 positions, of which 5 are drafted by default; those of the released models have 16 or 10. τ may "
-        "be lower, and the target verifies fewer tokens that are rejected.",
-        "The drafter is trained on the target's distributions at the positions of its answers, where the paper trains "
-        "on the tokens of the answers.",
+        "The drafter has two small layers and a low-rank fusion of hidden states, trained for minutes. The released "
+        "drafters have several layers of the target's shape and a full-rank fusion, and were trained for much "
+        "longer: τ is lower here.",
+        "Blocks have 8 positions, of which 5 are drafted by default; blocks of the released models have 16 or 10 "
+        "positions. τ may be lower, and the target verifies fewer tokens that are rejected.",
+        "The drafter is trained on the target's distributions at the positions of its answers, whereas the paper "
+        "trains on the tokens of the answers.",
         "A quarter of the blocks in training have some of their tokens unmasked, so that the drafter can take more "
-        "than one denoising step; the paper's takes one.",
+        "than one denoising step; the paper's drafter takes one step.",
         "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
-        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws them too.",
+        "rule. The released code drafts the likeliest tokens, and accepts them up to the first one that differs from "
+        "the token that the target samples.",
         TRIMMED,
     ),
     order=109,
@@ -60,24 +62,27 @@ METHOD = Method(
             explanation=("2026-11-26 17:10 UTC", slow_rounds(2.2)),
         ),
         Claim(
-            "τ relative to PARD, both chains of 5",
-            "block that attends to itself and to hidden states of several layers, against a causal sequence of masks",
+            "τ relative to PARD, both with chains of 5 draft tokens",
+            "a block that attends to itself and to hidden states of several layers, compared with a causal sequence "
+            "of mask tokens",
             None, None,
-            "not a claim of the paper, which compares with EAGLE-3: engines offer both methods as parallel drafting",
+            "not a claim of the paper, which compares with EAGLE-3; made here because engines offer both methods as "
+            "parallel drafting",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
             explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ relative to Medusa, both chains of 3",
-            "keys and values from several layers, against heads on the last hidden state",
-            None, None, "not a claim of the paper, which compares with EAGLE-3: Medusa also drafts in one pass",
+            "τ relative to Medusa, both with chains of 3 draft tokens",
+            "keys and values from several target layers, compared with heads on the last hidden state",
+            None, None,
+            "not a claim of the paper, which compares with EAGLE-3; made here because Medusa also drafts in one pass",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
             key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ with three denoising steps relative to τ with one",
-            "tokens filled in earlier improve the remaining positions", None, None,
-            "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
+            "τ with three denoising steps relative to τ with one step",
+            "tokens filled in at earlier steps improve the predictions at the remaining positions", None, None,
+            "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction: more steps are better, up to a limit)",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
             explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),

@@ -155,7 +155,7 @@ class BlockNet(TrainedNet):
     ) -> None:
         super().__init__()
         if not 2 <= block <= LONGEST:
-            raise ValueError(f"block={block}: give 2 to {LONGEST} positions")
+            raise ValueError(f"block={block} is out of range: give 2 to {LONGEST} positions")
         if not taps or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
             raise ValueError(f"taps={list(taps)}: give layer numbers from 1, ascending and distinct")
         self.width, self.heads, self.taps, self.block = width, heads, tuple(taps), block
@@ -375,7 +375,10 @@ class BlockDiffusion(DistributionDrafter):
     reads_target: ClassVar[bool] = True
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     unmaskings: int = param(
-        1, ge=1, le=LONGEST - 1, doc="drafter passes per block; each fills in the most confident positions"
+        1,
+        ge=1,
+        le=LONGEST - 1,
+        doc=("number of drafter passes per block; each pass fills in the most confident positions"),
     )
 
     def captured_layers(self, models: Models) -> set[int]:
@@ -443,6 +446,9 @@ def _net(models: Models) -> BlockNet:
     """
     net, layers = load_fitting(BlockNet, models, "block diffusion weights", TRAIN_ADVICE), models.target.n_layers
     if net.taps[-1] > layers:
-        message = f"These weights read layers {', '.join(map(str, net.taps))}; the target has {layers}."
+        message = (
+            f"These block diffusion weights read the target's layers {', '.join(map(str, net.taps))}, but the target "
+            f"has {layers} layers."
+        )
         raise ModelError(message, TRAIN_ADVICE)
     return net

@@ -26,26 +26,30 @@ METHOD = Method(
         "A small trigram encoder E reads the embeddings e of each new token and the two before it. One decoder layer "
         "then attends to the target's hidden states f of the whole text; its output g replaces the hidden state that "
         "the target has not computed yet. One head H(k) per level reads this output together with the newest true "
-        "hidden state. Deeper levels of the draft attend to the shallower ones as to text."
+        "hidden state. At deeper levels of the draft, the layer also attends to the shallower levels."
     ),
     formula=(
         "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
         "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
     ),
     differences=(
-        "Every matrix product has rank 64: at the paper's width the trigram encoder alone would be a twelfth of the "
-        "bundled target. Each level may be less accurate.",
+        "Every matrix product has rank 64, because at the paper's width the trigram encoder alone would be a twelfth "
+        "of the bundled target's size. Each level may be less accurate.",
         "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
         "the released code has an LM head per level.",
-        "The drafter is trained on the target's distributions, where the released code uses the tokens of the text. "
-        "The distance between the drafter's states and the target's, which the paper computes, is not part of the "
-        "loss here.",
-        "In training a draft attends to its own earlier steps; the released code's mask, as stored, hides them.",
+        "The drafter is trained on the target's distributions, whereas the released code uses the tokens of the "
+        "text. The distance between the drafter's states and the target's, which the paper computes, is not part of "
+        "the loss here.",
+        "In training each level of a draft attends to the earlier levels of the same draft; the attention mask in "
+        "the released code hides them.",
         "The default tree has 12 nodes in 4 levels, because each node costs a small target relatively more time; τ "
         "may be lower.",
     ),
     order=91,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_chimera.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_chimera.py."
+    )),
     drafter=Chimera(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
@@ -56,7 +60,7 @@ METHOD = Method(
         ),
         claim_over_medusa(
             "Vicuna 7B: the second and later heads are more accurate than Medusa's",
-            "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; from memory)",
+            "Zeng et al. 2024, arXiv:2402.15758, §4 (only the direction is compared; from memory)",
         ),
     ),
     suites=CHAIN_AND_TREE,

@@ -21,7 +21,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.00263",
         "§3; Clover-2: arXiv 2408.00264",
     ),
-    summary="One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on depth.",
+    summary=(
+        "One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on the depth "
+        "in the draft."
+    ),
     idea=(
         "A decoder layer over the target's last hidden states h, the augmenting block, computes a speculation state "
         "s. Then one step is repeated: a gate A adds the embedding e of the last drafted token x̂ to the state, "
@@ -33,27 +36,31 @@ METHOD = Method(
         "),  A(s, e) = s + cos( Q norm s, K e ) · V e"
     ),
     differences=(
-        "Every matrix product has rank 64: at the paper's width the step and its block would be an eighth of the "
-        "bundled target, with Clover-2's two layers a fifth. Each level may be less accurate.",
-        "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
-        "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
-        "The block reads the target's hidden states after the final norm instead of before it, as all heads here do; "
-        "it does not see their magnitude.",
-        "The default tree has 12 nodes in 4 levels instead of 25 in 5, because each node costs a small target "
-        "relatively more time; τ may be lower.",
+        "Every matrix product has rank 64, because at the paper's width the step and its block would be an eighth of "
+        "the bundled target's size, with Clover-2's two layers a fifth. Each level may be less accurate.",
+        "The augmenting block has one layer, as in Clover; Clover-2 has two (augmenting=2 in training). The newest "
+        "token enters before the block, as in Clover-2 (mixes=false trains with Clover's order).",
+        "The block reads the target's hidden states after the final norm instead of before it, as all trained heads "
+        "of the workbench do; so it does not see their magnitude.",
+        "The default tree has 12 nodes in 4 levels instead of 25 nodes in 5 levels, because each node costs a small "
+        "target relatively more time; τ may be lower.",
     ),
     order=89,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_clover.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_clover.py."
+    )),
     drafter=Clover(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
         Claim(
-            "tokens per second relative to plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
+            "tokens per second relative to plain decoding",
+            "Baichuan-Small and -Large: up to 91 and 146 % more than plain decoding", 1.91,
             2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
             lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", slow_rounds(3.1)),
         ),
         claim_over_medusa(
-            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa",
+            "Baichuan-Small and -Large: 50 to 76 % more tokens than Medusa, the first token of a round not counted",
             "Xiao et al. 2024, arXiv:2405.00263, §4 (only the direction is compared)",
         ),
     ),

@@ -112,7 +112,7 @@ class AttentionNet(TrainedNet):
     ) -> None:
         super().__init__()
         if heads < 1 or (not head_size and width % (2 * heads)):
-            raise ValueError(f"{heads} heads do not divide width {width} into heads of an even size")
+            raise ValueError(f"width {width} cannot be divided into {heads} heads of an even size")
         if head_size < 0 or head_size % 2:
             raise ValueError(f"head_size={head_size} is not an even number of 0 or more")
         self.width, self.heads, self.head_size = width, heads, head_size or width // heads

@@ -8,13 +8,12 @@ TRIMMED = (
 )
 
 LOSSES = (
-    "The two training losses have equal weights, where the paper has 1 for features and 0.1 for distributions: after "
-    "a short training the drafts agree with the target more often this way."
+    "The two training losses have equal weights; the paper's weights are 1 for features and 0.1 for distributions. "
+    "With equal weights the drafts agree with the target more often after a short training."
 )
 
 NORMS = (
-    "The feature and the embedding are each normalised before they are fused, the layer normalises its input once "
-    "more, and its output goes through a norm that is initialised as the target's final norm: EAGLE has none of "
-    "these norms. They keep a short training stable; predictions may differ from the paper's for this reason, too, and "
-    "not only because of the shorter training."
+    "Three norms are added that EAGLE does not have: on feature and embedding before they are fused, on the layer's "
+    "input, and on its output (initialised as the target's final norm). They keep a short training stable. "
+    "Predictions may differ from the paper's because of these norms, and because of the shorter training."
 )

@@ -116,8 +116,9 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
     """
     if not sequence.pil_images:
         raise MethodUnavailableError(
-            f"{models.drafter_name} reads images with its own processor, but only the target's tensors were given.",
-            "Give Request.pil_images as well.",
+            f"{models.drafter_name} reads images with its own processor, but the request has only the target's image "
+            "tensors.",
+            "Give the images as Request.pil_images as well.",
         )
     prompt = translate_placeholders(models.processor, models.drafter_processor, sequence.request.prompt)
     inputs = process(models.drafter_processor, prompt, sequence.pil_images)

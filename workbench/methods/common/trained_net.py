@@ -144,7 +144,8 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
     net = load_trained(kind, models, label, "Train or fetch the heads again.")
     if net.width != models.target.hidden_size:
         raise ModelError(
-            f"These {label} read hidden states of width {net.width}; the target's are {models.target.hidden_size}.",
+            f"These {label} read hidden states of width {net.width}, but the target's hidden states have width "
+            f"{models.target.hidden_size}.",
             advice,
         )
     return net

@@ -34,7 +34,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2211.17192",
         "Algorithm 1",
     ),
-    summary="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
+    summary=(
+        "A small model drafts tokens; rejection sampling with min(1, p/q) keeps the output distribution exactly the "
+        "target's."
+    ),
     idea=(
         "A small model with distribution q drafts K tokens, one after the other. The target reads all of them in one "
         "pass and accepts a prefix. A rejected token is replaced by a draw from the residual distribution, which "
@@ -42,14 +45,16 @@ METHOD = Method(
     ),
     formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
     differences=(
-        "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
-        "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
-        "Unlikely tokens stay in the draft, and it may be shorter or longer than with Hugging Face's rule.",
-        "The judge of verifier=judge is trained on answers that a program corrupted, where the paper (Judge Decoding) "
-        "has some 500 questions annotated by hand; it also accepts drafts in sampled text. It may accept mistakes "
-        "that the paper's judge would reject.",
-        "policy=planned uses the measured seconds of this run's rounds instead of the paper's one cost ratio, and one "
-        "acceptance rate per level. It may draft nothing, and its draft length may differ from the formula's.",
+        "With policy=confidence, the drafter's distribution decides whether a draft stops, before a token is drawn "
+        "from it; Hugging Face's rule tests the drawn token. A stop that depends on the drawn token would bias "
+        "sampled text. Unlikely tokens stay in the draft, and it may be shorter or longer than with Hugging Face's "
+        "rule.",
+        "The judge of verifier=judge is trained on answers that a program corrupted; the paper (Judge Decoding) has "
+        "some 500 questions annotated by hand. It may accept mistakes that the paper's judge would reject. It is "
+        "also applied to drafts in sampled text.",
+        "policy=planned uses the measured times of this run's rounds instead of the paper's single cost ratio, and a "
+        "separate acceptance rate for each level of the draft. It may skip drafting, and its draft length may differ "
+        "from that of the paper's formula.",
     ),
     order=10,
     testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),

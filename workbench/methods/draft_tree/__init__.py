@@ -10,8 +10,8 @@ from workbench.methods.draft_tree.drafter import TopKTree
 from workbench.methods.tree_builders.best_first import BestFirst
 
 PAID = (
-    f"{WRONG_SCALE}: per pass it emits 1.09 times as many tokens, but its rounds take longer by the same factor; with "
-    "a 7B target, choosing nodes costs almost nothing."
+    f"{WRONG_SCALE}: the dynamic tree emits 1.09 times the tokens per pass, but its rounds take longer by that "
+    "factor; with a 7B target, choosing nodes is almost free."
 )
 
 METHOD = Method(
@@ -25,7 +25,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4, with a separate draft model",
     ),
-    summary="Several candidates at one position cost little to verify, and a second sibling can save a round.",
+    summary="Verifying several candidates for one position costs little, and a second candidate can save a round.",
     idea=(
         "The draft model proposes its likeliest continuations at the nodes with the highest scores, and the best "
         "nodes of that tree are verified in one pass. The target draws its own token at each position and follows the "

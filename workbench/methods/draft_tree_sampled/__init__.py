@@ -32,7 +32,8 @@ METHOD = Method(
     differences=(
         "At temperature 0 only the likeliest token of each distribution remains, so the tree is a chain: greedy text "
         "is exact, and siblings, which could save a round, are not tried.",
-        "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
+        "The default tree is RSD-S, the paper's stochastic beam; grower=rsd-c is the paper's tree of constant "
+        "branching.",
     ),
     order=30,
     testing=Testing(short={"depth": 2, "width": 3}, real={"depth": 3, "width": 2}, perfect={}),
@@ -43,29 +44,30 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to a chain with the same number of verified tokens (12)",
-            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed budget” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
-                f"{WRONG_SETTING}: the paper says “in most cases”; here one budget and one shape (4 "
-                "levels of 3), against a chain three times as deep.",
+                f"{WRONG_SETTING}: the paper says “in most cases”; here one tree (4 levels, 3 nodes each) is compared "
+                "with a chain that is three times as deep.",
             ),
             explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
-                    f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the interval is ±12 %.",
+                    f"{WRONG_SETTING}: only one tree (4 levels, 3 nodes each) is compared with a chain; with two "
+                    "draws for each of 14 prompts the interval is ±12 %.",
                 ),
             },
         ),
         Claim(
             "τ relative to a chain with the same draft length (4)",
-            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed length” (from memory; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
         ),

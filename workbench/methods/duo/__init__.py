@@ -20,22 +20,25 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.10846",
         "§3",
     ),
-    summary="Most MLP units are inactive at most tokens: the units that a prompt activates can draft for all of them.",
+    summary=(
+        "Most MLP units are inactive for most tokens, so the units that the prompt activates can draft the rest of "
+        "the text."
+    ),
     idea=(
-        "Every layer has a small MLP beside its big one, and one attention for both. The path through all small MLPs "
-        "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
+        "Every layer has a small MLP beside its big one; both share one attention block. The path through all small "
+        "MLPs drafts over the target's own KV cache; the path through all big MLPs, which is the target, verifies."
     ),
     formula=(
         "small MLP = the k columns j of the big MLP with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt "
         "(a: activations, w: down projection)"
     ),
     differences=(
-        "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
-        "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
-        "over the prompt, and was never trained to work alone.",
+        "The paper trains both MLPs together, with random routes (small, big or no MLP in each layer), so that any "
+        "route works. No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their "
+        "activations over the prompt, and was never trained to work alone.",
         "Two kinds of route are implemented: all MLPs are small, or, with big=n, the n layers that would lose most "
-        "keep their big MLP. Trained routers, and the oracle that searches for the best route of each token, are not "
-        "built.",
+        "keep their big MLP. Trained routers are not built, nor is the oracle that searches for the best route of "
+        "each token.",
         STILL_READ,
         "Draft passes are not compiled in int8 or with big > 0, so drafting takes longer.",
     ),
@@ -45,8 +48,8 @@ METHOD = Method(
     **layer_skipping(AsDrafted(), depth=3),
     claims=(
         Claim(
-            "loss per token on its best route with one big MLP relative to the loss with all MLPs big",
-            "models trained with random routes: one big layer at the right place is better than big layers everywhere",
+            "loss of each token on its best route with one big MLP, relative to the loss with all MLPs big",
+            "models trained with random routes: one big MLP in the right layer is better than big MLPs in all layers",
             None, None,
             "Alizadeh et al. 2024, arXiv:2410.10846, abstract (only the direction is compared)", None,
             lacks=(

@@ -54,7 +54,12 @@ class Duo(ReducedTargetDrafter):
 
     source: ClassVar[str] = "duo"
     share: float = param(0.5, ge=0.05, le=1.0, doc="size of the reduced MLP, as a share of the full MLP")
-    big: int = param(0, ge=0, le=64, doc="number of layers that keep their full MLP: the layers that would lose most")
+    big: int = param(
+        0,
+        ge=0,
+        le=64,
+        doc=("number of layers that keep their full MLP, chosen by the loss that the reduced MLP would cause"),
+    )
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:

@@ -33,27 +33,29 @@ METHOD = Method(
     summary="The best exit layer and the best draft length depend on each other and on the text.",
     idea=(
         "Verification yields the hidden states of all layers at every accepted position. From them the target's LM "
-        "head computes the token that each exit would have drafted there, which shows how often each exit is right. "
-        "The next draft uses the exit and length with the most expected tokens per layer computed."
+        "head computes the token that each exit would have drafted there, which shows how often each exit layer is "
+        "right. The next draft uses the exit layer and draft length with the most expected tokens per computed layer."
     ),
     formula=(
         "expected tokens per computed layer TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h), with "
         "acceptance rate α of exit layer E, d drafts, L layers, and an LM head that costs h layers"
     ),
     differences=(
-        "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
-        "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
-        "Only a few exits are tried, spread evenly, because the LM head reads every one of them at every accepted "
-        "position.",
+        "The LM head counts as h layers, by its number of weights, in drafts and in verification, because in a small "
+        "model with a large vocabulary it costs as much as many layers. The paper counts layers only.",
+        "Only a few exit layers are tried, spread evenly, because the LM head has to be applied to each of them at "
+        "every accepted position.",
         "A draft stops before the token at which the exit's confidence is too low. The test does not depend on a "
-        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of the exit's "
-        "right and of its wrong predictions; the authors' code was not read.",
+        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of the "
+        "exit's right and of its wrong predictions; we have not read how the authors' code sets it.",
         "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
     order=71,
     testing=Testing(
         short={"policy": "fixed", "depth": 2},
-        no_perfect_reason="The drafter exits before the last layer: see test_dynamic_exit.py.",
+        no_perfect_reason=(
+            "No perfect exit can be built, because the drafter stops before the last layer: see test_dynamic_exit.py."
+        ),
     ),
     drafter=DynamicExit(),
     verifier=Lossless(),

@@ -135,7 +135,9 @@ class DynamicExit(EarlyExitDrafter):
 
     source: ClassVar[str] = "del"
     exits_seen: int = param(5, ge=1, le=32, doc="number of exit layers to try, spread evenly over the target")
-    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, factor on the weight of past rounds, applied every round")
+    remembering: float = param(
+        0.95, ge=0.5, le=1.0, doc=("ω, decay factor on the weight of past rounds, applied in every round")
+    )
 
     def layers(self, n_layers: int) -> list[int]:
         """Return the candidate exit layers, spread evenly over 1 … L − 1 for a target of L = `n_layers` layers."""

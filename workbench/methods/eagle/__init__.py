@@ -29,8 +29,8 @@ METHOD = Method(
         "§4",
     ),
     summary=(
-        "A feature does not contain the token drawn from it; with that token as input, the next feature is easy to "
-        "predict."
+        "The target's next hidden state is easy to predict if the drafter also reads the token sampled from the last "
+        "one."
     ),
     idea=(
         "The target's last hidden state f(t) at each position is fused by a projection W with the embedding e of the "
@@ -42,9 +42,9 @@ METHOD = Method(
     differences=(
         NORMS,
         LOSSES,
-        "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
-        "siblings one after the other and corrects the distribution after each. This is as exact, and the tree is the "
-        "same in every round.",
+        "Siblings are the likeliest tokens, and a branch is followed if the target draws its token. The paper draws "
+        "siblings one after the other and corrects the distribution after each. Both rules are exact; here the tree "
+        "has the same shape in every round.",
         "The default is the likeliest tree of 12 nodes in 5 levels; the paper's tree has 25 nodes (shape=eagle-25). "
         "With a small target each further node adds relatively more time. τ may be lower than with the paper's tree.",
         TRIMMED,

@@ -20,12 +20,12 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.01840",
         "§3",
     ),
-    summary="Do not train a drafter to predict features: let it read early layers too, and train it on its own drafts.",
+    summary="A drafter that reads several target layers and trains on its own drafts needs no loss on features.",
     idea=(
         "The target's hidden states h after a low, a middle and a high layer are fused by a projection W into one "
         "state g. One decoder layer reads g with the next token's embedding e, and a small LM head U predicts the "
-        "next token; deeper in a draft the layer reads its own last state. The layer was trained on drafts unrolled "
-        "in this way, without a loss on features; the tree is EAGLE-2's."
+        "next token. At deeper levels of a draft, the layer reads its own last output instead of g. The layer was "
+        "trained on drafts unrolled in this way, without a loss on features; the tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
@@ -33,22 +33,26 @@ METHOD = Method(
     ),
     differences=(
         "Training takes minutes and has three draft steps instead of seven. Its loss is the mean over the supervised "
-        "positions, where the released code divides by the number of all positions. τ is lower than after a long "
+        "positions, whereas the released code divides by the number of all positions. τ is lower than after a long "
         "training.",
         "Unless the drafter is trained with head_learns=true, it has no LM head of its own and uses the target's: in "
-        "minutes of training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "minutes of training its layer learns faster that way. Heads with an LM head of their own, as in the paper, "
+        "also work.",
         "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
         "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
         "random weights.",
-        "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
-        "shallow target are fewer than three.",
+        "The fused layers are always three distinct ones; the released code uses layers 2, L/2 and L − 3, which can "
+        "coincide in a shallow target.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the 60, 10 and 8 of the released "
         "code, because each node costs a small target relatively more time; τ may be lower.",
         "In a prompt with images, the drafter reads only the text after the images; the paper's targets read text "
         "only.",
     ),
     order=105,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens of the draft path: see "
+        "test_drafts.py."
+    )),
     drafter=Eagle3(),
     **tree_head(BestFirst(), depth=5),
     claims=(
@@ -64,8 +68,8 @@ METHOD = Method(
             explanation_by_column={
                 "smollm2": (
                     "2026-11-27 23:01 UTC",
-                    f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers, EAGLE-2's layer on 485,710; "
-                    "measured on 14 prompts.",
+                    f"{WRONG_SCALE}: EAGLE-3's layer was trained on 28,306 tokens of the target's answers, EAGLE-2's "
+                    "on 485,710; measured on 14 prompts.",
                 )
             },
         ),

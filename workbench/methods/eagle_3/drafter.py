@@ -154,7 +154,7 @@ class DraftLMHead(SharedHead):
         if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
                 f"The table `d2t` of these EAGLE-3 weights does not map its {len(ids)} tokens to distinct tokens of "
-                f"the target's {size:,}.",
+                f"the target's {size:,} tokens.",
                 "Train the head again for this target, or fetch it again.",
             )
         self.token_ids, self._size = ids, size
@@ -245,7 +245,8 @@ def _net(models: Models) -> Eagle3Net:
     assert isinstance(net, Eagle3Net)
     if net.taps[-1] > layers:
         raise ModelError(
-            f"These EAGLE-3 weights read layers {', '.join(map(str, net.taps))}; the target has {layers}.",
+            f"These EAGLE-3 weights read the target's layers {', '.join(map(str, net.taps))}, but the target has "
+            f"{layers} layers.",
             "Train a head for this target: workbench train eagle-3 --target …",
         )
     return net

@@ -118,7 +118,7 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
     if layer is not None:
         if extra := set(layer.sizes) - {"width", "heads", "ffn"}:
             raise ParameterError(
-                f"The layer in {options.begin} has parts that EAGLE-3's layer lacks: {', '.join(sorted(extra))}.",
+                f"The layer in {options.begin} has weights that EAGLE-3's layer lacks: {', '.join(sorted(extra))}.",
                 "Start from a layer of `workbench train chat-heads --set method=eagle`, or leave `begin` out.",
             )
         heads, ffn = layer.heads, layer.down.in_features

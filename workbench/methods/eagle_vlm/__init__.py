@@ -42,10 +42,10 @@ METHOD = Method(
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differences=(
-        "The feature and the embedding are each normalised before they are fused, where the paper describes one norm "
-        "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
-        "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
-        "predictions may differ from the paper's for this reason, too, and not only because of the shorter training.",
+        "The feature and the embedding are each normalised before they are fused; the paper describes one norm on "
+        "the drafter's input. Two more norms, which EAGLE does not have, are on the layer's input and on its output "
+        "(initialised as the target's final norm). They keep a short training stable. Predictions may differ from "
+        "the paper's because of these norms, and because of the shorter training.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
         "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
@@ -56,7 +56,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
-            "mean accepted length τ", "LLaVA-1.5-7B, greedy, one epoch, tree of 60 nodes", 3.59, 3.59,
+            "mean accepted length τ", "LLaVA-1.5-7B, greedy, trained for one epoch, tree of 60 nodes", 3.59, 3.59,
             f"{CITED}, main table", lambda lab: lab.tau("EagleVLM"), home=VISION_TARGET,
         ),
     ),

@@ -26,7 +26,8 @@ METHOD = Method(
         "§3.3",
     ),
     summary=(
-        "The target's own first layers can draft, without a second model or cache; the exit depth is the trade-off."
+        "The target's own first layers can draft, without a second model or KV cache; deeper exits are more accurate "
+        "and slower."
     ),
     idea=(
         "The first E layers of the target, with its final norm and LM head, draft K tokens over the target's own KV "
@@ -38,8 +39,8 @@ METHOD = Method(
     ),
     differences=(
         "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
-        "the draft: compiled passes give a token the same bits whatever else is in the batch, which reused hidden "
-        "states would not.",
+        "the draft again. Compiled passes compute the same bits for a token whatever else is in the batch; with "
+        "reused hidden states this would not hold.",
         "The bundled target was trained with an early-exit loss on one early layer at a time, without the paper's "
         "layer dropout and curriculum, which may make early layers better drafters. Any other target is used as it is.",
         STILL_READ,

@@ -25,37 +25,38 @@ METHOD = Method(
         "§3",
     ),
     summary=(
-        "A drafter of two tokens per pass needs half the passes, but the second token does not depend on the first."
+        "A drafter that predicts two tokens per pass needs half the passes, but the second token does not depend on "
+        "the first."
     ),
     idea=(
-        "EAGLE's layer, which reads a feature f and the next token's embedding e, is trained to predict the feature k "
-        "= 2 positions ahead instead of the next one. An LSTM carries information within a block; W and R are "
+        "EAGLE's layer, which reads a feature f and the next token's embedding e, is trained to predict the feature "
+        "k = 2 positions ahead instead of the next one. An LSTM carries information within a block; W and R are "
         "projections. The two newest positions, which attend to each other, predict the next two features in one "
-        "forward pass; these two predict the two after them. In training some positions, chosen at random, are "
-        "replaced by their true features: more of them where more predictions are wrong, and fewer over time. So the "
-        "other half of a block learns to depend on them."
+        "forward pass; these two predict the two after them. In training some positions, chosen at random, get their "
+        "true features as input: more of them where more predictions are wrong, and fewer over time. So the "
+        "prediction at the other position of a block learns to depend on them."
     ),
     formula=(
-        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] + R "
-        "LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
+        "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all earlier positions ),  g(s) = W [ norm e(x(s+1)) ; norm "
+        "f(s) ] + R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
     ),
     differences=(
-        "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
-        "beside it; otherwise the whole feature would have to pass through 96 numbers.",
+        "The LSTM is a third as wide as the target; the paper's LSTM is as wide as the target. EAGLE's projection is "
+        "kept in parallel with it, because otherwise the whole feature would have to pass through 96 numbers.",
         "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
         "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
         "dropout: in a short training few texts are repeated.",
         "The distillation loss is a KL divergence at temperature 1; the released code weights log-probabilities at "
         "temperature 0.95 by probabilities at temperature 1. Its hard label is drawn from the target's distribution; "
         "here the label is the likeliest token.",
-        "A position that was given its answer is not in the loss, as in glancing for translation, where the idea "
-        "comes from (Qian et al. 2021, arXiv:2008.07905), and at most a share λ of the blocks get one. The released "
-        "code has such positions in the loss, too, and at first gives an answer to nearly every block, but in the "
-        "first text of a batch alone.",
+        "Positions that get their true features in training are excluded from the loss, as in glancing training for "
+        "translation, the source of this idea (Qian et al. 2021, arXiv:2008.07905). At most a share λ of the blocks "
+        "get true features. The released code includes these positions in the loss, and at first gives true features "
+        "to nearly every block, but only in the first text of a batch.",
         NORMS,
-        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 6 levels, which depends on the round's "
-        "distributions; the paper has a larger fixed tree for each block length (grower=template is of this kind). "
-        "Each node costs a small target relatively more time; τ may be lower.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 6 levels; it depends on the round's "
+        "distributions. The paper has a larger fixed tree for each block length (grower=template builds fixed "
+        "trees). Each node costs a small target relatively more time; τ may be lower.",
         "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),
@@ -75,8 +76,9 @@ METHOD = Method(
         ),
         Claim(
             "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
-            "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
-            "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure is known from memory)",
+            "Vicuna and LLaMA-2-chat: faster than EAGLE, both methods with a fixed tree", None, None,
+            "Gao et al. 2024, arXiv:2412.12639, abstract (only the direction is compared; from memory, without a "
+            "figure)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             explanation=(
                 "2026-11-27 23:07 UTC",
@@ -85,16 +87,17 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens drafted per drafter pass, in chains of six tokens", "blocks of two tokens, one pass each", 2.0, 2.0,
+            "tokens drafted per drafter pass, in chains of six tokens",
+            "blocks of two tokens, one drafter pass per block", 2.0, 2.0,
             "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
-            key="one-pass", by_construction="one pass of the head writes a block of two tokens",
+            key="one-pass", by_construction="one pass of the head drafts a block of two tokens",
         ),
     ),
     head=Head(
         FalconNet,
         "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): positions attend to each other in blocks of {block}; an "
-        "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward "
-        "pass.",
+        "LSTM of width {cond} over each block and one decoder layer predict the features of the next {block} "
+        "positions in one forward pass.",
     ),
     suites={
         "on-policy": (

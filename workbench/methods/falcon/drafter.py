@@ -76,7 +76,7 @@ class FalconNet(FeatureNet):
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
         if type(block) is not int or not 1 <= block <= LONGEST:
-            raise ValueError(f"block={block!r:.20}: give 1 to {LONGEST} positions")
+            raise ValueError(f"block={block!r:.20} is out of range: give 1 to {LONGEST} positions")
         self.block, self.cond = block, cond or max(1, width // 3)
         for (input_name, state_name), input_width in zip(MEMORY, (2 * width, self.cond), strict=True):
             setattr(self, input_name, nn.Linear(input_width, 4 * self.cond, bias=False))

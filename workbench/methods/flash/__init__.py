@@ -40,7 +40,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.12728",
         "§3",
     ),
-    summary="One forward pass can draft a block: cheaper than one token per forward pass, and best for formulaic text.",
+    summary=(
+        "One forward pass can draft a block of tokens, which is cheaper than a pass per token and works best for "
+        "formulaic text."
+    ),
     idea=(
         "Learned queries A combine the image's features F into a few latent vectors. From one hidden state s of the "
         "layer an MLP predicts several future features at once; the LM head turns them into a block of tokens that do "
@@ -48,19 +51,19 @@ METHOD = Method(
     ),
     formula="image: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
     differences=(
-        "One network serves all offsets, an MLP of width 256 whose output is added to the hidden state, where the "
-        "paper's goes from D to 4·D and predicts all k features directly. This has fewer weights, and k = 1 is "
-        "exactly EAGLE; later offsets may be predicted worse.",
-        "A block has k = 4 features and an image becomes 8 vectors, where the paper has 5, and 64 of 576 patches: the "
-        "images of the bundled target have 64 patches. Training samples how many of the queries are used, so that one "
-        "drafter can be measured at every size; at each size it may be a little worse than a drafter trained for that "
-        "size.",
-        "The tree is chosen in every round from the round's probabilities, and the next block continues the likeliest "
-        "path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published one of that size). At the "
-        "same size more may be accepted.",
-        "The first future feature comes from the layer itself, normalised as EagleVLM's is here. Attention has as "
-        "many key heads as query heads, where in the paper four query heads share a key head: the bundled target is "
-        "too narrow to gain from that.",
+        "One MLP of width 256 serves all offsets, and its output is added to the hidden state; the paper's MLP goes "
+        "from D to 4·D and predicts all k features directly. The shared MLP has fewer weights, and k = 1 is exactly "
+        "EAGLE; features at later offsets may be less accurate.",
+        "A block has k = 4 features instead of the paper's 5. An image becomes 8 vectors, because images of the "
+        "bundled target have 64 patches; the paper has 64 vectors for 576 patches. Training samples the number of "
+        "learned queries, so that one drafter can be measured at every size; at each size it may be a little worse "
+        "than a drafter trained for that size.",
+        "The tree is chosen in every round from the round's probabilities, and the next block continues the "
+        "likeliest path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published tree of that "
+        "size). With as many nodes, more drafts may be accepted than in the paper.",
+        "The first future feature is the output of the layer itself, normalised as in the workbench's EagleVLM. "
+        "Attention has as many key heads as query heads; in the paper four query heads share a key head. The bundled "
+        "target is too narrow to gain from sharing.",
         LOSSES,
     ),
     order=180,
@@ -76,7 +79,7 @@ METHOD = Method(
             home=VISION_TARGET,
         ),
         Claim(
-            "acceptance rate of a block's first token relative to that of its third",
+            "acceptance rate of a block's first token relative to the acceptance rate of its third token",
             "semi-autoregressive head, k = 5", None, None,
             "Wang et al. 2025, arXiv:2505.12728, §3.2 "
             "(only the direction is compared)", per_offset, key="offset", home=VISION_TARGET,

@@ -103,7 +103,7 @@ class Flash(FeatureDrafter):
     needs: ClassVar[tuple[str, ...]] = (FlashNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = FlashNet
     width: int = param(3, **WIDTH)
-    latents: int = param(8, ge=1, le=64, doc="number of latent vectors per image, at most the trained number")
+    latents: int = param(8, ge=1, le=64, doc="number of latent vectors per image, at most as many as were trained")
 
     @property
     def image_options(self) -> int:

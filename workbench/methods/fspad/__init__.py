@@ -10,7 +10,7 @@ from workbench.methods.common.presets import tree_head
 from workbench.methods.fspad.drafter import FSPAD, FSPADNet
 from workbench.methods.tree_builders.best_first import BestFirst
 
-UNDECIDED = f"{WRONG_SCALE}: the ratio is above 1, but with 25 prompts the interval is ±7 %."
+UNDECIDED = f"{WRONG_SCALE}: the ratio is above 1, but with 25 prompts its 95 % interval of ±7 % contains 1."
 
 METHOD = Method(
     "fspad",
@@ -23,11 +23,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.15562",
         "§3",
     ),
-    summary="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
+    summary=(
+        "A hidden state covers every token that may follow; the embedding of the sampled token selects the relevant "
+        "features."
+    ),
     idea=(
-        "The embedding e of the drawn token gates the target's feature f in a wider space, where EAGLE fuses the two "
-        "by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head reads "
-        "the prediction plus a learned projection of it, so that the losses on features and on tokens do not "
+        "The embedding e of the drawn token gates the target's feature f in a wider space, whereas EAGLE fuses the "
+        "two by one projection. EAGLE's layer predicts the next feature f̂ from the result g. The target's LM head "
+        "reads the prediction plus a learned projection of it, so that the losses on features and on tokens do not "
         "conflict. S, O, W and V are learned matrices."
     ),
     formula=(
@@ -50,8 +53,10 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to EAGLE-2 with the same tree",
-            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
-            None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure is known from memory)",
+            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: τ above EAGLE-2's",
+            None, None,
+            "Gui et al. 2024, arXiv:2408.15562, abstract (only the direction is compared; from memory, without a "
+            "figure)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             explanation=("2026-11-27 23:08 UTC", UNDECIDED),
         ),

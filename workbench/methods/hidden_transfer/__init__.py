@@ -35,17 +35,20 @@ METHOD = Method(
     differences=(
         "All pseudo states enter after one layer; the paper may use a different layer for each step.",
         "The number of pseudo states after each node is planned together with the tree, by the measured cost of "
-        "passes on this machine, as for parallel prompt decoding's prompt tokens. Each counts as a token of a whole "
-        "pass, although it goes through the upper layers alone. In our measurements this was no slower than a more "
-        "exact count.",
+        "passes on this machine, as for parallel prompt decoding's prompt tokens. Each pseudo state counts as a "
+        "token of a whole pass, although it goes through the upper layers only. In our measurements a more exact "
+        "count was no faster.",
     ),
     order=92,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings: see test_hidden_transfer.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_hidden_transfer.py."
+    )),
     drafter=HiddenTransfer(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
         Claim(
-            "τ relative to Medusa with a tree of as many nodes (12)",
+            "τ relative to Medusa with a tree of the same size (12 nodes)",
             "Vicuna and LLaMA-2-chat: more tokens per pass than Medusa",
             None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (only the direction is compared)",
             lambda lab: lab.tau_over(

@@ -52,7 +52,7 @@ class Transfers(ProbeNet):
     def __init__(self, width: int, transfers: int = 3, transfer_layer: int = 4, context: int = 1024) -> None:
         super().__init__()
         if type(transfer_layer) is not int or transfer_layer < 1:
-            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is not a layer number")
+            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is not a layer number: give a whole number from 1")
         self.width, self.levels, self.transfer_layer = width, transfers, transfer_layer
         self.steps = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(transfers))
         for step in self.steps:
@@ -91,12 +91,15 @@ class HiddenTransfer(ProbeDrafter):
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", TRAIN_ADVICE), models.target
         if net.transfer_layer > target.n_layers:
-            message = f"These transfer matrices read layer {net.transfer_layer}; the target has {target.n_layers}."
+            message = (
+                f"These transfer matrices read the target's layer {net.transfer_layer}, but the target has "
+                f"{target.n_layers} layers."
+            )
             raise ModelError(message, TRAIN_ADVICE)
         if not may_enter(sequence, models, net.transfer_layer):
             raise ModelError(
-                f"Layers of {models.target_name or 'this target'} pass on more than one hidden state: after "
-                f"layer {net.transfer_layer} no pseudo state can be inserted.",
+                f"Layers of {models.target_name or 'this target'} pass on more than one hidden state, so no pseudo "
+                f"state can be inserted after layer {net.transfer_layer}.",
                 "Choose another method.",
             )
         return ProbeState(net)

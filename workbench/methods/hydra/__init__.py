@@ -31,15 +31,20 @@ METHOD = Method(
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differences=(
         "All heads share the target's LM head, embeddings enter through one shared low-rank projection, and the "
-        "hidden state is passed on as it is. The paper's first block is (k+1)·D wide and each head has its own LM "
-        "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
-        "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
-        "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
-        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
-        "more time; τ may be lower.",
+        "hidden state is passed on as it is. In the paper, the first block of head k is (k+1)·D wide, and each head "
+        "has its own LM head; together they would be more than half as large as the bundled target. Heads may be "
+        "less accurate.",
+        "Of the paper's changes to Medusa, only the heads' conditioning on drafted tokens is built, and the heads "
+        "are trained on the target's distributions. The deeper heads and the prefix attention of Hydra++ are a "
+        "separate method (hydra-plus-plus).",
+        "The default tree has 12 nodes in 4 levels instead of 63 nodes, because each node costs a small target "
+        "relatively more time; τ may be lower.",
     ),
     order=85,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens of the draft path: see "
+        "test_drafts.py."
+    )),
     drafter=Hydra(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
@@ -51,8 +56,8 @@ METHOD = Method(
     suites=CHAIN_AND_TREE,
     head=Head(
         HydraHeads,
-        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each also "
-        "reading the tokens since, as vectors of {cond} numbers.",
+        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state. Each head "
+        "also reads the embeddings of the tokens after this state, projected to {cond} numbers.",
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

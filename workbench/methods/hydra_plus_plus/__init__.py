@@ -21,7 +21,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§4",
     ),
-    summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
+    summary=(
+        "Heads predict better from the whole text than from the newest hidden state alone; one attention layer is "
+        "enough."
+    ),
     idea=(
         "These are Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the "
         "target's last hidden states h of the whole text and gives each head its newest state g, beside embeddings e; "
@@ -39,12 +42,15 @@ METHOD = Method(
         "bundled target. The hidden state itself is added to the result with a learned weight a(k) per dimension, so "
         "that an untrained head predicts the same token as the target. Heads may be less accurate.",
         "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
-        "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
-        "The default tree has 12 nodes in 4 levels instead of 63, because each node costs a small target relatively "
-        "more time; τ may be lower.",
+        "Training has no dropout and lasts some minutes instead of ten epochs: τ is lower than after a long training.",
+        "The default tree has 12 nodes in 4 levels instead of 63 nodes, because each node costs a small target "
+        "relatively more time; τ may be lower.",
     ),
     order=87,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens of the path: see test_drafts.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens of the draft path: see "
+        "test_drafts.py."
+    )),
     drafter=HydraPlusPlus(),
     **tree_head(Template(), TypicalAcceptance()),
     claims=(
@@ -55,7 +61,7 @@ METHOD = Method(
             needs=("hydra",),
             explanation=(
                 "2026-11-27 23:03 UTC",
-                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; with 25 "
+                f"{WRONG_SCALE}: Hydra++ has 275,328 parameters here, Hydra 526,752, both after 600 steps; with 25 "
                 "prompts a gain of 3 % is not significant.",
             ),
         ),

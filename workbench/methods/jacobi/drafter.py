@@ -21,7 +21,7 @@ ITERATED = TreeBuilderRule(
     "Guess of the last iteration",
     "The target's token at this position in the last round, after guesses that may have been wrong. If the target has "
     "not predicted one yet: a random token of the text.",
-    "iterations in which this guess did not change",
+    "number of iterations in which this guess did not change",
 )
 
 

@@ -16,8 +16,8 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 SHALLOW = (
-    f"{WRONG_SCALE}: τ 1.78 with 1.9 drafted tokens per round, but a round takes as long as 1.7 plain steps; 14 "
-    "prompts."
+    f"{WRONG_SCALE}: τ 1.78 with 1.9 drafted tokens per round, but a round takes as long as 1.7 rounds of plain "
+    "decoding; 14 prompts."
 )
 
 METHOD = Method(
@@ -39,13 +39,13 @@ METHOD = Method(
     ),
     formula="q = softmax( LM head( A( h(E) ) ) ),  continue while max q ≥ η",
     differences=(
-        "Verification runs the first E layers again instead of continuing from the hidden states that drafting "
-        "computed, as early-exit does here; a round costs these E layers over the drafted tokens in addition.",
-        "Drafting stops before the token at which the confidence is too low, where the paper still verifies it. The "
-        "test does not depend on a drawn token, so sampling stays exact.",
+        "Verification computes the first E layers again; it does not continue from the hidden states that drafting "
+        "computed, as the method early-exit does. So a round also costs these E layers over the drafted tokens.",
+        "Drafting stops before the token at which the confidence is too low; the paper still verifies that token. "
+        "The test does not depend on a drawn token, so sampling stays exact.",
         "By default drafting stops when the likeliest token has a probability below η = 0.4, or after 4 tokens; the "
-        "released code has 0.6 and 6, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
-        "Chains only: the paper's variant with siblings is not built here.",
+        "released code has η = 0.6 and 6 tokens, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
+        "Drafts are chains; the paper's variant with siblings is not built.",
         TRIMMED,
     ),
     order=110,

@@ -206,8 +206,8 @@ def load_adapter(models: Models) -> ExitAdapter:
     net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch the adapter again."), models.target
     if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:
         raise ModelError(
-            f"This exit adapter reads width {net.width} after layer {net.exit_layer}; the target has "
-            f"width {target.hidden_size} and {target.n_layers} layers.",
+            f"This exit adapter reads hidden states of width {net.width} after layer {net.exit_layer}, but the target "
+            f"has width {target.hidden_size} and {target.n_layers} layers.",
             "Train an adapter for this target: workbench train kangaroo --target …",
         )
     return net

@@ -59,8 +59,8 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, table, taps = setup.options, setup.lm_head_rows, setup.readings.facts["taps"]
     if options.exit_layer not in taps:
         raise ParameterError(
-            f"{options.readings} has no hidden states of layer {options.exit_layer}.",
-            f"Create readings with taps={options.exit_layer} in another folder"
+            f"{options.readings} has no hidden states of the target's layer {options.exit_layer}.",
+            f"Create a folder of readings (hidden states for training) with taps={options.exit_layer}"
             + (f", or set exit_layer to one of {taps}." if taps else "."),
         )
     loss = WeightedLoss.parse(options.loss)

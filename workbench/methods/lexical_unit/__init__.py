@@ -25,7 +25,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.15208",
         "§3",
     ),
-    summary="A model can predict later tokens at placeholders after its text if it was trained to.",
+    summary="A model that was trained for it can predict several later tokens at placeholders after the text.",
     idea=(
         "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
         "at the placeholders after the position where the round does end are the next draft, so drafting needs no "
@@ -37,17 +37,21 @@ METHOD = Method(
         "The paper fine-tunes the target with placeholders in place of tokens that it predicts confidently, so that "
         "it learns to predict several at once. No such target is bundled: the placeholder is an ordinary token (_), "
         "and predictions there are seldom right beyond the first position.",
-        "The paper accepts confident predictions without verifying them: that is verifier=as-drafted with β = 0.9, "
-        "approximate. By default the next pass verifies them, and the text follows the target's distribution.",
-        "Either way the target reads every draft, as in the paper: the pass that reads a unit also predicts the next "
-        "one. The deviation shown is computed from its predictions for the drafts themselves.",
+        "The paper accepts confident predictions without verifying them, as verifier=as-drafted with β = 0.9 does; "
+        "that is approximate. By default the next pass verifies them, and the text follows the target's distribution.",
+        "Even without verification the target reads every draft token, as in the paper: the pass that reads a unit "
+        "also predicts the next one. The total variation distance shown is computed from the target's predictions in "
+        "that pass.",
         "When sampling, a draft is drawn from the distribution predicted at each position instead of taking the "
         "likeliest token.",
-        "The paper's control of repetitions, which its text hardly describes, is not built.",
+        "The paper's control of repetitions is not built, because the paper hardly describes it.",
     ),
     order=76,
     testing=Testing(
-        short={"depth": 2}, no_perfect_reason="The method drafts from placeholders: see test_lexical_unit.py."
+        short={"depth": 2}, no_perfect_reason=(
+            "No perfect drafts can be arranged, because the method drafts from placeholders: see "
+            "test_lexical_unit.py."
+        )
     ),
     drafter=LexicalUnit(),
     verifier=Lossless(),

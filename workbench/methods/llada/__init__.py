@@ -25,7 +25,8 @@ METHOD = undrafted(
     ),
     formula="fill the n masked positions i with the largest max p(x(i) | prompt, canvas)",
     differences=(
-        "The canvas has as many positions as the request allows new tokens; blocks are counted from its start.",
+        "The canvas has one position for each new token that the request allows; blocks are counted from the "
+        "canvas's start.",
         "The model starts from the first layers of the bundled target, is trained on its tasks, and has 5M parameters "
         "instead of 8B. Like Dream 7B, it predicts a token from the hidden state at the position before.",
     ),

@@ -13,8 +13,8 @@ PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Parameters of Lookahead decoding that Fu et al. use for models with 7 billion weights."""
 
 NOT_FREE = (
-    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which cost almost nothing "
-    "on the paper's A100; 4 prompts."
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass also processes the window's tokens, which are almost free on "
+    "the paper's A100; only 4 prompts."
 )
 
 METHOD = Method(
@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    summary="The pass that verifies can also produce drafts: its guesses at later positions are collected as n-grams.",
+    summary="The verifying pass can also produce drafts: its guesses at later positions are collected as n-grams.",
     idea=(
         "A window w beside the text contains guesses at the next tokens (row 0) and the target's predictions for them "
         "in earlier passes (rows 1, 2, …). Each pass reads the window along with the draft and adds one row to it, "
@@ -42,13 +42,14 @@ METHOD = Method(
     differences=(
         "The defaults are window W=5, n-grams of N=3 and G=5 guesses. The paper's setting (window=15, ngram=5, "
         "guesses=15, and depth=4) adds 119 tokens to each pass, which is expensive for a small target.",
-        "After a round of several tokens the window moves along with the text (follow=True), where the released code "
-        "moves it by one position per round, so that its guesses lag.",
+        "After a round of several tokens the window moves along with the text (follow=True); the released code moves "
+        "it by one position per round, so that its guesses lag behind the text.",
         "N-grams that share a prefix are verified as branches of a tree and not as separate copies. After a fully "
         "accepted n-gram the round also emits the target's own next token, which the released code discards.",
-        "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
+        "An end-of-text token guessed in the window stays there, whereas the released code replaces it by a random "
         "token.",
-        "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
+        "Penalties and logits processors are not applied to the guesses in the window, but the verification of "
+        "drafts applies them.",
     ),
     order=64,
     testing=Testing(
@@ -62,13 +63,13 @@ METHOD = Method(
             "CodeLlama-7B, HumanEval, greedy",
             None,
             None,
-            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; no figure of step compression)",
+            "Fu et al. 2024, arXiv:2402.02057, §5 (only the direction is compared: no figure of step compression)",
             lambda lab: lab.on_groups("code").tau(**PAPER),
             by_construction=AT_LEAST_ONE,
         ),
         Claim(
             "speed-up over plain decoding",
-            "LLaMA-2-chat 7B, MT-Bench, one A100, up to",
+            "LLaMA-2-chat 7B, MT-Bench, one A100; the paper's maximum",
             1.8,
             1.8,
             "Fu et al. 2024, arXiv:2402.02057, abstract",

@@ -42,7 +42,7 @@ KEPT = 16_384
 POOLED = TreeBuilderRule(
     "n-gram pool",
     "From the n-gram pool",
-    "The pool contains an n-gram that begins with the newest token; this is its token at this position.",
+    "The pool contains an n-gram that begins with the newest token; this draft is the n-gram's token at this position.",
     "rounds since the n-gram was last written",
 )
 
@@ -190,9 +190,9 @@ class Lookahead(Drafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     window: int = param(5, ge=0, le=24, doc="W, number of columns in the lookahead window; 0: no window")
     ngram: int = param(3, ge=2, le=6, doc="N, n-gram size; the last N − 1 tokens are drafted")
-    guesses: int = param(5, ge=1, le=32, doc="G, number of n-grams stored and drafted per first token")
-    follow: bool = param(True, doc="move the window by the number of tokens accepted, not by one")
-    from_text: bool = param(False, doc="also add n-grams of the text to the pool")
+    guesses: int = param(5, ge=1, le=32, doc="G, number of n-grams that are stored and drafted for each first token")
+    follow: bool = param(True, doc="move the window by the number of accepted tokens instead of by one position")
+    from_text: bool = param(False, doc="add n-grams of the text to the pool, too")
 
     def siblings(self) -> frozenset[Sampling]:
         """Return how sibling nodes are chosen: deterministically, because tokens are looked up in the n-gram pool."""

@@ -19,20 +19,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2312.12728",
         "§4",
     ),
-    summary="If the context has several continuations, draft all of them: one look-up gives many branches.",
+    summary="If the newest tokens had several continuations, draft all of them: one look-up gives many branches.",
     idea=(
         "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
         "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
     ),
     formula="score = (1 − w) · count in the prompt + w · count in outputs, with w = output_weight",
     differences=(
-        "The default tree has 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a small "
-        "target relatively more time; τ may be lower where a text offers long copies.",
-        "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
-        "beginning a match, and outputs have no limit besides that of the whole trie: the branches with the best "
-        "scores take all nodes, and after a common word drafts may be poorer.",
-        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
+        "The default tree has 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a "
+        "small target relatively more time; τ may be lower on texts that repeat long passages.",
+        "Unlike in the paper, no nodes are reserved for branches of the prompt or of the outputs: the branches with "
+        "the best scores take all nodes. A match may begin with any word, so drafts after common words may be "
+        "poorer. Outputs have no limit besides the size limit of the whole trie.",
+        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones. The "
+        "paper's trie serves all requests, as with warm=True; only then does the gain over many requests show.",
     ),
     order=60,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),

@@ -250,7 +250,9 @@ class LookaheadTrie(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, **NODES)
-    branch_length: int = param(8, ge=2, le=LONGEST, doc="length of stored branches, and maximum number of draft levels")
+    branch_length: int = param(
+        8, ge=2, le=LONGEST, doc=("length of stored branches in tokens, and maximum number of draft levels")
+    )
     query_length: int = param(2, ge=1, le=8, doc="longest suffix to look up, in tokens")
     output_weight: float = param(
         0.0001, ge=0.0, le=1.0, doc="weight of counts from outputs, relative to counts from prompts"

@@ -36,29 +36,34 @@ METHOD = Method(
         "No code was released, so we chose the wiring of the adapters: four per layer, before and after the attention "
         "and before and after the MLP, each of rank R over the width of the stream. The first adapter affects only the "
         "queries, since nothing reads the accelerated stream's own keys and values.",
-        "One exit, after the layer that the adapters were trained for, and one interval from the embedding to there. "
-        "As far as we know, the paper restarts the accelerated stream in each of several intervals, and a learned "
-        "gate (ARLA) chooses among exits.",
-        "The two streams are two passes one after the other, so that a drafted token costs 2 E layers.",
+        "Drafts come from one exit, after the layer that the adapters were trained for, and one interval of layers "
+        "leads from the embedding to it. As far as we know, the paper restarts the accelerated stream in each of "
+        "several intervals, and a learned gate (ARLA) chooses among exits.",
+        "The two residual streams are computed in two passes one after the other, so that a drafted token costs 2 · "
+        "E layers.",
         "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
-        "the draft, as for early-exit.",
+        "the draft, as in the method early-exit.",
     ),
     order=112,
-    testing=Testing(short={"depth": 2}, no_perfect_reason="The drafter exits before the last layer: see test_m2r2.py."),
+    testing=Testing(short={"depth": 2}, no_perfect_reason=(
+        "No perfect exit can be built, because the drafter stops before the last layer: see test_m2r2.py."
+    )),
     drafter=M2R2(),
     **layer_skipping(depth=3),
     claims=(
         Claim(
             "τ relative to early exit after the same layer, with the same draft lengths",
-            "targets of several sizes, MT-Bench: above exits from the plain stream",
-            None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is a speed-up)",
+            "targets of several sizes, MT-Bench: τ above that of exits from the plain residual stream",
+            None, None,
+            "Bhendawade et al. 2025, arXiv:2502.02040, abstract (only the direction is compared; its figure of 2.8× "
+            "is a speed-up)",
             lambda lab: lab.tau_over(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
             ),
             explanation=(
                 "2026-11-27 10:49 UTC",
-                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at "
-                "0.62 of positions without adapters, 0.74 with.",
+                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at 0.62 of "
+                "positions without adapters and at 0.74 with them.",
             ),
         ),
     ),

@@ -272,7 +272,10 @@ def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
     if key not in models.shared:
         target = models.target
         if net.exit_layer > target.n_layers:
-            message = f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}."
+            message = (
+                f"These adapters are for the first {net.exit_layer} layers of a target, but this target has "
+                f"{target.n_layers} layers."
+            )
             raise ModelError(message, TRAIN_ADVICE)
         adapt = net.with_adapters if target.lean is None else net.with_merged_adapters
         with torch.inference_mode(False), torch.no_grad():

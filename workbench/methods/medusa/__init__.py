@@ -14,12 +14,12 @@ from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 DIFFERS = (
-    "All heads share the target's LM head after a residual block of their own, where the paper gives each head its "
+    "All heads share the target's LM head after a residual block of their own, whereas the paper gives each head its "
     "own LM head: four of them would be more than a third as large as the bundled target. Heads may be less accurate.",
-    "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
+    "The heads' losses are summed without the paper's weights 0.8ᵏ, as in the released trainer, so that later heads "
     "count more in training.",
-    "The default tree has 12 nodes in 4 levels instead of about 60, because each node costs a small target relatively "
-    "more time; τ may be lower. Medusa-2, which also trains the target, is not built.",
+    "The default tree has 12 nodes in 4 levels instead of about 60 nodes, because each node costs a small target "
+    "relatively more time; τ may be lower. Medusa-2, which also trains the target, is not built.",
 )
 
 PAPER = Source(
@@ -33,12 +33,12 @@ PAPER = Source(
 HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
-    agreement="the first head's likeliest token is the one that follows the next token in the text",
+    agreement="the first head's likeliest token is the second token after this position in the text",
 )
 
 WIDE = (
-    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as a round of plain "
-    "decoding; on the paper's GPU about as long."
+    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 times as long as one of plain "
+    "decoding; on the paper's GPU it takes about as long."
 )
 
 METHOD = Method(

@@ -29,7 +29,7 @@ from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
-FIXED_LOSS = "cross-entropy with the text"
+FIXED_LOSS = "cross-entropy with the tokens of the text"
 """Description of the loss of Medusa's heads, which cannot be changed by an option."""
 
 

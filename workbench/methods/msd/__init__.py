@@ -13,7 +13,8 @@ from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.bundle import VISION_TARGET
 
 NO_ROOM = (
-    f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
+    f"{WRONG_SCALE}: a tree of 5 levels allows 6 tokens per pass, and {{}} reaches {{}}, because all images are of one "
+    "synthetic domain."
 )
 
 METHOD = Method(
@@ -27,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.14260",
         "§3",
     ),
-    summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
+    summary="An image patch has no next word, so only words are fused with the embedding of the next token.",
     idea=(
         "Words enter as in EAGLE, as hidden state f and embedding e fused by a projection W. A patch v enters as the "
         "vector e(v) that the projector computed from it, without the target's hidden state and without a next token. "
@@ -35,14 +36,13 @@ METHOD = Method(
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
     differences=(
-        "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
-        "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
-        "MSD's gain over EAGLE may differ.",
+        "The layer and its norms are those of the workbench's EagleVLM, so that the two drafters differ only in how "
+        "an image enters. EAGLE, on which MSD builds, has none of these norms; MSD's gain over EAGLE may differ.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 63, 8 and 5, because "
         "each node costs a small target relatively more time; τ may be lower.",
         LOSSES,
-        "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
-        "minutes instead of 40 epochs; the first stage may be too short to matter.",
+        "As in the paper, training has two stages, text alone and then an increasing share of images. They last "
+        "minutes instead of 40 epochs, and the first stage may be too short to matter.",
     ),
     order=160,
     testing=Testing(perfect={}),

@@ -21,12 +21,15 @@ METHOD = Method(
         "https://arxiv.org/abs/2412.19437",
         "§2.2",
     ),
-    summary="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
+    summary=(
+        "A model that was trained to predict two tokens has a built-in drafter: a layer like EAGLE's, without a "
+        "feature loss."
+    ),
     idea=(
         "The target's last hidden state h and the embedding e of the next token are each normalised, fused by one "
         "projection M and passed through one transformer layer, whose output is h'. The target's own LM head then "
-        "predicts one token more. For later tokens, the module reads its own hidden state with the token that it "
-        "drafted."
+        "predicts one more token from h'. For later tokens, the module reads its own hidden state with the token "
+        "that it drafted."
     ),
     formula=(
         "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
@@ -36,13 +39,13 @@ METHOD = Method(
         "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens of text; here "
         "the target is already trained, and the module is trained in minutes on the target's distributions at its own "
         "answers: τ is lower.",
-        "One module serves all depths, as engines use the released one, where the paper's formula has one per depth. "
-        "So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 trains it as the "
-        "released module was).",
-        "A dense layer with the target's attention in place of a mixture of experts and latent attention: no such "
-        "target is available here.",
-        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, where the paper drafts one "
-        "token (grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
+        "One module serves all depths, as engines use the released module; the paper's formula has one module per "
+        "depth. So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 trains it as "
+        "the released module was trained).",
+        "The module is a dense layer with the target's attention instead of DeepSeek's mixture of experts with "
+        "latent attention, because no target of that architecture is available here.",
+        "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels; the paper drafts one token "
+        "(grower=chain, depth=1). τ is higher here, and so is the cost of a draft.",
         TRIMMED,
     ),
     order=107,

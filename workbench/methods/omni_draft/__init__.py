@@ -19,8 +19,8 @@ LARGER = (
     " split rather than merged."
 )
 FREQUENT = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories; mostly words that are one token "
-    "in both vocabularies are accepted."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights, trained on stories; accepted words are mostly one token in both "
+    "vocabularies."
 )
 
 DEAR = (
@@ -32,7 +32,8 @@ STORIES = (
     "1.4 rounds of plain decoding."
 )
 UNTAUGHT = (
-    f"{WRONG_SETTING}: the head starts untrained and sees 25 prompts of seven kinds; the paper's is trained beforehand."
+    f"{WRONG_SETTING}: the stopping head starts untrained and sees 25 prompts of seven kinds; the paper's head is "
+    "trained beforehand."
 )
 
 METHOD = Method(
@@ -56,14 +57,14 @@ METHOD = Method(
     differences=(
         "The target's own tokenizer splits the drafted text. The paper has a cache of limited size instead, which "
         "records during generation which sequences of drafter tokens form one target token.",
-        "The draft is verified as a deterministic one: the drafter's distribution implies none over the target's "
-        "tokens, since one text can be tokenised in several ways. The paper multiplies the probabilities of the merged "
-        "drafter tokens.",
-        "Online training (`rate`) updates a copy of the drafter's layers; where the target's token is spelt in "
-        "several drafter tokens, each of them is trained as the text has it. Without `rate` nothing is trained; with "
-        "warm=True training continues over requests.",
-        "The stopping head (`stop`) is linear in the drafter's hidden state and starts untrained; the paper's reads "
-        "several layers and is also trained beforehand.",
+        "The draft is verified as a deterministic one, without draft probabilities: one text can be tokenised in "
+        "several ways, so the drafter's distribution does not determine one over the target's tokens. The paper "
+        "multiplies the probabilities of the merged drafter tokens.",
+        "Online training (`rate`) updates a copy of the drafter's layers. If the target's token corresponds to "
+        "several drafter tokens, each of these is trained with the token of the text as its label. Without `rate` "
+        "nothing is trained; with warm=True training continues over requests.",
+        "The stopping head (`stop`) is linear in the drafter's hidden state and starts untrained; the paper's head "
+        "reads several layers and is also trained beforehand.",
         "The drafter reads text without the special tokens of the target's chat format, and no images.",
     ),
     order=14,
@@ -85,8 +86,8 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
-            "τ when several draft tokens may become one target token, relative to τ with tokens of equal text only",
-            "the n-gram cache against the direct mapping",
+            "τ with merging of several drafter tokens into one target token, relative to τ without merging",
+            "the paper's n-gram cache, compared with a direct mapping between the vocabularies",
             None,
             None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (only the direction is compared)",

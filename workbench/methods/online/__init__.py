@@ -43,12 +43,11 @@ METHOD = Method(
     ),
     formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
     differences=(
-        "By default the draft model is trained on all positions that the target verified, where the paper uses those "
-        "at which it rejected (places=rejected).",
-        "Training steps follow rounds of one text, where the paper's follow requests; with warm=True they continue "
-        "over requests of this backend, as the paper's do.",
-        "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "
-        "draft model.",
+        "By default the draft model is trained on all positions that the target verified, whereas the paper uses "
+        "those at which it rejected (places=rejected).",
+        "Training steps come after rounds of one text; in the paper they come after requests. With warm=True "
+        "training continues over the requests of this backend, as in the paper.",
+        "Only the draft model's layers are trained; embedding and LM head are shared with the untrained draft model.",
         "The target's distribution at a rejected position is taken from the verification; the released code "
         "runs the target over the text again. The draft model's KV cache keeps entries computed before a training "
         "step; they are not recomputed.",
@@ -72,7 +71,7 @@ METHOD = Method(
         ),
         Claim(
             "τ with training that continues while the domain of the requests shifts, relative to τ without training",
-            "acceptance rises by 0.1 to 0.65", None, None,
+            "acceptance rate rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (only the direction is compared)",
             lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0

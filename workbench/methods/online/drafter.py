@@ -66,12 +66,14 @@ class Online(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("drafter",)
     source: ClassVar[str] = "online"
-    every: int = param(2, ge=1, le=100_000, doc="rounds with training data between two training steps")
+    every: int = param(2, ge=1, le=100_000, doc="number of rounds with training data between two training steps")
     rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW")
     places: str = param(
-        ALL, choices=(REJECTED, ALL), doc=("positions to train on: those where a draft was rejected, or all")
+        ALL,
+        choices=(REJECTED, ALL),
+        doc=("positions to train on: those where a draft was rejected, or all verified positions"),
     )
-    reads: int = param(128, ge=8, le=512, doc="number of newest tokens per training step")
+    reads: int = param(128, ge=8, le=512, doc="number of newest tokens read in each training step")
     warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:

@@ -18,7 +18,7 @@ METHOD = Method(
         "Leviathan et al.",
         2023,
         "https://arxiv.org/abs/2211.17192",
-        "§3.1, equation 1: the closed forms it reproduces",
+        "§3.1, equation 1: the closed form that the oracle reproduces",
     ),
     summary=(
         "Set the acceptance rate a; with K drafted tokens per round, τ is (1 − aᴷ⁺¹)/(1 − a). The target itself "
@@ -31,8 +31,9 @@ METHOD = Method(
     ),
     formula="q = a · p + (1 − a) · (least likely token);  τ = (1 − aᴷ⁺¹) / (1 − a)",
     differences=(
-        "It is no method of the paper but a model of its assumption that every draft is accepted with the same "
-        "probability: its τ is the closed form, up to the probability of the target's least likely token.",
+        "The paper has no such method. The oracle simulates the paper's assumption that every draft is accepted with "
+        "the same probability: its τ equals the closed form, up to the probability of the target's least likely "
+        "token.",
     ),
     order=140,
     testing=Testing(short={"depth": 2, "acceptance": 0.6}, perfect={"acceptance": 1.0}),
@@ -41,7 +42,8 @@ METHOD = Method(
     policies=(Fixed(),),
     claims=(
         Claim(
-            "τ relative to (1 − a⁵)/(1 − a) with acceptance a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
+            "τ relative to (1 − a⁵)/(1 − a) with acceptance rate a = 0.8 and drafts of 4 tokens", "a closed form",
+            1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1",
             lambda lab: lab.tau_over_closed_form(acceptance=0.8, depth=4), tolerance=0.05,
             by_construction="the simulation accepts each draft with the probability that the formula assumes",

@@ -19,7 +19,8 @@ SMALL = (
 )
 YOUNG = f"{WRONG_SCALE}: after training on 19,200 answers PARD emits 2.2 tokens per round, multi-token prediction 3.2."
 UNREACHED = (
-    f"{WRONG_SCALE}: at its four positions 80, 42, 19 and 61 % of drafts are accepted, so few rounds reach the last."
+    f"{WRONG_SCALE}: at its four positions 80, 42, 19 and 61 % of drafts are accepted, so few rounds reach the last "
+    "position."
 )
 WIDE = (
     f"{WRONG_SCALE}: without bfloat16 units a pass over 17 tokens takes 5.2 times as long as over one, and a tree of "
@@ -42,9 +43,9 @@ METHOD = Method(
     idea=(
         "One pass of the drafter reads the accepted tokens, with embeddings e and the target's hidden states h, and "
         "then a mask m for each further token of the draft. A projection M fuses each pair. The hidden state at the "
-        "newest token predicts the first draft token, the one at each mask one more. A mask attends to the text and "
-        "the masks before it, but to no drafted token, so a longer draft costs no further pass but is more likely to "
-        "be rejected."
+        "newest token predicts the first draft token, and the hidden state at each mask predicts one more. A mask "
+        "attends to the text and the masks before it, but to no drafted token, so a longer draft costs no further "
+        "pass but is more likely to be rejected."
     ),
     formula=(
         "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "
@@ -54,14 +55,14 @@ METHOD = Method(
         "The paper adapts a small language model, which then serves a whole family of targets. Here EAGLE's layer, "
         "which reads the target's features, is trained from scratch for one target (SmolLM2's starts from a trained "
         "layer), as PARD-2's target-dependent drafter is.",
-        "The drafter is trained in minutes on the target's distributions at the target's own answers, where the paper "
-        "trains for epochs on the next token of the text: τ is lower.",
+        "The drafter is trained in minutes on the target's distributions at the target's own answers, whereas the "
+        "paper trains for epochs on the next token of the text: τ is lower.",
         "Positions to drop in training are drawn among those that have a token to predict; the released code draws "
         "among all positions of the text, and wraps around at its end.",
         "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
         "vector: the paper's drafter has many layers and no features.",
-        "A draft has 5 tokens by default and 6 in training, where the released code has 12 and 8; τ may be lower, and "
-        "the target verifies fewer tokens that are rejected.",
+        "A draft has 5 tokens by default and 6 in training; the released code has 12 and 8; τ may be lower, and the "
+        "target verifies fewer tokens that are rejected.",
         TRIMMED,
     ),
     order=108,
@@ -82,7 +83,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per second relative to a drafter with one pass per token (multi-token prediction)",
-            "PARD against the draft models that it was adapted from, average",
+            "PARD compared with the draft models that it was adapted from, average",
             1.78,
             1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (from memory; README)",
@@ -103,7 +104,7 @@ METHOD = Method(
             by_construction="the head drafts all 12 tokens in one pass; a draft at the end of the text has fewer",
         ),
         Claim(
-            "τ with 12 tokens per draft relative to τ with 6, as many as in training",
+            "τ with 12 tokens per draft relative to τ with 6 tokens per draft, the number used in training",
             "one mask for all positions allows drafts longer than in training",
             None,
             None,

@@ -14,7 +14,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
-REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in the estimate"}
+REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of most recent rounds that an estimate uses"}
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class RoundHistory:
 
 
 BY_HINDSIGHT = (
-    f"{WRONG_SETTING}: nine lengths of nearly equal speed, against the best in hindsight; the paper's "
-    "bandit serves whole training batches."
+    f"{WRONG_SETTING}: nine draft lengths are about equally fast, and the best is known only in hindsight; the "
+    "paper's bandit serves whole training batches."
 )
 
 
@@ -75,8 +75,8 @@ class Bandit(Policy):
     remembered: int = param(200, **REMEMBERED)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens per second relative to the best fixed length",
-            "Qwen2.5 7B and 32B while training, one strategy each",
+            "tokens per second relative to the best fixed draft length",
+            "Qwen2.5 7B and 32B during training, compared with each single strategy",
             1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (from memory)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
             tolerance=0.05, method="draft-model", explanation=("2026-11-24 17:42 UTC", BY_HINDSIGHT),

@@ -95,7 +95,7 @@ class Buckets(Policy):
     name: ClassVar[str] = "buckets"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random length")
+    chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random draft length")
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:

@@ -12,7 +12,7 @@ from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
-SIGNAL = "largest q at the last test"
+SIGNAL = "drafter's largest probability at the last stopping test"
 """Name of the trace signal for the drafter's largest probability at the last test, compared with the threshold."""
 
 

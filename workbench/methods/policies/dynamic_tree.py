@@ -27,7 +27,9 @@ class DynamicTree(Policy):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     tree_builder: ClassVar[type[TreeBuilder] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
-    path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
+    path_threshold: float = param(
+        0.1, ge=0.02, le=1.0, doc=("minimum draft probability of the path from the root to a node")
+    )
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:

@@ -17,7 +17,7 @@ from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
-SIGNAL = "√H of the drafter at the last test"
+SIGNAL = "√H of the drafter's distribution at the last stopping test"
 """Name of the trace signal for the lowest √H of a draft level at the last test (H: entropy), compared with the
 bound."""
 
@@ -50,8 +50,8 @@ class Entropy(Policy):
     depth: int = param(4, **DEPTH)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens per second relative to the best fixed length",
-            "several pairs and tasks, against static lengths", 1.1,
+            "tokens per second relative to the best fixed draft length",
+            "several model pairs and tasks, compared with static draft lengths", 1.1,
             1.57, "Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, abstract: 10 to 57 % (from memory)",
             lambda lab: lab.speed_over({"policy": "entropy", "depth": 8}, BEST_OF), key="entropy", timed=True,
             method="draft-model",

@@ -19,8 +19,8 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.tree_builders.chain import draft_chain
 
 SAMPLED = (
-    "policy=optimal-oracle works for greedy text alone: when sampling, its drafts have a fixed length. Set "
-    "temperature 0 to see the upper bound."
+    "policy=optimal-oracle chooses the draft length for greedy text only; when sampling, its drafts have a fixed "
+    "length. Set temperature 0 to see the upper bound."
 )
 
 

@@ -165,7 +165,9 @@ class Planned(Policy):
     name: ClassVar[str] = "planned"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
+    forgetting: float = param(
+        0.9, ge=0.5, le=1.0, doc=("decay factor on the weight of past rounds, applied in every round")
+    )
 
     def init_state(self) -> list[RoundEstimates]:
         """Return a list with initial estimates.

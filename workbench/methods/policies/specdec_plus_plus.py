@@ -63,8 +63,8 @@ class AcceptanceHead(TrainedNet):
 
 
 LITTLE = (
-    f"{WRONG_SCALE}: the head of that date predicts little (accuracy {{}} %; a constant answer reaches {{}} %) and "
-    "runs after every draft."
+    f"{WRONG_SCALE}: the acceptance head used predicts little (accuracy {{}} %; a constant answer reaches {{}} %) and "
+    "runs after every draft token."
 )
 
 
@@ -97,7 +97,7 @@ class SpecDecPlusPlus(Policy):
     longest: int = param(16, ge=1, le=20, doc="maximum number of draft tokens per round")
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens per second relative to the best fixed length, temperature 1",
+            "tokens per second relative to the best fixed draft length, temperature 1",
             "LLaMA-2-chat 7B → 70B, Alpaca", 1.072,
             1.072, "Huang et al. 2025, arXiv:2405.19715, abstract: 7.2 % (GSM8K 9.4, HumanEval 11.1)",
             lambda lab: lab.speed_over({"policy": "specdec++"}, BEST_OF, temperature=1.0),

@@ -27,21 +27,24 @@ METHOD = Method(
         "its own."
     ),
     idea=(
-        "Trained prompt tokens s(j), embeddings of no word, follow nodes of the draft. The target's prediction at the "
-        "j-th of them is a guess at the token j + 1 positions ahead, so the pass that verifies one draft also makes "
-        "the next one. Prompt tokens take positions in that pass, so trees and prompt tokens are planned together, by "
-        "the measured cost of passes on this machine."
+        "Trained prompt tokens s(j), embeddings that belong to no word, follow nodes of the draft. The target's "
+        "prediction at the j-th of them is a guess at the token j + 1 positions ahead, so the pass that verifies one "
+        "draft also makes the next one. Prompt tokens take positions in that pass, so trees and prompt tokens are "
+        "planned together, by the measured cost of passes on this machine."
     ),
     formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  only s(1) … s(m) are trained",
     differences=(
-        "For each number of levels that can be drafted, the size of the pass is chosen by its measured cost, and all "
-        "sizes are optimised together; the paper gives all passes the same size, and tries several. In our "
-        "measurements our choice was no slower.",
-        "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
-        "position of each: the same loss, from fewer texts.",
+        "For each number of levels that can be drafted, the number of tokens per pass is chosen by its measured "
+        "cost, and all these numbers are optimised together. The paper gives all passes the same number of tokens, "
+        "and tries several. In our measurements our choice was no slower.",
+        "The embeddings are trained at many positions of each text at once, whereas the paper's are trained at one "
+        "position of each text: the same loss, from fewer texts.",
     ),
     order=88,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_ppd.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_ppd.py."
+    )),
     drafter=PPD(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),
     claims=(
@@ -73,8 +76,8 @@ METHOD = Method(
     },
     head=Head(
         PromptTokens,
-        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: after a text the "
-        "target predicts later tokens at them.",
+        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each. They follow a "
+        "text, and the target predicts later tokens at their positions.",
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

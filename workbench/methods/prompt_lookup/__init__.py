@@ -19,19 +19,19 @@ METHOD = Method(
     title="Prompt lookup",
     promise=Promise.EXACT,
     source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
-    summary="Copying from the context is the cheapest way to draft; τ falls when nothing repeats.",
+    summary="Copying from the text so far is the cheapest way to draft; τ falls when nothing repeats.",
     idea=(
         "The newest n tokens are looked up in the text so far, and the tokens that followed them there are proposed. "
-        "No second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
+        "No second model runs: a draft costs a look-up, and if nothing matches the round is plain decoding."
     ),
     formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
     differences=(
-        "By default the newest earlier occurrence is continued, where the original takes the first one "
-        "(occurrence=first), because it usually continues better; drafts and τ differ.",
+        "By default the draft continues the newest earlier occurrence, because this usually gives better drafts; the "
+        "original continues the first one (occurrence=first). Drafts and τ differ.",
         "A continuation that reaches the end of the text is proposed even if it is shorter than K tokens.",
-        "With occurrence=transformers and ngram=2, drafts are Hugging Face's, token for token, unless a logits "
-        "processor forbids a token. With other values, drafts continue after an end-of-text token. Positions "
-        "after such tokens are wasted.",
+        "With occurrence=transformers and ngram=2, drafts equal Hugging Face's token for token, unless a logits "
+        "processor forbids a token. With other values, drafts continue after an end-of-text token. Positions after "
+        "such a token are wasted.",
     ),
     order=40,
     testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="The method drafts without a model."),

@@ -23,11 +23,11 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.03434",
         "§3",
     ),
-    summary="A model drafts new text, a datastore known text: one tree can contain both drafts.",
+    summary="A model drafts new text, and a datastore drafts known text: one tree can contain both drafts.",
     idea=(
         "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
-        "branches that are unlikely for the model are pruned; the others are merged into its tree where their paths "
-        "diverge, and go deeper than it."
+        "branches that are unlikely for the model are pruned; all other branches are merged into the model's tree "
+        "where the paths diverge, and may be deeper than this tree."
     ),
     formula=(
         "T = T_model and the paths x of T_store with x₁ among the top m of q(· | text), merged by longest common "
@@ -39,8 +39,8 @@ METHOD = Method(
         "confirm that this is the paper's rule.",
         "The default tree has 12 nodes from the model and 8 from the datastore, because each node costs a small "
         "target time.",
-        "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
-        "files.",
+        "The bundled datastore consists of this project's own texts; `workbench datastore build` makes a datastore "
+        "from your own files.",
     ),
     order=66,
     testing=Testing(
@@ -55,8 +55,8 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to the draft model's tree alone",
-            "DocQA, summarisation, code and in-domain questions, EAGLE-2 and a datastore: the best of its time, "
-            "without a figure in the abstract", None, None,
+            "DocQA, summarisation, code and in-domain questions, EAGLE-2 and a datastore: the best method of its "
+            "time (the abstract has no figure)", None, None,
             "Quan et al. 2025, arXiv:2503.03434, abstract (from memory)",
             lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
             lacks="the paper's datastores; measured with the bundled datastore",
@@ -64,7 +64,7 @@ METHOD = Method(
         Claim(
             "τ relative to drafts from the datastore alone",
             "DocQA, summarisation, code and in-domain questions: better than retrieval alone",
-            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction; from memory)",
+            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (only the direction is compared; from memory)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
             lacks="the paper's datastores; measured with the bundled datastore",
         ),

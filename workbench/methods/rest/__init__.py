@@ -10,7 +10,8 @@ from workbench.methods.rest.drafter import Rest
 from workbench.methods.verifiers.lenient import Lenient
 
 SMALL_DATASTORE = (
-    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, less than a round with a tree costs"
+    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, but a round with a tree costs more "
+    "than that many plain rounds"
 )
 """Explanation of why REST's published speed-up on code is not reached. Its arguments are the number of tokens of the
 datastore, and τ measured for the claim `code`."""
@@ -26,7 +27,10 @@ METHOD = Method(
         "https://arxiv.org/abs/2311.08252",
         "§3",
     ),
-    summary="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
+    summary=(
+        "Text that resembles existing text can be drafted by looking it up: this needs no model, but a large "
+        "datastore."
+    ),
     idea=(
         "The newest tokens are looked up in a datastore of text, by bisection in its suffix array, the longest match "
         "first. The continuations of the matches are merged into a tree, and the most frequent ones are verified."
@@ -37,13 +41,13 @@ METHOD = Method(
     differences=(
         "The default tree has at most 16 nodes instead of 64, because each node costs a small target relatively more "
         "time; nodes=64 is the paper's tree.",
-        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
-        "0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, WORKBENCH_DATASTORE "
-        "names it.",
+        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, whereas the paper's "
+        "hold 0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, "
+        "WORKBENCH_DATASTORE names it.",
         "Verification draws one token at each node. The released code draws one for every path of the tree, which "
         "favours drafted tokens when sampling.",
-        "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
-        "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
+        "At most 512 occurrences of a match are read, spread evenly over all, instead of 5,000.",
+        "If nothing matches, nothing is drafted; the released code then verifies one constant token.",
     ),
     order=64,
     testing=Testing(
@@ -63,7 +67,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
-            "He et al. 2024, arXiv:2311.08252, §5 (direction; no figure)",
+            "He et al. 2024, arXiv:2311.08252, §5 (only the direction is compared; no figure)",
             lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(

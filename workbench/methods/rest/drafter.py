@@ -35,8 +35,8 @@ RETRIEVED = TreeBuilderRule(
     "rest",
     "Found in the datastore",
     "In the datastore, this token is one of the most frequent continuations of the text's last tokens.",
-    "occurrences with this continuation",
-    "share of the occurrences",
+    "number of occurrences in the datastore with this continuation",
+    "share of the match's occurrences with this continuation",
 )
 
 

@@ -27,7 +27,8 @@ METHOD = Method(
         "§3",
     ),
     summary=(
-        "A draft model can have several sizes: easy tokens exit early, if skipped keys and values are filled in later."
+        "A draft model can have several sizes: easy tokens exit early, and skipped keys and values are computed when "
+        "needed."
     ),
     idea=(
         "A small language model has exits after m_1, m_2, … of its layers, through one norm and one LM head. Each "
@@ -39,20 +40,23 @@ METHOD = Method(
         "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"
     ),
     differences=(
-        "The drafter serves one target, where the paper has one drafter for several: no average over targets is "
+        "The drafter serves one target; the paper has one drafter for several targets. So no average over targets is "
         "measured.",
-        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
-        "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
+        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, whereas "
+        "the paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
         "The drafter's embeddings and LM head are initialised from the target's LM head, projected to its principal "
-        "directions; the paper does not do this.",
-        "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "
-        "deeper layer is first needed, and none is copied or left out.",
+        "directions; the paper has no such initialisation.",
+        "We could not find how the paper handles keys and values of skipped layers; here all of them are computed "
+        "when a deeper layer is first needed.",
         "A draft stops before the token at which the drafter's confidence is too low, even the first one. The test "
         "does not depend on a drawn token, so sampling stays exact.",
         TRIMMED,
     ),
     order=16,
-    testing=Testing(no_perfect_reason="The drafter also reads tokens or embeddings of the path: see test_s2d.py."),
+    testing=Testing(no_perfect_reason=(
+        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
+        "path: see test_s2d.py."
+    )),
     drafter=S2D(),
     **tree_head(Chain(), depth=5),
     claims=(
@@ -67,24 +71,25 @@ METHOD = Method(
             ),
         ),
         Claim(
-            "tokens per second relative to the fastest of its sizes alone",
-            "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
+            "tokens per second relative to the drafter's fastest single size",
+            "sizes chosen by confidence, compared with drafters of one size, averaged over targets", None, None,
             "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (only the direction is compared)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
             explanation=(
                 "2026-11-27 09:31 UTC",
-                f"{WRONG_SCALE}: the smallest size alone drafts with one layer and is accepted more "
-                "often; using a larger one costs more than it gains.",
+                f"{WRONG_SCALE}: the smallest size drafts with one layer and is accepted more often; using a larger "
+                "size costs more than it gains.",
             ),
         ),
         Claim(
-            "τ relative to the smallest draft model alone", "larger sizes where the smallest is unsure", None, None,
-            "not a claim of the paper: it compares speeds, this project the gain from larger sizes",
+            "τ relative to the smallest size of the drafter alone",
+            "larger sizes draft the tokens for which the smallest has low confidence", None, None,
+            "not a claim of the paper, which compares speeds; made here to measure what larger sizes add to τ",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(
                 "2026-11-27 23:08 UTC",
-                f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2); with least=0 the "
-                "ratio is 1.01 (0.97–1.05): the sizes are too similar.",
+                f"{WRONG_SCALE}: drafts end where even the largest size has low confidence (least=0.2); with least=0 "
+                "the ratio is 1.01 (0.97–1.05).",
             ),
         ),
     ),
@@ -92,7 +97,10 @@ METHOD = Method(
         S2DNet,
         "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
         "with exits after layers {exits}, with embeddings of its own.",
-        agreement="the whole drafter's likeliest token is the target's, of all tokens",
+        agreement=(
+            "the likeliest token of the drafter's largest size is the target's likeliest token, over the whole "
+            "vocabulary"
+        ),
     ),
     suites={
         "on-policy": (

@@ -310,7 +310,8 @@ def _net(models: Models) -> S2DNet:
     net, size = load_fitting(S2DNet, models, "S2D weights", TRAIN_ADVICE), models.target.vocab_size
     if len(net.embed.weight) != size:
         raise ModelError(
-            f"These S2D weights are for {len(net.embed.weight)} tokens; the target has {size}.", TRAIN_ADVICE
+            f"These S2D weights are for a vocabulary of {len(net.embed.weight)} tokens, but the target's has {size}.",
+            TRAIN_ADVICE,
         )
     return net
 

@@ -12,30 +12,32 @@ from workbench.methods.specvlm.drafter import SpecVLM, SpecVLMNet
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.bundle import VISION_TARGET
 
-IGNORES = "this drafter's output does not depend on the image, however many of its tokens are left"
+IGNORES = "this drafter's output does not depend on the image, so dropping vision tokens cannot change τ"
 
 METHOD = Method(
     "specvlm",
     title="SpecVLM, elastic compressor",
     promise=Promise.EXACT,
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§3.2, §3.3"),
-    summary="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
+    summary=(
+        "A drafter needs only few vision tokens: a gate reads the question and chooses how many are kept, even none."
+    ),
     idea=(
         "The drafter is EagleVLM's, but the image is compressed first: some patches are dropped, or blocks of them "
-        "averaged or convolved, or two learned queries attend to all of them, or nothing is left. A gate with weights "
-        "G reads the mean feature f of the question and chooses one of these."
+        "averaged or convolved, or two learned queries attend to all of them, or the image is left out. A gate with "
+        "weights G reads the mean feature f of the question and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
     differences=(
-        "Of the paper's three ways to combine compressors only the gate that selects one is built, the paper's "
-        "default: the weighted sum of experts and the multi-granular concatenation (pruned and pooled at 20×, "
-        "convolved at 3×, two queries) are missing; their trade-offs cannot be measured here.",
-        "The gate's ratio is 4 for all operations, and the convolution merges 4, 16 or 64 patches by halving the "
-        "sides, where the paper prunes and pools up to 20× and convolves at 3×: the images of the bundled target have "
-        "64 patches only.",
-        "Training adds a penalty on the share of patches that the gate keeps (weight 0.02), and some prompts draw the "
-        "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
-        "operation.",
+        "Of the paper's three ways to combine compressors only its default is built, the gate that selects one. The "
+        "weighted sum of experts and the multi-granular concatenation (pruned and pooled at 20×, convolved at 3×, "
+        "two queries) are missing; their trade-offs cannot be measured here.",
+        "The gate's compression ratio is 4 for all operations, and the convolution merges 4, 16 or 64 patches by "
+        "halving the sides. The paper prunes and pools up to 20× and convolves at 3×, but the images of the bundled "
+        "target have only 64 patches.",
+        "Training adds a penalty on the share of patches that the gate keeps (weight 0.02), and for some prompts the "
+        "compressor is drawn uniformly instead of chosen by the gate; the paper has neither. Without them a gate "
+        "that was trained for minutes always chooses one operation.",
         "The patches left after pruning keep their original positions; the paper does not specify this.",
         "The default tree has 12 nodes, 3 children per node and 5 levels instead of the paper's 60, 10 and 7, because "
         "each node costs a small target relatively more time; τ may be lower.",
@@ -47,7 +49,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5, policies=(Fixed,)),
     claims=(
         Claim(
-            "τ relative to EagleVLM", "LLaVA-1.5-7B, greedy, one epoch: 3.67 against 3.59", 1.02, 1.02,
+            "τ relative to EagleVLM", "LLaVA-1.5-7B, greedy, trained for one epoch: 3.67 against 3.59", 1.02, 1.02,
             f"{CITED}, main table", lambda lab: lab.tau_over("EagleVLM", "SpecVLM, gate"), home=VISION_TARGET,
             explanation=(
                 "2026-11-22 12:14 UTC",
@@ -57,18 +59,19 @@ METHOD = Method(
         ),
         Claim(
             "τ with 1 of 16 vision tokens relative to τ with all, pruned at random",
-            "ablation: pruning and pooling work up to 20×", 1.0, 1.0, f"{CITED}, ablation of ratios",
+            "ablation study: pruning and pooling work up to 20×", 1.0, 1.0, f"{CITED}, ablation of ratios",
             lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, prune 16×"), key="prune", home=VISION_TARGET,
             by_construction=IGNORES,
         ),
         Claim(
             "τ with 1 of 16 vision tokens relative to τ with all, pooled",
-            "ablation: pruning, pooling up to 20×", 1.0, 1.0,
+            "ablation study: pruning and pooling work up to 20×", 1.0, 1.0,
             f"{CITED}, ablation of ratios", lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, pool 16×"), key="pool",
             home=VISION_TARGET, by_construction=IGNORES,
         ),
         Claim(
-            "speed-up over plain decoding", "LLaVA-1.5-7B, greedy, one epoch", 2.11, 2.11, f"{CITED}, main table",
+            "speed-up over plain decoding",
+            "LLaVA-1.5-7B, greedy, trained for one epoch", 2.11, 2.11, f"{CITED}, main table",
             lambda lab: lab.speed("SpecVLM, gate"), key="speed", timed=True, home=VISION_TARGET,
         ),
     ),
@@ -88,8 +91,8 @@ METHOD = Method(
         SpecVLMNet,
         "SpecVLM (Huang et al. 2025, arXiv 2509.11815): EagleVLM's inputs after an elastic compressor; a gate on the "
         "question chooses from pruning, pooling, convolution, two resampling queries and no image at all. Trained "
-        "with straight-through Gumbel noise at ratios of 1 to 16; half of the prompts draw their operation uniformly, "
-        "so that every operation is trained.",
+        "with straight-through Gumbel noise at ratios of 1 to 16; for half of the prompts the operation is drawn "
+        "uniformly, so that every operation is trained.",
         recipe="vision-heads",
     ),
     recording=Recording(scene="four-shapes", params={"compressor": "prune", "ratio": 4}),

@@ -144,7 +144,12 @@ class SpecVLM(FeatureDrafter):
     needs: ClassVar[tuple[str, ...]] = (SpecVLMNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = SpecVLMNet
     compressor: str = param("gate", choices=("gate", "all", *MENU), doc="how the image is compressed for the drafter")
-    ratio: int = param(4, ge=1, le=64, doc="compression ratio: vision tokens per kept token, for prune, pool and conv")
+    ratio: int = param(
+        4,
+        ge=1,
+        le=64,
+        doc=("compression ratio of prune, pool and conv: vision tokens of the image per vision token kept"),
+    )
 
     @property
     def image_options(self) -> Compression:

@@ -20,7 +20,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2506.04708",
         "§3",
     ),
-    summary="A table of distributions instead of tokens yields drafts for sampled text as well as for greedy text.",
+    summary="A table of distributions, instead of tokens, gives drafts for sampled text as well as for greedy text.",
     idea=(
         "For contexts c of the last one to three tokens a table stores the mean q of the m target distributions p "
         "seen after them. A tree is sampled from these distributions without replacement, in a shape that depends on "
@@ -31,16 +31,17 @@ METHOD = Method(
         "order"
     ),
     differences=(
-        "The 8 likeliest tokens of each distribution are stored, as the engine provides them for every pass; we do "
-        "not know the paper's number. The others are never drafted; the residual distribution includes them.",
-        "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, where the "
-        "paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because "
-        "each node costs a small target relatively more time.",
+        "The 8 likeliest tokens of each distribution are stored, because the engine provides that many for every "
+        "pass; we do not know the paper's number. Other tokens are never drafted; the residual distribution includes "
+        "them.",
+        "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, whereas "
+        "the paper measures a large tree on some thirty prompts beforehand. By default the tree has 12 nodes instead "
+        "of 80, because each node costs a small target relatively more time.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). The table holds "
-        "16,384 contexts.",
-        "Distributions after rejected drafts also go into the table (everywhere=True): they were computed anyway, and "
-        "a short text has few others.",
+        "paper's table serves all trajectories of one problem, as warm=True does for runs of one prompt. The table "
+        "holds 16,384 contexts.",
+        "Distributions at nodes after rejected drafts also go into the table (everywhere=True): verification "
+        "computes them anyway, and a short text gives few other distributions.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",
     ),
     order=56,
@@ -54,7 +55,7 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",
-            "reasoning models of 7B and 14B, one trajectory; throughput over other methods", 1.14, 1.28,
+            "reasoning models of 7B and 14B, one trajectory; throughput relative to other methods", 1.14, 1.28,
             "Song et al. 2025, arXiv:2506.04708, abstract (14 to 28 % more throughput than other methods)",
             lambda lab: lab.with_trajectories(8).tau_over(
                 "token-recycling", {"depth": 5, "nodes": 16, "warm": True}, {"depth": 5, "nodes": 16, "warm": True}, 1.0

@@ -31,7 +31,7 @@ METHOD = undrafted(
         "Keys are cached with rotary positions, and rotated again when they move; the paper caches keys without "
         "positions.",
         "Old entries are dropped in blocks of a quarter of the window, so that a key is moved few times; in between, "
-        "tokens attend to up to a quarter more than the window.",
+        "tokens attend to at most a quarter more entries than the window has.",
         "The prompt is processed in chunks of one window, and tokens of a chunk attend to up to two windows before "
         "them.",
     ),
@@ -45,7 +45,7 @@ METHOD = undrafted(
             "Xiao et al. 2023, arXiv:2309.17453, abstract (from memory)",
             None,
             timed=True,
-            lacks="a sliding window with re-computation",
+            lacks="a sliding window that is computed again for every token",
             matched=True,
         ),
     ),

@@ -20,19 +20,19 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    summary="Draft many tokens after a long match with agreeing counts, and almost none elsewhere.",
+    summary="Draft many tokens after a long match whose continuations agree, and almost none elsewhere.",
     idea=(
-        "The newest tokens are matched against all tokens read and written. The continuations of each match are "
-        "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
-        "one with the largest sum of node probabilities is verified."
+        "The newest tokens are matched against the prompt and all generated tokens. The continuations of each match "
+        "are counted and drafted as a tree; a longer match gives a larger tree. Among the drafts of all match "
+        "lengths, the one with the largest sum of node probabilities is verified."
     ),
     formula="P(node) = P(parent) · count(node) / Σ count of siblings; score = Σ P(node) = expected accepted tokens",
     differences=(
-        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
-        "counts equal the counts of the trees, over the newest 256 occurrences.",
+        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level. The "
+        "counts equal those of a suffix tree, limited to the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
-        "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
-        "occurrence has probability ½, and its drafts are a little shorter.",
+        "includes the newest tokens themselves, although nothing follows them yet. So its first node after one "
+        "earlier occurrence has probability ½, and its drafts are a little shorter.",
         "The default tree has at most 16 nodes, because each node costs a small target relatively more time.",
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",
@@ -46,7 +46,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding on text that repeats itself",
-            "agentic SQL generation, up to",
+            "agentic SQL generation; the paper's maximum",
             5.3,
             5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract",

@@ -220,7 +220,7 @@ class Suffix(Drafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, **NODES)
     longest: int = param(64, ge=1, le=64, doc="longest suffix to match, in tokens")
-    factor: float = param(1.0, ge=0.1, le=8.0, doc="draft nodes per matched token")
+    factor: float = param(1.0, ge=0.1, le=8.0, doc="number of draft nodes per matched token")
     offset: float = param(0.0, ge=0.0, le=16.0, doc="number of draft nodes in addition to factor · matched tokens")
     least: float = param(0.1, ge=0.0, le=1.0, doc="minimum probability of a draft node, estimated from suffix counts")
     branches: bool = param(True, doc="draft all continuations as a tree; otherwise a chain of the most frequent tokens")

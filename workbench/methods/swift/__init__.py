@@ -16,8 +16,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
-    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} rounds of plain decoding, for {{}} drafts and the "
-    "search, which does not pay off within 64 tokens."
+    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} rounds of plain decoding (for {{}} drafts and the "
+    "search). The search does not pay off within 64 tokens."
 )
 
 METHOD = Method(
@@ -34,25 +34,26 @@ METHOD = Method(
     summary="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
         "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
-        "more set z of skipped parts is tried on tokens already written; the set that predicts these tokens best is "
-        "used for drafting, and the draft stops when its largest probability is below η."
+        "more set z of skipped attentions and MLPs is tried on tokens that were generated already; the set that "
+        "predicts these tokens best is used for drafting, and the draft stops when its largest probability is below "
+        "η."
     ),
     formula=(
         "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
         "η"
     ),
     differences=(
-        "The window is the text's newest tokens when it is taken, and moves on once as many more are written; the "
-        "best set is then scored again. The released code keeps the first window of a request, and the scores of "
-        "earlier requests, so that one lucky score can block better sets.",
-        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text; the paper's "
-        "every 25th of up to 1,000 needs longer texts than those written here.",
+        "The window contains the newest tokens of the text. Once as many more tokens are generated, it moves on to "
+        "them, and the best set is scored again. The released code keeps the first window of a request, and the "
+        "scores of earlier requests, so that one lucky score can block better sets.",
+        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text. In the paper "
+        "it chooses every 25th of up to 1,000 sets, which needs longer texts than those generated here.",
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
-        "skipped from then on: a small model can spare fewer of them than the paper's, from which the default ratio r "
-        "is taken.",
-        "A draft stops before the token at which the confidence is too low, where the paper still verifies it. The "
+        "skipped from then on: a small model can spare fewer of them than the paper's models, for which the default "
+        "ratio r was chosen.",
+        "A draft stops before the token at which the confidence is too low; the paper still verifies that token. The "
         "test does not depend on a drawn token, so sampling stays exact.",
-        "Chains only: the released code also drafts siblings at each position of the chain; that is not built.",
+        "Drafts are chains; the released code also drafts siblings at each position of the chain, which is not built.",
         STILL_READ,
     ),
     order=74,
@@ -77,7 +78,7 @@ METHOD = Method(
         Claim(
             "τ with the set found by the search relative to τ with as many layers skipped evenly",
             "LLaMA-2-13B, r = 0.45",
-            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction; from memory)",
+            None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (only the direction is compared; from memory)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",
         ),

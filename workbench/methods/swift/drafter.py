@@ -82,7 +82,10 @@ class Swift(LayerSkippingDrafter):
         4, ge=1, le=100, doc="steps between two sets proposed by the surrogate model; other sets are random"
     )
     enough: float = param(
-        0.95, ge=0.0, le=1.0, doc="stop the search when this share of top tokens equals the whole model's (matchness)"
+        0.95,
+        ge=0.0,
+        le=1.0,
+        doc=("stop the search when a set predicts at least this share of the window's tokens (matchness)"),
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:

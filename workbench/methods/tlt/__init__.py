@@ -41,18 +41,18 @@ METHOD = Method(
         ") )"
     ),
     differences=(
-        "The process that decodes also trains, between two rounds, where the paper trains on idle workers: here "
-        "training delays the remaining sequences.",
+        "The process that decodes also trains the head, between two rounds, whereas the paper trains on idle "
+        "workers. Training delays the remaining sequences.",
         "With warm=True training continues over the requests of this backend, as the paper's does over a training "
         "run; otherwise each request has its own copy of the head, trained on its own text every few rounds.",
-        "The pool is bounded by positions of text, the paper's by samples; distributions are compared at 512 "
-        "positions per training step at most. Each step uses a few short stretches of text, since it has to fit "
-        "between two rounds.",
-        "Cache entries that an older head computed for a text stay as they are, where the paper rebuilds them; "
+        "The pool of training data is bounded by positions of text, the paper's pool by samples. A training step "
+        "compares distributions at 512 positions at most. It uses a few short stretches of text, because it has to "
+        "fit between two rounds.",
+        "Cache entries that an older head computed for a text stay as they are, whereas the paper rebuilds them; "
         "again=True recomputes them after each training step, which costs a pass of the layer over the text.",
-        "Any policy may set the draft length; `buckets` is the paper's policy: the more sequences run, the fewer "
-        "tokens are verified for each of them, and lengths are chosen by ε-greedy. Each sequence uses its own rounds, "
-        "and a strategy is a length: the tree builder sets the branches.",
+        "Any policy may set the draft length. `buckets` is the paper's policy: the more sequences run, the fewer "
+        "tokens are verified for each, and lengths are chosen by ε-greedy. Here the length for a sequence is chosen "
+        "from its own rounds only. A strategy is a draft length; the tree builder sets the branches.",
         NORMS,
         LOSSES,
         TRIMMED,
@@ -65,11 +65,11 @@ METHOD = Method(
         Claim(
             "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,
             "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
-            lacks="reinforcement learning: the board `rollouts` has rollouts and a target that changes",
+            lacks="reinforcement learning; instead, the board `rollouts` measures rollouts with a changing target",
         ),
         Claim(
             "τ with the head trained online relative to τ with the frozen head, after changes of target and domain",
-            "drafters of targets in training", None, None,
+            "drafters of targets whose weights change in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (only the direction is compared)",
             lambda lab: (
                 lab.with_weight_noise(0.1)

@@ -95,7 +95,7 @@ class TLT(Eagle):
     """
 
     state: ClassVar[type[FeatureState]] = TLTState
-    every: int = param(4, ge=1, le=100_000, doc="rounds between two training steps, while training")
+    every: int = param(4, ge=1, le=100_000, doc="number of rounds between two training steps, while training is on")
     tail: float = param(
         0.5, ge=0.0, le=1.0, doc="train while at most this share of the batch's sequences is still running"
     )

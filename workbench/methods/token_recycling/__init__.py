@@ -12,7 +12,7 @@ from workbench.methods.token_recycling.drafter import TokenRecycling
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 
-EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it across requests."
+EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens; the paper keeps it across requests."
 
 METHOD = Method(
     "token-recycling",
@@ -35,16 +35,17 @@ METHOD = Method(
     formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
     differences=(
         "The default tree has 16 nodes instead of the paper's 80, because each node costs a small target relatively "
-        "more time, and its shape is the best one under assumed probabilities of the ranks: with nodes=80 its six "
-        "levels hold 8, 25, 27, 13, 6 and 1 nodes, the paper's 8, 21, 25, 15, 8 and 3. τ may differ by a little at "
-        "the same size.",
+        "more time, and its shape is the best one under assumed probabilities of the ranks. With nodes=80 its six "
+        "levels have 8, 25, 27, 13, 6 and 1 nodes; those of the paper's tree have 8, 21, 25, 15, 8 and 3. τ may "
+        "differ by a little at the same size.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
-        "paper keeps it across requests (warm=True does). The first rounds accept less.",
-        "The logits of the prompt are not written into the table unless prompt=True: the LM head has to compute them "
-        "for each of its positions.",
-        "A token without successors proposes nothing, where a table that starts with zeros proposes token 0 eight "
-        "times: early trees are smaller and no such token is verified.",
-        "The released code decodes greedily; here sampling is exact, too, by the rule for deterministic drafts.",
+        "paper keeps it across requests (warm=True does). So the first rounds accept fewer drafts.",
+        "The logits of the prompt are not written into the table unless prompt=True, because the LM head would have "
+        "to compute them at every prompt position.",
+        "A token without stored successors has no drafts; a table that starts with zeros would propose token 0 eight "
+        "times. So early trees are smaller, and no such token is verified.",
+        "The released code decodes greedily; here sampled text is exact, too, by the verification rule for "
+        "deterministic drafts.",
     ),
     order=50,
     testing=Testing(

@@ -21,10 +21,11 @@ from workbench.methods.tree_builders.shapes import NODES, WIDTH
 RERANKED = TreeBuilderRule(
     "eagle-2",
     "Expanded, then reranked",
-    "A child of one of the nodes with the highest scores on the level above. A score is the product of the draft "
-    "probabilities along the path. After the last level all nodes were ranked by score, and the best are verified.",
+    "This node is a child of one of the highest-scoring nodes on the level above. A score is the product of the "
+    "draft probabilities along the path. After the last level all nodes were ranked by score, and the best are "
+    "verified.",
     "index before reranking",
-    "rank among all nodes",
+    "rank by score among all nodes of the tree",
 )
 
 

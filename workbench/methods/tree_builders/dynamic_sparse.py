@@ -34,10 +34,10 @@ MAX_ITERATIONS = 20
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
-    "Planned with its probe positions",
+    "Tree planned with its probe positions",
     "This tree, with probe positions after its nodes, has the most expected tokens per second over this and the "
-    "following rounds, by how often each rank was right on held-out text and by the measured cost of passes.",
-    "probability that the tokens of these ranks on its path are accepted",
+    "following rounds, given how often each rank was right on held-out text, and the measured cost of passes.",
+    "probability that all drafts on the path are accepted, estimated from their ranks",
 )
 
 
@@ -116,7 +116,9 @@ class DynamicSparse(TreeBuilder):
     name: ClassVar[str] = "dynamic-sparse"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
-    places: int = param(24, ge=2, le=MOST_NODES, doc="maximum number of draft nodes and probe positions per pass")
+    places: int = param(
+        24, ge=2, le=MOST_NODES, doc=("maximum number of draft nodes and probe positions per pass, together")
+    )
     counts_time: bool = param(
         True, doc="choose the tree size by measured forward-pass costs; otherwise use the maximum size"
     )

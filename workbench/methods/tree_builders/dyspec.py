@@ -21,10 +21,10 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 WORTH = TreeBuilderRule(
     "dyspec",
     "Highest expected acceptance",
-    "By the drafter's own distribution this position was among the likeliest to be reached: the probability of the "
-    "path above it, times the probability that its earlier siblings are rejected.",
-    "probability that the position is reached",
-    "path probability including the token",
+    "By the drafter's own distribution, this position was among the most likely to be reached. That probability is "
+    "the probability of the path above it, times the probability that its earlier siblings are rejected.",
+    "probability that verification reaches this position",
+    "draft probability of the path including this token",
 )
 
 
@@ -68,7 +68,7 @@ class DySpec(TreeBuilder):
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
             f"τ relative to Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",
-            None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (direction; from memory)",
+            None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (only the direction is compared; from memory)",
             lambda lab, nodes=nodes: lab.tau_over(
                 "draft-tree-sampled", {"grower": "dyspec", "nodes": nodes, "depth": 8},
                 {"grower": "sequoia", "nodes": nodes, "depth": 8, "counts_time": False}, temperature=0.6,

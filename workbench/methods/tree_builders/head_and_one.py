@@ -21,7 +21,8 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 HEAD = TreeBuilderRule(
     "head-and-one",
     "Likeliest token",
-    "One of the drafter's likeliest tokens here, chosen deterministically. Only the last child of a node is sampled.",
+    "One of the drafter's likeliest tokens at this position, chosen deterministically. Only the last child of a node "
+    "is sampled.",
 )
 ONE = TreeBuilderRule(
     "head-and-one",

@@ -18,9 +18,9 @@ from workbench.methods.tree_builders.shapes import MOST_NODES
 LIKELY = TreeBuilderRule(
     "path-threshold",
     "Above the threshold",
-    "The product of the draft probabilities along its path reaches the threshold (on the first level one token is "
-    "always proposed).",
-    "path probability by the drafter",
+    "The product of the draft probabilities along the node's path reaches the threshold (on the first level one "
+    "token is always proposed).",
+    "draft probability of the node's path",
 )
 
 

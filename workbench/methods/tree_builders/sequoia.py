@@ -39,14 +39,15 @@ MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC
 
 PLANNED = TreeBuilderRule(
     "sequoia",
-    "Planned for this machine",
-    "Among all trees of its size, this tree has the most expected tokens per second, by how often each sibling is the "
-    "accepted one and by the measured cost of passes.",
-    "acceptance assumed before the run",
-    "acceptance measured when the tree was planned",
+    "Tree planned for this machine",
+    "Among all trees of its size, this tree has the most expected tokens per second, given how often each sibling is "
+    "the accepted one, and the measured cost of passes.",
+    "acceptance rate assumed before the run",
+    "acceptance rate measured when the tree was planned",
 )
 FEW_DRAWS = (
-    f"{WRONG_SCALE}: with 14 prompts the interval is ±8 %, more than the gain; with 64 nodes it is reproduced (1.09)."
+    f"{WRONG_SCALE}: with 14 prompts the interval is ±8 %, more than the gain; with 64 nodes the claim is reproduced "
+    "(1.09)."
 )
 ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
@@ -150,7 +151,8 @@ class Sequoia(TreeBuilder):
         ),
         *(
             Claim(
-                f"τ relative to {width} joint chains of {depth}, as many nodes ({width * depth}), temperature 1",
+                f"τ relative to {width} chains of {depth} tokens in one tree, the same number of nodes "
+                f"({width * depth}), temperature 1",
                 "LLaMA-2 7B and 13B, Vicuna 33B",
                 None,
                 None,

@@ -7,11 +7,15 @@ from typing import Any
 MOST_NODES = 96
 """Maximum number of nodes of a draft tree."""
 
-WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes expanded per level; for eagle-2 also children per node"}
+WIDTH: dict[str, Any] = {
+    "ge": 1,
+    "le": 8,
+    "doc": "number of nodes expanded per level; for eagle-2 also the number of children per node",
+}
 NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "maximum number of draft nodes verified per round"}
 BRANCHING: dict[str, Any] = {
     "choices": ("3-2-1-1", "2-2-2", "4-2-1", "1-1-3-1-1", "4-1-1-1", "8-1-1"),
-    "doc": "children per node at each level, from the root; at deeper levels 1",
+    "doc": "number of children per node at each level, from the root; 1 at deeper levels",
 }
 
 

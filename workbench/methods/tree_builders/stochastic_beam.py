@@ -22,9 +22,9 @@ from workbench.methods.tree_builders.tree_sampler import TreeSampler
 PERTURBED = TreeBuilderRule(
     "rsd-s",
     "Stochastic beam",
-    "Each path's log-probability gets Gumbel noise, and a level keeps the paths with the largest sums: a draw without "
-    "replacement over all its paths at once.",
-    "log q of its path",
+    "Gumbel noise is added to the log-probability of each path, and a level keeps the paths with the largest sums. "
+    "This samples without replacement over all paths of the level at once.",
+    "log-probability of the node's path, by the drafter",
     "log q with noise",
 )
 

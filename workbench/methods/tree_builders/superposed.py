@@ -38,7 +38,7 @@ SUPERPOSED = TreeBuilderRule(
     "The draft model read the last tokens of all drafts as one mean embedding, so all drafts share one distribution; "
     "n-grams of the text so far select the continuation of each. The best drafts of each level continue, and λ is the "
     "weight of each in the next pass.",
-    "λ by the drafter's distribution alone",
+    "weight λ computed from the drafter's distribution alone",
     "λ with n-grams",
 )
 
@@ -123,9 +123,10 @@ class Superposed(TreeBuilder):
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "τ relative to one chain with as many passes of the drafter (4), n-grams with α = 0.54",
-            "LLaMA-2 7B writes three texts with one pass per token, as good as three separate ones", None, None,
-            "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (direction; made for suggestions, no "
-            "figure for speculative decoding)",
+            "LLaMA-2 7B generates three texts with one pass per token, as good as three separately generated texts",
+            None, None,
+            "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (only the direction is compared; made "
+            "for suggestions, not for speculative decoding)",
             lambda lab: lab.tau_over(
                 "draft-tree", {"grower": "superposed", "depth": 4, "ngrams": 0.54}, {"grower": "chain", "depth": 4}, 0.0
             ),

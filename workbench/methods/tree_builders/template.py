@@ -47,15 +47,15 @@ Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `
 FIXED = TreeBuilderRule(
     "template",
     "Fixed shape",
-    "The shape, and the rank of the drafter's token at this node, were fixed before any distribution was known.",
+    "The tree's shape, and the rank of the drafter's token at this node, were fixed before any distribution was known.",
 )
 BEST = replace(
     FIXED,
     says=(
-        "Among all trees of its size, this tree has the most expected accepted tokens, by how often each rank is "
-        "right, measured on held-out text or assumed."
+        "Among all trees of its size, this tree has the most expected accepted tokens, given how often each rank is "
+        "right, as measured on held-out text or assumed."
     ),
-    before="probability that the tokens of these ranks on its path are accepted",
+    before="probability that all drafts on the path are accepted, estimated from their ranks",
 )
 
 

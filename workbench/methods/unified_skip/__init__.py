@@ -24,16 +24,18 @@ METHOD = Method(
         "Evenly spread layers, including the first and the last, approximate the whole target well enough to draft."
     ),
     idea=(
-        "A chosen speed-up s sets how many of the target's L layers run, L / s; they are spread evenly, whatever the "
-        "token. These layers draft over the target's own KV cache, and the whole target verifies."
+        "A chosen speed-up s sets the number of the target's layers that run, L / s of L; they are spread evenly, "
+        "and are the same for every token. These layers draft over the target's own KV cache, and the whole target "
+        "verifies."
     ),
     formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
     differences=(
-        "The paper emits the output of the thinned model, an approximation; here it drafts, and the text follows the "
-        "target's distribution.",
+        "The paper emits the output of the model with skipped layers, an approximation. Here this output is only the "
+        "draft, and the text follows the target's distribution.",
         STILL_READ,
         "The paper fine-tunes with random speed-ups, so that the model adapts to missing layers. The bundled target "
-        "was trained for early exits instead, other targets were trained for neither: drafts are worse.",
+        "was trained for early exits instead; other targets were trained for neither. Drafts are worse than in the "
+        "paper.",
     ),
     order=72,
     testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),
@@ -42,7 +44,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding",
-            "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: output of the thinned model",
+            "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: output of the model with skipped layers",
             1.3, 1.7, "Liu et al. 2024, arXiv:2404.06954, abstract (from memory)", lambda lab: lab.speed(), timed=True,
             lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
         ),

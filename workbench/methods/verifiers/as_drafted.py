@@ -32,7 +32,7 @@ AS_DRAFTED = Rule(
     "Accepted as drafted",
     "d > β",
     {"d": "own_chance", "β": "sure"},
-    "The drafter's probability d of its own draft is above β, so the draft is accepted whatever the target's "
+    "The drafter's probability d of this draft is above β, so the draft is accepted whatever the target's "
     "probability. The output does not follow the target's distribution.",
     leaves=ALL,
     source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",
@@ -75,7 +75,7 @@ class AsDrafted(Verifier):
             lacks="a target fine-tuned with layers skipped",
         ),
         at_matched_accuracy(
-            "as-drafted", ({},), "models fine-tuned with placeholders: as good on text, 3 % worse on code",
+            "as-drafted", ({},), "models fine-tuned with placeholders: answers as good on text, 3 % worse on code",
             "Sun et al. 2024, arXiv:2405.15208, abstract "
             "(only the direction is compared)", temperature=0.0, method="lexical-unit",
             lacks="a target that was trained with placeholders",

@@ -22,11 +22,12 @@ from workbench.models.loading import Models
 
 BLOCK = Rule(
     "block",
-    "The block so far",
+    "Verification of the block up to here",
     "k / k′",
     {"k": "kept", "k′": "kept_before"},
-    "k is the probability that the block is accepted at least up to this draft, k′ that probability for the draft "
-    "before it. All drafts are known, so the length is decided at once, by the joint ratio of p and q.",
+    "k is the probability that at least the drafts up to this one are accepted, k′ the same probability for the "
+    "draft before it. Block verification decides the accepted length at once for all drafts, by the joint ratio of p "
+    "and q.",
     source="Sun et al. 2025, Block verification, arXiv:2403.10444, Algorithm 2",
 )
 
@@ -53,12 +54,17 @@ class Block(Exact):
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ relative to token-by-token verification, both expected on the same drafts of 8, temperature 1",
+            "expected τ relative to token-by-token verification of the same drafts of 8 tokens, temperature 1",
             "PaLM-2-S with small drafters, 8 tasks",
-            None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ: direction; from memory)",
+            None, None,
+            "Sun et al. 2025, arXiv:2403.10444, abstract: 5 to 8 % in seconds (for τ only the direction is compared; "
+            "from memory)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
-            by_construction="a theorem (Sun et al., theorem 2): on the same drafts its expected τ is never smaller",
+            by_construction=(
+                "a theorem (Sun et al., theorem 2): on the same drafts the expected τ of block verification is never "
+                "smaller"
+            ),
         ),
     )  # fmt: skip
 

@@ -37,14 +37,14 @@ WRITTEN = Rule(
     "w = 1",
     {"w": "small_writes"},
     "The small model generates: the mean entropy of the last distributions was low enough at the last switch, and it "
-    "generates a minimum number of tokens. Its tokens are accepted whatever the target's probability.",
+    "generates at least d tokens before the next switch. Its tokens are accepted whatever the target's probability.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but its entropy is low "
-    "and it generates 60 % of the tokens."
+    f"{WRONG_SCALE}: the 0.7M draft model alone answers none of the 88 questions right, but its entropy is low and it "
+    "generates 60 % of the tokens."
 )
 SURE_OFTEN = (
     f"{WRONG_SCALE}: the draft model has 8M parameters and generates 35 % of the tokens; the paper's small models "
@@ -128,8 +128,9 @@ class EntropyAdaptive(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "entropy-adaptive", ({"mean_entropy": 0.1}, {"mean_entropy": 0.5}, {}),
-            "Llama and Qwen pairs, MATH: the small model generates a third to a half, 92.9 and 96.7 % of the accuracy",
-            "Simonds 2025, arXiv:2502.06833, results (from memory; direction)", temperature=0.0,
+            "Llama and Qwen pairs, MATH: the small model generates a third to a half of the tokens, with 92.9 and "
+            "96.7 % of the accuracy",
+            "Simonds 2025, arXiv:2502.06833, results (only the direction is compared; from memory)", temperature=0.0,
         ),
     )  # fmt: skip
     reads_draft_probs: ClassVar[bool] = True
@@ -138,7 +139,7 @@ class EntropyAdaptive(Verifier):
         1.5,
         ge=0.0,
         le=16.0,
-        doc="τ, in bits: the draft model generates while its mean entropy is below; 0 is exact",
+        doc="τ, in bits: the draft model generates while its mean entropy is below this; 0 is exact",
     )
     entropy_window: int = param(5, ge=1, le=32, doc="w, number of last tokens in the mean entropy")
     least_run: int = param(

@@ -19,7 +19,7 @@ from workbench.kernels.rejection import recursive_rejection, supports_distributi
 
 EMITTED = Rule(
     "emitted",
-    "Match with the drawn token",
+    "Match with the target's sampled token",
     "e / m",
     {"e": "emitted", "m": "unclaimed"},
     "e is the probability that this position emits the token, given all drafts for it; m is the mass of that "

@@ -54,7 +54,8 @@ class KSeq(EmissionVerifier):
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance per position relative to SpecInfer's rule, 4 independent drafts", "PaLM-2, drafts of Gecko",
+            "acceptance per position relative to SpecInfer's rule, 4 independent drafts",
+            "PaLM-2 with drafts of the model Gecko",
             None, None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (only the direction is compared)",
             lambda lab: lab.accepted_over((KSeq(), Sampling.SAMPLED), (Independent(), Sampling.SAMPLED), 4),
             key="k-seq", method="draft-tree-sampled",

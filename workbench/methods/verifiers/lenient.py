@@ -59,7 +59,8 @@ class Lenient(Verifier):
         at_matched_accuracy(
             "lenient", ({"lenience": 0.9}, {"lenience": 0.7}, {"lenience": 0.5}),
             "distilled T5 drafters, GSM8K: faster, and equally accurate with λ near 1",
-            "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (direction; from memory, no figure)",
+            "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (only the direction is compared; from "
+            "memory, without a figure)",
         ),
     )  # fmt: skip
     lenience: float = param(

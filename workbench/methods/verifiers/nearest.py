@@ -27,8 +27,8 @@ NEAREST = Rule(
     "p of the draft and its neighbours",
     "min(1, (r + s) / q′)",
     {"r": "residual", "s": "near", "q′": "q_left"},
-    "s is the probability of the tokens with the nearest embeddings, as far as it stays within the bound; r is the "
-    "draft's own probability, q′ its draft probability (1 if it was deterministic). A rejection removes the draft and "
+    "s is the probability of the tokens with the nearest embeddings, limited by the bound; r is the draft's own "
+    "target probability, q′ its draft probability (1 if it was deterministic). A rejection removes the draft and "
     "these neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )
@@ -118,7 +118,8 @@ class Nearest(Verifier):
         at_matched_accuracy(
             "nearest", ({"mass": 0.05}, {"mass": 0.1}, {"mass": 0.2}),
             "LlamaGen, image tokens: more accepted, images of equal quality",
-            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; its figures are seconds of image models)",
+            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (only the direction is compared; its figures are times of "
+            "image models)",
             temperature=temperature,
         )
         for temperature in (0.0, 0.7)
@@ -127,7 +128,7 @@ class Nearest(Verifier):
     neighbours: int = param(
         8, ge=0, le=MOST, doc="k, number of nearest tokens whose probability may be added to a draft token's"
     )
-    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; with λ = 0, 0 is exact")
+    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; 0 is exact if λ is 0, too")
     mass_ratio: float = param(
         0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )

@@ -59,18 +59,21 @@ class OptimalTwo(EmissionVerifier):
     )
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED, Sampling.FIXED_NUMBER})
     explanation: ClassVar[Rule] = rule_of(
-        "optimal-two", "Optimal choice of two", "One of the first two drafts is chosen by weights, and tested.", PAPER
+        "optimal-two",
+        "Optimal choice of two",
+        "One of the first two drafts is chosen at random with optimised weights, and tested.",
+        PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "acceptance per position relative to K-SEQ, 2 independent drafts",
-            "any pair of distributions: it is the optimum", None,
+            "any pair of distributions: the rule is the optimum", None,
             None,
             "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 "
             "(only the direction is compared)",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
             key="optimal-two", method="draft-tree-sampled",
-            by_construction="the optimum over all rules cannot be below one of them",
+            by_construction="the optimum over all rules cannot be below the result of one rule",
         ),
         Claim(
             "acceptance per position relative to the optimal-transport bound, 2 independent drafts",
@@ -80,15 +83,15 @@ class OptimalTwo(EmissionVerifier):
             key="bound", tolerance=0.005, method="draft-tree-sampled",
             explanation_by_column={"smollm2": (
                 "2026-11-24 13:53 UTC",
-                f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On the "
-                "bundled pair, with 25, it is ±0.5 %.",
+                f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On "
+                "the bundled pair, with 25 prompts, it is ±0.5 %.",
             )},
         ),
     )  # fmt: skip
     free: int = param(
         32, ge=1, le=256, doc="number of tokens with individual weights; a larger number is closer to the optimum"
     )
-    steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
+    steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the search for token weights before the first round. The verifier has no state to return."""

@@ -29,9 +29,9 @@ TYPICAL = Rule(
     "Typical acceptance",
     "p > θ",
     {"p": "p", "θ": "threshold", "ε": "epsilon", "δ": "delta", "H": "entropy"},
-    "Accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) is high. Among "
-    "the paths that pass, the longest is taken, and among paths of equal length the likeliest. The test is not "
-    "random, and the output does not follow the target's distribution.",
+    "The draft is accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) "
+    "is high. Among the paths that pass, the longest is taken, and among paths of equal length the likeliest. The "
+    "test is not random, and the output does not follow the target's distribution.",
     because={"θ": "min(ε, δ · exp(−H))"},
     source="Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1",
 )
@@ -60,7 +60,7 @@ class TypicalAcceptance(Verifier):
         at_matched_accuracy(
             "typical", ({"epsilon": 0.5, "delta": 0.7}, {"epsilon": 0.3, "delta": 0.55}, {}),
             "Vicuna 7B and 13B with Medusa heads, MT-bench: more accepted, answers rated equal",
-            "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (direction; from memory)",
+            "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (only the direction is compared; from memory)",
         ),
     )  # fmt: skip
     epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, always accept tokens with a target probability above this")

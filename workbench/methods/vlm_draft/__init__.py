@@ -26,7 +26,7 @@ METHOD = Method(
         "Ganesan et al.",
         2025,
         "https://arxiv.org/abs/2505.10526",
-        "chain; its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
+        "chain; for its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
     ),
     summary="If the small model also reads the image, its drafts about the image are accepted, too.",
     idea=(
@@ -38,12 +38,12 @@ METHOD = Method(
     differences=(
         "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: we chose a minimum "
         "path probability of 0.1 and at most 4 children, and the paper's trees may be larger or smaller.",
-        "The draft model is trained as MASSV's, projector first and then projector and language model on the target's "
-        "own answers, but within minutes, and with a language model that belongs to no published family; the gain "
-        "over a text-only drafter may differ.",
+        "The draft model is trained as MASSV's, projector first and then projector and language model on the "
+        "target's own answers, but within minutes, and with a language model of no published family; the gain over a "
+        "text-only drafter may differ.",
     ),
     order=130,
-    testing=Testing(no_perfect_reason="test_alarms.py tests this method with images."),
+    testing=Testing(no_perfect_reason="Drafts about images are tested in test_alarms.py instead."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -51,7 +51,8 @@ METHOD = Method(
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(
-            "τ relative to the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
+            "τ relative to the text-only drafter",
+            "Qwen2.5-VL and Gemma 3, with a drafter of the same family", 1.3, 1.3,
             "Ganesan et al. 2025, arXiv:2505.10526, abstract: up to + 30 %",
             lambda lab: lab.tau_over("text-only", "draft model, chain"), home=VISION_TARGET,
         ),
@@ -60,7 +61,7 @@ METHOD = Method(
             "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (only the direction is compared)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
-            explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
+            explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5; 92 questions)")),
         ),
     ),
     suites={

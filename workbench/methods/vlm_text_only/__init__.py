@@ -54,7 +54,7 @@ METHOD = Method(
     differences=(
         "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
         "answers. The paper compares three drafters of 115 million parameters, and has a variant with a small image "
-        "adapter, which is missing here. τ says nothing about drafters of that size.",
+        "adapter, which is missing here. The τ measured here says nothing about drafters of that size.",
     ),
     order=120,
     testing=Testing(no_perfect_reason="The drafter does not read the image."),
@@ -62,7 +62,7 @@ METHOD = Method(
     **tree_head(Chain(), drafter=TextOnlyDraftModel, policies=(Fixed, Heuristic, Confidence, Planned)),
     claims=(
         Claim(
-            "acceptance rate on other words minus that on words that state facts about the image",
+            "acceptance rate on words that state facts about the image, subtracted from the rate on all other words",
             "LLaVA-7B with a text-only drafter of 115M", None, None,
             "Gagrani et al. 2024, arXiv:2404.08856, §4 (from memory)", facts_gap, neutral=0.0, home=VISION_TARGET,
         ),

@@ -63,7 +63,7 @@ export function take(choice, catalogue, name, shown) {
 
 /** Return the alternative text of an image. Pure. */
 export function altOf(catalogue, url) {
-  return catalogue?.scenes?.find((scene) => scene.url === url)?.alt || "the image of the questions";
+  return catalogue?.scenes?.find((scene) => scene.url === url)?.alt || "the image that the questions are about";
 }
 
 /** Split typed text into questions, one per line. Pure. */
@@ -260,7 +260,7 @@ export function fromQuery(search, catalogue, clamp) {
       else if (lane.method === catalogue.baseline)
         continue; // always measured; the panel's select leaves it out
       else if (lanes.length < catalogue.lanes) lanes.push(lane);
-      else bad(name, text, `at most ${catalogue.lanes} lanes`);
+      else bad(name, text, `at most ${catalogue.lanes} lanes can be compared`);
     } else if (name === "prompts") {
       const names = text.split(",").filter(Boolean),
         known = (n) => catalogue.presets.some((p) => p.name === n),
@@ -271,7 +271,7 @@ export function fromQuery(search, catalogue, clamp) {
     } else if (name === "text") choice.text = text;
     else if (name === "own") {
       if (choice.texts.length < MOST_IN_SET) choice.texts.push(text);
-      else bad(name, text, `at most ${MOST_IN_SET} own prompts`);
+      else bad(name, text, `at most ${MOST_IN_SET} prompts of your own can be compared`);
     }
     else if (name === "scene") {
       if (catalogue.scenes?.some((scene) => scene.name === text)) choice.scene = text;

@@ -22,7 +22,7 @@ export function render(el, data) {
   kit.resize(ui.lanes, choice.lanes.length, () => lane(ui));
   choice.lanes.forEach((chosen, i) => showLane(ui.lanes.children[i], chosen, i, data));
   ui.add.disabled = choice.lanes.length >= catalogue.lanes;
-  ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes` : "";
+  ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes can be compared` : "";
   ui.pictured.hidden = !choice.pictures;
   ui.sets.element.hidden = choice.pictures; // a question belongs to an image
   ui.sets.draw(choice.texts ?? []);
@@ -63,7 +63,7 @@ export function render(el, data) {
   ui.stop.title = data.measuring ? "" : "no comparison is being measured";
   const raced = Boolean(data.comparison?.lanes.some((each) => each.race));
   ui.race.disabled = data.measuring || !raced;
-  ui.race.title = raced ? "" : "measure first: the race replays the recorded runs";
+  ui.race.title = raced ? "" : "Press Measure first: the race replays measured runs.";
   kit.write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
   kit.write(ui.command, comparechoice.command(choice, catalogue, roles));

@@ -31,7 +31,7 @@ export function rows(step, comparison, words) {
     const { n, speedup } = lane.figures, now = step.lane === lane.name && !lane.error, so_far = `${n} of ${all} runs so far`;
     const found = speedup && !lane.plain ? ` · ${words.sentence(speedup)}` : "";
     const text = lane.error
-      ? "left out after an error"
+      ? "lane left out after an error"
       : now
         ? step.waiting || `${step.tokens} of at most ${step.limit} tokens · run ${Math.min(n + 1, all)} of ${all}`
         : n

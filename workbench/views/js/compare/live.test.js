@@ -55,7 +55,7 @@ test("the running lane shows its tokens, the others their number of runs", () =>
   );
   assert.deepEqual(
     found.map((row) => row.text),
-    ["2 of 6 runs so far", "16 of at most 64 tokens · run 2 of 6", "waiting", "left out after an error"],
+    ["2 of 6 runs so far", "16 of at most 64 tokens · run 2 of 6", "waiting", "lane left out after an error"],
   );
   assert.equal(found[1].share, 0.25);
   assert.deepEqual(found.map((row) => row.now), [false, true, false, false]);

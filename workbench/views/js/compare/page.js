@@ -91,7 +91,7 @@ function wire(page, on, click) {
 function press(page, button, { lane = "" } = {}) {
   const { host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
-  else if (button === "stop") jobs.stop(page, "measurement", "Check that it is still running, then measure again.");
+  else if (button === "stop") jobs.stop(page, "measurement", "Check that the app is still running, then measure again.");
   else if (button === "race" || button === "play") comparerace.toggle(page, button === "race");
   else if (button === "pin") {
     const at = page.comparison.lanes.find((each) => each.name === lane), key = comparetable.key(page.comparison, at);
@@ -203,7 +203,7 @@ function menu(page) {
       {
         kind: "json",
         text: "JSON",
-        about: "can be opened here again",
+        about: "a file that this page can open again",
         act: exports.file((comparison) => name(comparison, "json"), "application/json", text),
       },
       jobs.tableItem(page, "csv", "CSV", "one row per run", name),

@@ -43,7 +43,8 @@ export function paysWords(lane) {
       : `pays off above an acceptance rate of ${pays.break_even.toFixed(2)}`;
   const measured = figures.speedup?.value ?? null,
     at = measured === null ? null : reached(pays.curve, measured);
-  const measuredText = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, which corresponds to an acceptance rate of ${at.toFixed(2)}`}`;
+  const rateText = at === null ? "" : `, which corresponds to an acceptance rate of ${at.toFixed(2)}`;
+  const measuredText = measured === null ? "" : `; measured ${measured.toFixed(2)}×${rateText}`;
   return `${lane.name} ${limit}${measuredText}`;
 }
 

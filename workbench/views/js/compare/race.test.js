@@ -52,7 +52,7 @@ test("a race shows the speed-up of the replayed run, not the estimate over all p
   assert.equal(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0).text, "–");
   assert.equal(
     replay([lane], 0, 5, "story"),
-    "replayed: repeat 2 of 5 on story, the one closest to the estimate over all its repeats",
+    "replay of repeat 2 of 5 on story, the repeat that is closest to the estimate over all repeats",
   );
   assert.equal(replay([lane], 0, 1, "story"), "replayed: the only run on story");
 });
@@ -146,7 +146,7 @@ test("a divergence shows the target's margin; its verdict depends on the promise
   };
   assert.match(
     place(first, ["story"]),
-    /first at token 12 of story: plain decoding has “ the” \(p 0.400\), this lane “⏎” \(p 0.390\): the target's logits of the two tokens differ by 0.0253 nats/,
+    /first difference at token 12 of story: plain decoding has “ the” \(p 0.400\), this lane “⏎” \(p 0.390\): the target's logits of the two tokens differ by 0.0253 nats/,
   );
   const lane = (promise, margin) => ({
     method: "x",

@@ -21,7 +21,7 @@ const INTRO = [
   ["Race", "each lane's tokens appear at the measured speed, or slowed down to as little as a tenth of it"],
   [
     "Measured",
-    "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; pin a lane to see differences from it",
+    "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; make a lane the reference to see differences from it",
   ],
   ["Time per token", "milliseconds of draft, verify and overhead"],
   ["Does it pay off?", "the acceptance rate above which a method beats plain decoding at these costs, and the rate that would give its measured speed-up"],

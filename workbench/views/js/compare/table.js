@@ -12,7 +12,7 @@ const WORDS = {
   ],
   interval: [
     "95 % interval",
-    "Student's t interval over prompts; with one or two prompts over their repeats, so valid for these prompts only",
+    "Student's t interval over prompts; with one or two prompts, over their repeats, so that it holds for these prompts only",
   ],
   tau: [
     "τ",

@@ -12,7 +12,7 @@ const NEAR = 0.05;
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;
-  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "plain decoding, the reference, is missing", why: "" };
+  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "no comparison: plain decoding, the reference, was not measured", why: "" };
   if (exact.kind === "reference")
     return {
       mark: "",
@@ -33,13 +33,13 @@ export function verdict(lane, prompts) {
       mark: "≠",
       text: `${exact.promise}: not the target's distribution`,
       // comparing sampled texts shows nothing: the texts of exact lanes differ as early
-      why: exact.evidence || "the Live view shows the method's total variation distance and its gain in acceptance for each run",
+      why: exact.evidence || "for its total variation distance and gain in acceptance, see each run in the Live view",
     };
   }
   const margin = exact.first?.margin;
   const reading =
     exact.promise === "approximate"
-      ? `${exact.promise}: its text may differ`
+      ? `${exact.promise}: its text may differ from plain decoding's`
       : margin !== null && margin !== undefined && Math.abs(margin) < NEAR
         ? "a near tie of two tokens, decided by rounding, which depends on the shapes of the kernels; workbench doctor distinguishes rounding from a bug"
         : "the method is lossless, so the texts should agree; workbench doctor distinguishes rounding from a bug";
@@ -58,7 +58,8 @@ export function place(first, prompts) {
       ? ""
       : `: the target's logits of the two tokens differ by ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
-  return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
+  const prompt = prompts[first.prompt] ?? `prompt ${first.prompt + 1}`;
+  return `first difference at token ${first.at + 1} of ${prompt}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
 }
 
 function visible(text) {
@@ -86,8 +87,8 @@ export function exact(page) {
   kit.write(
     note.firstChild,
     comparison.settings.greedy
-      ? "Greedy: an exact method's text equals plain decoding's, token for token. All tests of all methods:"
-      : "Sampling: an exact method has the target's distribution, but the same seed gives another text. All tests of all methods:",
+      ? "Greedy: an exact method's text equals plain decoding's, token for token. Test results of all methods:"
+      : "Sampling: an exact method has the target's distribution, but the same seed gives another text. Test results of all methods:",
   );
   kit.write(
     parts.exactNote,

@@ -218,7 +218,7 @@ function texts(page) {
         ribbon.visibleText(t.text),
       );
       Object.assign(span.dataset, { round: t.round, token: t.token });
-      if (missing.has(i)) span.title = "not in the other text";
+      if (missing.has(i)) span.title = "this token is not in the other text";
       box.append(span);
     });
     box.addEventListener("click", (event) => {
@@ -329,7 +329,7 @@ function clocks({ clock, clockNote, runs, found, at }) {
     selection: { rounds: at.map((each) => each?.round) },
     note: h("i"),
   });
-  kit.write(clockNote, "time since the end of each prefill; draft, verify, and overhead between them");
+  kit.write(clockNote, "time since the end of each prefill, with draft, verify and overhead of each round");
 }
 
 /** Mark the selected token and its round in a text. */

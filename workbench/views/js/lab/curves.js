@@ -60,12 +60,13 @@ export function explainDifference(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
   const n = last(curves[`${TESTED}1`]);
+  const rounds = n === null ? "" : ` (${n} rounds)`;
   const few = n !== null && n < MANY ? " With so few rounds the estimate is uncertain." : "";
   return (
     `After true text the head predicts the target's most likely token at ${percent(forced)} of all positions; ` +
-    `on policy, ${percent(policy)} of its drafts are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
-    `${differenceReason(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all later positions. ` +
-    "The loss does not show this; only the acceptance rate on policy does."
+    `on policy, ${percent(policy)} of its drafts are accepted at position 1${rounds}. ` +
+    `${differenceReason(forced, policy)}${few} From position 2 on, the head's input is its own drafts, so one error affects all later positions. ` +
+    "The loss does not show this effect; only the acceptance rate on policy does."
   );
 }
 
@@ -74,7 +75,7 @@ function differenceReason(forced, policy) {
   if (policy < forced - 0.03)
     return "The two rates differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
   if (policy > forced + 0.03)
-    return "The head is right more often on policy: the prompts there are easier than the held-out text, or the difference is random.";
+    return "The head is right more often on policy: the prompts of that evaluation are easier than the held-out text, or the difference is random.";
   return "The two rates agree here, although a draft starts where the previous one ended, mostly at a token that the head got wrong.";
 }
 

@@ -13,7 +13,7 @@ import * as words from "./words.js";
 
 const INTRO = [
   ["Loss", "training loss of the head, per step"],
-  ["Teacher-forced and on policy", "accuracy after true text, and acceptance rate of its drafts"],
+  ["Teacher-forced and on policy", "accuracy of the head after true text, and acceptance rate of its drafts"],
   ["By position", "acceptance rate at each draft position during training"],
   ["τ", "tokens per forward pass of the target, several runs in one chart"],
   ["Speed-up", "tokens per second relative to plain decoding of the same prompts, at each checkpoint"],
@@ -29,8 +29,8 @@ const CHARTS = [
   ["losses", "Loss"],
 ];
 const ACTIONS = [
-  ["stop", "Stop", "Stop, and keep a checkpoint of the current step"],
-  ["resume", "Resume", "Continue from the last checkpoint"],
+  ["stop", "Stop", "Stop training and keep a checkpoint of the current step"],
+  ["resume", "Resume", "Continue training from the last checkpoint"],
   ["promote", "Promote", "Use this head for drafting in the app"],
   ["draftlive", "Use the head in Live ↗", ""],
   ["forget", "Delete", "Delete the run, its curves and its head"],
@@ -116,7 +116,7 @@ function run(page, opened, busy) {
   }
   parts.draftlive.hidden = !opened.promoted;
   facts(parts.facts, [
-    ["state", opened.stopping ? "stopping, with a checkpoint of the current step" : words.state(opened.state)],
+    ["state", opened.stopping ? "stopping; a checkpoint of the current step is kept" : words.state(opened.state)],
     ["step", `${opened.step}`],
     ["τ on policy", opened.tau === null ? "–" : `${opened.tau.toFixed(2)}${opened.rounds ? ` · ${opened.rounds} rounds` : ""}`],
     ["speed-up", opened.speedup === null ? "–" : `${opened.speedup.toFixed(2)}×`],
@@ -126,7 +126,7 @@ function run(page, opened, busy) {
   ]);
   const at = words.progress(opened);
   parts.progress.hidden = opened.state !== "running";
-  jobs.progress(page, { ...at, label: "Progress of this stage" });
+  jobs.progress(page, { ...at, label: "Progress of the current training stage" });
   const own = opened.curves, others = { ...page.compared, [opened.id]: own };
   const listed = page.runs.length ? page.runs : [opened];
   const shown = listed.filter((one) => one.id === opened.id || page.chosen.has(one.id));
@@ -144,7 +144,7 @@ function run(page, opened, busy) {
 function show(parts, name, series, options) {
   const title = CHARTS.find(([one]) => one === name)[1], summary = curves.summary(title, series);
   chart.render(parts[name], { ...curves.chartOf(series, options), summary });
-  const measured = name.endsWith("osition") ? `as measured, positions with at least ${curves.ENOUGH} rounds` : "as measured, not smoothed";
+  const measured = name.endsWith("osition") ? `measured values, only positions with at least ${curves.ENOUGH} rounds` : "measured values, not smoothed";
   kit.write(parts[`${name}Note`], series.length ? measured : "not measured yet");
   if (parts[`${name}Table`].hidden) return;
   kit.write(parts[`${name}Table`].firstChild, summary);
@@ -169,7 +169,7 @@ function list(page) {
     box.checked = isOpen || page.chosen.has(one.id);
     const full = !box.checked && page.chosen.size >= MOST;
     box.disabled = isOpen || full;
-    label.title = isOpen ? "This run is open" : full ? `at most ${MOST} other runs can be shown` : "Show its τ together with that of the open run";
+    label.title = isOpen ? "This run is open" : full ? `at most ${MOST} other runs can be shown` : "Show the τ of this run together with that of the open run";
     kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
     kit.write(
       label.children[2],

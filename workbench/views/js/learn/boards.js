@@ -25,7 +25,8 @@ const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 /** Format a goodness-of-fit test. Pure. */
 export function testWords(test) {
   const distance = test.verdict === "measured" ? `, total variation ${test.total_variation.toFixed(3)}` : "";
-  return `${test.name}: χ² ${test.statistic.toFixed(1)} (${test.freedom} degrees of freedom), p = ${test.p_value.toPrecision(2)}${test.tests > 1 ? `, the lowest of ${test.tests} settings` : ""}, ${test.runs} runs${distance}`;
+  const lowest = test.tests > 1 ? `, the lowest of ${test.tests} settings` : "";
+  return `${test.name}: χ² ${test.statistic.toFixed(1)} (${test.freedom} degrees of freedom), p = ${test.p_value.toPrecision(2)}${lowest}, ${test.runs} runs${distance}`;
 }
 
 /** Format the paper's figure. Pure. */
@@ -155,7 +156,7 @@ function exactness(rows) {
     "exactness",
     "Exactness board",
     about,
-    ["method, promise", "standing", "greedy", "sampling", "date, and command to reproduce"],
+    ["method, promise", "standing", "greedy", "sampling", "date of the test, and command to reproduce it"],
     rows.map(line),
   );
 }
@@ -199,7 +200,7 @@ function claims(rows) {
         ? h(
             "details",
             {},
-            h("summary", {}, "How it was measured"),
+            h("summary", {}, "How the board was measured"),
             ...measuredLines(row, column).map((line) => h("small", {}, line)),
           )
         : "",

@@ -15,8 +15,8 @@ const SIGNS = [
   ["!", "exact, but a test failed"],
   ["≈", "approximate"],
   ["◇", "simulation"],
-  ["·", "would be exact, but no method offers it"],
-  ["–", "approximate for all drafts; no method offers it"],
+  ["·", "would be exact, but no method offers this combination"],
+  ["–", "approximate for all drafts; no method offers this combination"],
   ["✕", "disabled: would not preserve the target's distribution"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -44,7 +44,7 @@ export function lines(offer) {
 /** Describe a cell that no method offers. Pure.
  *  @param {{reason: string, approximate?: boolean}} cell  why it would be unsound; empty: sound */
 export function missing({ reason, approximate = false }) {
-  if (!reason) return "Not offered by any method; it would be exact.";
+  if (!reason) return "No method offers this combination; it would be exact.";
   return approximate ? `– Not offered. ${reason}` : `✕ ${reason}`;
 }
 

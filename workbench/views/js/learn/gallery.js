@@ -126,7 +126,7 @@ function card(
       figure(
         h,
         f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`,
-        f.tested ? `${f.accepted} of ${f.tested} tested` : "no drafts",
+        f.tested ? `${f.accepted} of ${f.tested} tested drafts accepted` : "no drafts",
       ),
       figure(h, f.tokens, `tokens in ${f.rounds} rounds`),
     ),

@@ -68,7 +68,7 @@ export async function mount(main, { host, place, drawn, changed, card }) {
 export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
   return search.trim()
-    ? "No kept run matches."
+    ? "No kept run matches the search."
     : "No kept runs yet. Keep a run with export ▾ → Keep, or with workbench generate --keep.";
 }
 

@@ -209,7 +209,7 @@ function listOthers(aside, others, groups, show, open) {
     ])),
   );
   aside.replaceChildren(
-    h("summary", {}, others.length ? `Not on these boards (${others.length})` : "All methods shown are on these boards"),
+    h("summary", {}, others.length ? `Not on these boards (${others.length})` : "All methods shown are on the speed boards of this target"),
     h("ul", {}, ...sections),
   );
 }

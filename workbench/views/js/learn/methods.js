@@ -248,8 +248,8 @@ async function picture(method, { host, main }, figure) {
   });
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
-    ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
-    : `Round ${round.index + 1} of its recording: no drafts, tokens emitted: ${round.emitted.length}.`;
+    ? `Round ${round.index + 1} of the method's recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
+    : `Round ${round.index + 1} of the method's recording: no drafts, tokens emitted: ${round.emitted.length}.`;
 }
 
 /** Return the map of methods; its filters also hide cards of methods. */

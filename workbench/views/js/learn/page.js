@@ -35,7 +35,7 @@ export async function mount(el, { host }) {
     host,
     current: "Learn",
     about:
-      "Eight steps on recorded generations. Answer first, then look. Each step is marked as done when you have completed its task.",
+      "Eight steps on recorded generations. Answer each question first, then look at the recording. A step is marked as done when you have completed its task.",
   });
   const steps = await pagehead.ask(main, { host }, "steps");
   if (steps?.length === 0)
@@ -263,7 +263,7 @@ function dials(page, step) {
         { className: "wb-dialrow" },
         dial("a", "acceptance a", 0, 1, 0.05),
         dial("k", "draft length K, in tokens", 1, 12, 1),
-        dial("c", "cost of a draft step c, in verifications", 0, 1, 0.05),
+        dial("c", "cost c of a draft step, relative to a verification", 0, 1, 0.05),
       ),
       page.sum,
       h("h3", {}, "Speed-up by draft length K, from the formula (SIMULATION)"),

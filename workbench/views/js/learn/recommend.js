@@ -17,7 +17,8 @@ export const times = (v) => (v === null ? "–" : `${v.toFixed(2)}×`);
 /** Format a speed-up, with its interval if there is one. Pure.
  *  @param {{value: number, low: number|null, high: number|null, n: number}} s */
 export function figure(s) {
-  if (s.low === null) return `${times(s.value)}, ${s.n === 1 ? "one run" : `${s.n} runs`}: no interval yet`;
+  const runs = s.n === 1 ? "one run" : `${s.n} runs`;
+  if (s.low === null) return `${times(s.value)}, ${runs}: no confidence interval yet`;
   return `${times(s.value)} (${s.low.toFixed(2)}–${times(s.high)})`;
 }
 

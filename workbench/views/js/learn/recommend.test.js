@@ -9,8 +9,8 @@ const speedup = (value, low = null, high = null) => ({ value, low, high, n: 3 })
 test("a speed-up shows its interval, or that there is none", () => {
   assert.equal(times(null), "–");
   assert.equal(figure(speedup(1.5, 1.25, 2)), "1.50× (1.25–2.00×)");
-  assert.equal(figure({ ...speedup(1.5), n: 1 }), "1.50×, one run: no interval yet");
-  assert.equal(figure(speedup(1.5)), "1.50×, 3 runs: no interval yet");
+  assert.equal(figure({ ...speedup(1.5), n: 1 }), "1.50×, one run: no confidence interval yet");
+  assert.equal(figure(speedup(1.5)), "1.50×, 3 runs: no confidence interval yet");
 });
 
 test("bars start at 0, the line of plain decoding is inside the range, and wide intervals are cut", () => {

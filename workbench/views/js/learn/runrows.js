@@ -100,8 +100,8 @@ export function groupsOf(rows, column) {
 export function pair(rows, column) {
   const groups = rows.length === 2 ? groupsOf(rows, COLUMNS[0]) : groupsOf(rows, column);
   if (rows.length < 2) return { why: "Select two runs, or two groups of runs, to compare them." };
-  if (groups.length !== 2)
-    return { why: `The selection has ${groups.length === 1 ? "one group" : `${groups.length} groups`} by ${column.title}. Select runs of two groups.` };
+  const count = groups.length === 1 ? "one group" : `${groups.length} groups`;
+  if (groups.length !== 2) return { why: `By ${column.title}, the selected runs form ${count}. Select runs of two groups.` };
   return { first: groups[0], second: groups[1], why: "" };
 }
 
@@ -110,7 +110,8 @@ export function pair(rows, column) {
 export function comparisonLines({ problems, notes, prompts, figures }, first, second) {
   if (problems.length) return [`Not comparable. ${problems.join(" ")}`];
   const sample = (figure) => `n = ${figure.n}${figure.prompts !== undefined ? "" : figure.n === 1 ? " prompt" : " prompts"}`;
-  const lines = [`${first} against ${second}, on ${prompts === 1 ? "one prompt" : `${prompts} prompts`} that both ran.`];
+  const shared = prompts === 1 ? "one prompt" : `${prompts} prompts`;
+  const lines = [`${first} compared with ${second}, on ${shared} that both ran.`];
   const { tau, acceptance_rate: rate, speed } = figures;
   const signed = (x, format) => `${x < 0 ? "−" : "+"}${format(Math.abs(x))}`;
   const difference = (title, figure, format) => {

@@ -35,7 +35,7 @@ test("two runs or two groups are compared, nothing else", () => {
   const rows = [row("a"), row("b", { method: "eagle" }), row("c"), row("d", { method: "medusa" })], by = column("method");
   assert.deepEqual(groupsOf(rows, by).map((group) => [group.name, group.rows.length]), [["draft-model", 2], ["eagle", 1], ["medusa", 1]]);
   assert.match(pair([], by).why, /Select two runs/);
-  assert.match(pair(rows, by).why, /3 groups by method/);
+  assert.match(pair(rows, by).why, /By method, the selected runs form 3 groups/);
   assert.match(pair([rows[0], rows[2], row("e")], by).why, /one group/);
   const groups = pair(rows.slice(0, 3), by);
   assert.deepEqual([groups.why, groups.first.rows.length, groups.second.name], ["", 2, "eagle"]);
@@ -48,7 +48,7 @@ test("a comparison states difference, interval, n and why runs are not comparabl
   const speed = { value: 1.2, low: 1.1, high: 1.3, n: 4, prompts: 4, verdict: "faster", basis: "n = 4 prompts" };
   const lines = comparisonLines({ problems: [], notes: ["A note."], prompts: 4, figures: { tau: figure, speed } }, "a", "b");
   assert.deepEqual(lines, [
-    "a against b, on 4 prompts that both ran.", "τ: −0.50, lower (−0.80 to −0.20, n = 4 prompts).",
+    "a compared with b, on 4 prompts that both ran.", "τ: −0.50, lower (−0.80 to −0.20, n = 4 prompts).",
     "Speed: 1.20×, faster (1.10–1.30×, n = 4 prompts).", "A note.",
   ]);
   const single = comparisonLines({ problems: [], notes: [], prompts: 1, figures: { tau: { ...figure, low: null, high: null, n: 1, verdict: "n = 1: no interval" } } }, "a", "b");

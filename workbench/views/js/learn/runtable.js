@@ -27,7 +27,7 @@ export function build({ host, main, passes }) {
     draw(ui);
   }));
   const chosenColumns = h("details", { className: "wb-runcolumns" }, h("summary", { className: "wb-button" }, "Columns"), part("choices", "div", {}));
-  const save = h("button", { type: "button", className: "wb-button", title: "Save the rows shown as a CSV file" }, "CSV");
+  const save = h("button", { type: "button", className: "wb-button", title: "Save all rows shown as a CSV file" }, "CSV");
   save.addEventListener("click", () => {
     kit.write(ui.status, `Saved ${exports.save("runs.csv", rows.csv(ui.shown), "text/csv")}: ${ui.shown.length} runs, all columns`);
   });
@@ -194,7 +194,7 @@ function drawSelection(ui) {
   ui.clear.hidden = !selected.length;
   ui.beside.hidden = selected.length !== 2;
   if (selected.length === 2) ui.beside.href = addresses.run(ui.host.base, ...selected.map((row) => row.name));
-  kit.write(ui.why, why || `${first.name} (${first.rows.length}) against ${second.name} (${second.rows.length})`);
+  kit.write(ui.why, why || `${first.name} (${first.rows.length}) compared with ${second.name} (${second.rows.length})`);
 }
 
 async function compare(ui) {

@@ -73,12 +73,8 @@ export function statement(round, node, rules, f, visible) {
   if (accept === null || accept === undefined) return [];
   if (!nodeRule) {
     const named = round.nodes.rule?.[node];
-    return [
-      [
-        "acceptance probability",
-        `${f.digits(accept, 3)}, as recorded; the trace does not ${named ? `explain the rule “${named}”` : "name the rule"}`,
-      ],
-    ];
+    const unknown = named ? `the trace does not explain the rule “${named}”` : "the trace does not name the rule";
+    return [["acceptance probability", `${f.digits(accept, 3)}, as recorded; ${unknown}`]];
   }
   const { rule } = nodeRule, main = equation(rule.formula, nodeRule, accept, round, node, f, visible);
   const out = [["rule", rule.title]];

@@ -43,5 +43,6 @@ export function branchNote(run, active, visible) {
 
 /** Describe the origin of a branch. Pure. */
 export function words({ round, text, instead: was }, visible) {
-  return `branched at round ${round + 1}: “${visible(text)}”${was === null ? "" : ` instead of “${visible(was)}”`}`;
+  const replaced = was === null ? "" : ` instead of “${visible(was)}”`;
+  return `branched at round ${round + 1}: “${visible(text)}”${replaced}`;
 }

@@ -70,7 +70,7 @@ export function facts(round, node, rules) {
       : status === "discarded"
         ? `never tested: ${untestedReason(round, node)}`
         : passed
-          ? "passed, but another path that also passed was accepted"
+          ? "passed its test, but another path that also passed was accepted"
           : `no random number → ${status}`) + (passed ? "" : afterRejection(round, node)),
   ]);
   const grown = treebuilder.statement(round, node, formula),
@@ -120,10 +120,11 @@ function untestedReason({ nodes }, node) {
   const { parents, status } = nodes, isAccepted = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
   while (!isAccepted(parents[top])) top = parents[top];
-  if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on its path was rejected`;
+  if (status[top] === "rejected") return `the earlier draft “${visible(nodes.text[top])}” on the same path was rejected`;
   const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
   if (winner < 0) return "the accepted path ended before this draft";
-  return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
+  const replaced = top === node ? "this draft" : `“${visible(nodes.text[top])}”`;
+  return `“${visible(nodes.text[winner])}” was accepted instead of ${replaced}`;
 }
 
 /** Describe the step after a rejection: the next draft for the same position, or the target's own token. */

@@ -76,7 +76,7 @@ test("at temperature 0 the sentence names the target's most likely token", () =>
   assert.equal(plainVerdict(fused, 1, other), "Rejected by the rule “Token after a second pass”.");
   const kept = { ...round, nodes: { ...nodes, status: ["accepted", "discarded"] } };
   assert.equal(plainVerdict(kept, 0, {}), "Accepted: “a” (p 0.22) is the target's most likely token here.");
-  assert.equal(plainVerdict(kept, 1, {}), "Not tested: “a” was accepted in its place.");
+  assert.equal(plainVerdict(kept, 1, {}), "Not tested: “a” was accepted instead of this draft.");
 });
 
 test("a ranking of drafts that were not drawn from q shows their probabilities", () => {
@@ -110,9 +110,9 @@ test("an untested draft shows why it was not tested", () => {
       ([term]) => term === "test",
     )[1];
   const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
-  assert.equal(drawn(went, 1), "never tested: “a” was accepted in its place");
-  assert.equal(drawn(went, 2), "never tested: “a” was accepted in place of “b”");
-  assert.equal(drawn(went, 5), "never tested: the earlier draft “d” on its path was rejected");
+  assert.equal(drawn(went, 1), "never tested: “a” was accepted instead of this draft");
+  assert.equal(drawn(went, 2), "never tested: “a” was accepted instead of “b”");
+  assert.equal(drawn(went, 5), "never tested: the earlier draft “d” on the same path was rejected");
   assert.equal(
     drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4),
     "never tested: the accepted path ended before this draft",

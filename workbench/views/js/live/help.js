@@ -22,14 +22,14 @@ const KEYS = [
 const WORDS = [
   ["draft", "tokens that the drafter proposes"],
   ["verify", "one forward pass of the target over all drafted tokens"],
-  ["accepted", "tested and part of the text"],
-  ["rejected", "tested, but not part of the text"],
+  ["accepted", "a draft token that was tested and is now part of the text"],
+  ["rejected", "a draft token that was tested and is not part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["bonus", "the target's extra token after a fully accepted path"],
   ["plain", "target token of a round without drafts: plain decoding"],
-  ["discarded", "drafted but never tested, because the accepted path ended before it or took another branch"],
+  ["discarded", "a draft token that was never tested, because the accepted path ended before it or took another branch"],
   ["τ", "tokens emitted per verification"],
-  ["p, q, u", "target probability, drafter probability, uniform random number of the test"],
+  ["p, q, u", "target probability, draft probability, and uniform random number of a drafted token's test"],
   ["x, x★", "the drafted token, and the target's most likely token at its position"],
   ["T, K", "temperature, and number of drafted tokens per round"],
   [

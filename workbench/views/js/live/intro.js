@@ -23,6 +23,7 @@ export function steps(round, arriving = null) {
   const { nodes } = ribbon.legible(round), tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const n = nodes.text.length, own = ownToken(round), first = line(round);
   const kept = [...round.path.map((i) => [visible(nodes.text[i]), "accepted"]), ...(own ? [[ribbon.tokenText(round, own), own.kind]] : [])];
+  const verified = n ? `all ${n} drafts` : "one token";
   return {
     active: arriving ? (arriving.tested ? 1 : 0) : -1,
     steps: [
@@ -32,7 +33,7 @@ export function steps(round, arriving = null) {
       },
       {
         tokens: arriving ? [] : first.filter((i) => round.nodes.status[i] !== "discarded").map((i) => [visible(nodes.text[i]), round.nodes.status[i]]),
-        text: `${plural(round.target_forwards, "target pass", "target passes")} for ${n ? `all ${n}` : "one token"}, ${ms(round.verify_s)}`,
+        text: `${plural(round.target_forwards, "target pass", "target passes")} for ${verified}, ${ms(round.verify_s)}`,
       },
       {
         tokens: arriving ? [] : /** @type {[string, string][]} */ (kept),

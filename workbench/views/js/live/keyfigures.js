@@ -42,7 +42,7 @@ export function items(f, plain, definitions, speed, typical = null) {
       value: fixed(typical?.method.rate ?? f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: typical ? `plain ${typical.plain.rate.toFixed(0)} tok/s; the pair closest to the estimate` : `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
+      label: typical ? `plain ${typical.plain.rate.toFixed(0)} tok/s; pair of runs closest to the estimate` : `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
       worked: f.rounds ? `${typical ? "this run: " : ""}${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
     },
     {
@@ -51,9 +51,9 @@ export function items(f, plain, definitions, speed, typical = null) {
       unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
-          ? `of the target; ${f.tokens - f.target_forwards} saved`
+          ? `of the target; ${f.tokens - f.target_forwards} passes saved`
           : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
-      formula: "forward passes of the target after the prefill / tokens emitted; plain decoding needs one per token",
+      formula: "target forward passes after the prefill / tokens emitted; plain decoding needs one pass per token",
       worked: "",
     },
     {

@@ -84,6 +84,6 @@ test("the rate is that of the pair closest to the estimate, if pairs were measur
   const typical = { method: { rate: 30.4, ends: [] }, plain: { rate: 15.2, ends: [] } };
   const rate = (pair) => items(summary([]), null, definitions, none, pair).find((i) => i.id === "rate");
   assert.equal(rate(typical).value, "30");
-  assert.match(rate(typical).label, /plain 15 tok\/s; the pair closest/);
+  assert.match(rate(typical).label, /plain 15 tok\/s; pair of runs closest/);
   assert.doesNotMatch(rate(null).label, /pair/);
 });

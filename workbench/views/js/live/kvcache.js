@@ -20,7 +20,7 @@ import { ROOT, TARGET } from "./treemodel.js";
 /** Signal of a streaming cache: number of its entries after the round. */
 const ENTRIES = "KV cache entries";
 const UNKNOWN =
-  "The trace does not record the KV cache of this round: its decoder drafts no tree and writes positions of its choice.";
+  "The trace does not record the KV cache of this round: its decoder drafts no tree and can write at any position.";
 
 /** Return the KV cache of a round.
  *  @param {any} round  @param {any[]} before  the rounds before it
@@ -113,10 +113,12 @@ const places = (n) => `${n.toLocaleString("en")} ${n === 1 ? "position" : "posit
 export function countWords({ before, entries, after, dropped, earlier }) {
   const written = entries.length, full = before === null ? "" : ` (${(before + written).toLocaleString("en")} in all)`;
   const lost = dropped + earlier;
+  const fromEarlier = earlier ? ` (${earlier.toLocaleString("en")} from earlier rounds)` : "";
+  const droppedText = lost ? `, ${lost.toLocaleString("en")} dropped${fromEarlier}` : "";
   return [
     before === null ? "earlier positions were not recorded" : `${places(before)} before`,
     `${written.toLocaleString("en")} written${full}`,
-    `${places(after)} kept${lost ? `, ${lost.toLocaleString("en")} dropped${earlier ? ` (${earlier.toLocaleString("en")} from earlier rounds)` : ""}` : ""}`,
+    `${places(after)} kept${droppedText}`,
   ].join(" → ");
 }
 

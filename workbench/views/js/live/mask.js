@@ -30,11 +30,10 @@ export function render(el, data) {
   const state = kit.frame(el, { width, height, label }, (svg) => ({
     note: svg.appendChild(kit.s("text", { class: "wb-mute", x: 0, y: 11 })), rows: svg.appendChild(kit.s("g")),
   }));
+  const tokens = named ? "" : ` · ${n} tokens`;
   kit.write(
     state.note,
-    n
-      ? `row: a drafted token · column: a token it attends to${named ? "" : ` · ${n} tokens`}`
-      : "no drafts in this round",
+    n ? `row: a drafted token · column: a token that it attends to${tokens}` : "no drafts in this round",
   );
   kit.fit(state.rows, n, () => kit.group("rect", "path", "text"));
   const chosen = typeof data.node === "number" ? new Set(seen[data.node]) : new Set();

@@ -62,7 +62,7 @@ export function size(seen) {
   const hits = seen.asked
     ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} tokens drafted from the state were accepted`
     : "no look-ups yet";
-  const shared = seen.shared ? " Shared by all runs of this app in which “warm” is on." : "";
+  const shared = seen.shared ? " The state is shared by all runs of this app in which “warm” is on." : "";
   return `${seen.title}: ${room}; ${hits}.${shared}`;
 }
 

@@ -14,7 +14,7 @@ test("size, limit, bytes and hits are one sentence", () => {
     "Suffixes of texts: 1,200 of at most 131,072 tokens, 4.8 kB of 1.1 MB; " +
       "17 of 20 look-ups had a hit; 34 tokens drafted from the state were accepted.",
   );
-  assert.match(size({ ...SEEN, shared: true }), /Shared by all runs of this app in which “warm” is on\.$/);
+  assert.match(size({ ...SEEN, shared: true }), /The state is shared by all runs of this app in which “warm” is on\.$/);
   assert.match(size({ ...SEEN, saves: false }), /1,200 tokens, 4\.8 kB, read only/);
   assert.match(size({ ...SEEN, asked: 0 }), /no look-ups yet/);
   assert.equal(size({ kind: "", why: "It keeps nothing." }), "It keeps nothing.");

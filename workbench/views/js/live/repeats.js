@@ -78,7 +78,7 @@ export function baseline({ run, pairs, view }) {
  *    start of the run, because the parts below must not move at the end of the run
  *  @returns {{text: string, button: string}|null} */
 export function line(pairs, run, why, expected = false) {
-  if (why === null) return expected ? { text: "Next: the baseline, then pairs of runs.", button: "" } : null;
+  if (why === null) return expected ? { text: "Next to measure: the baseline, then pairs of runs.", button: "" } : null;
   if (why) return { text: why, button: "" };
   const mine = pairs?.key === keyOf(run) ? pairs : null, n = ratios(mine).length;
   if (!mine) return { text: "One pair of runs is not enough for a reliable speed-up.", button: "Measure more" };

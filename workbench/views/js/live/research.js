@@ -217,7 +217,7 @@ function draw(parts, found) {
   } else if (drawn) drawCalibration(parts, bins, summary);
   roofline.render(parts, found.roofline);
   strip(parts, "byEntropy", "nats", found.by_entropy, entropyWords(found));
-  strip(parts, "byKind", "kind", found.by_kind, found.by_kind.length ? "Kind of the drafted token; all rows add up to the run." : "No drafted tokens were tested.");
+  strip(parts, "byKind", "kind", found.by_kind, found.by_kind.length ? "Acceptance by kind of the drafted token; the counts of all rows add up to the whole run." : "No drafted tokens were tested.");
 }
 
 function drawCalibration(parts, bins, summary) {

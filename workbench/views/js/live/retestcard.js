@@ -66,7 +66,7 @@ function draw(ui) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual after earlier drafts" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual distribution after earlier drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }
@@ -126,7 +126,8 @@ function nameOf(seen, token) {
 export function coverage({ rows, mass, rest }, moved, start) {
   const n = (name) => rows.filter((row) => row[name] !== null).length,
     percent = (v) => (v > 0.9995 ? "100 %" : `${(100 * v).toFixed(1)} %`);
-  const known = `Recorded probabilities: p of ${n("p")} tokens, together ${percent(mass.p)}${mass.q === null ? "" : `; q of ${n("q")} tokens, together ${percent(mass.q)}`}.`;
+  const ofQ = mass.q === null ? "" : `; q of ${n("q")} tokens, together ${percent(mass.q)}`;
+  const known = `Recorded probabilities: p of ${n("p")} tokens, together ${percent(mass.p)}${ofQ}.`;
   const bound =
     moved.temperature === start.temperature || rest.p < 5e-4
       ? ""

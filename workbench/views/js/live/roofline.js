@@ -59,15 +59,16 @@ export function words({ rates, is_timed_here: timed, plain, passes }) {
   const of = (limit) => passes.reduce((n, p) => n + (p.limit === limit ? p.rounds : 0), 0);
   const memory = of("memory"), all = memory + of("arithmetic");
   const both = memory === 0 || memory === all;
+  const subject = all === 1 ? "The only target pass of this run is" : `All ${all} target passes of this run are`;
   const run = both
-    ? `${all === 1 ? "The only target pass" : `All ${all} target passes`} of this run ${all === 1 ? "is" : "are"} limited by ${memory ? "memory" : "arithmetic"}`
+    ? `${subject} limited by ${memory ? "memory" : "arithmetic"}`
     : `${memory} of ${all} target passes of this run are limited by memory, ${all - memory} by arithmetic`;
   const sentences = [
     `${run}; a plain pass (1 token, ${intensity(plain.intensity)}) is limited by ${plain.limit}.`,
-    `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes at ${intensity(rates.ridge)}.`,
+    `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes from memory to arithmetic at ${intensity(rates.ridge)}.`,
     "Every pass counts as a full forward of the target.",
   ];
-  if (!timed) sentences.push("The times of a run from a file may be those of another machine, so its passes are drawn on the roof.");
+  if (!timed) sentences.push("The run comes from a file, and its times may have been measured on another machine. So its passes are drawn on the roof, not at their measured speed.");
   else if ([plain, ...passes].some((p) => p.reached !== null && p.reached > p.roof))
     sentences.push("A pass can lie above the roof, because weights in the processor's caches are not read from memory.");
   return sentences.join(" ");

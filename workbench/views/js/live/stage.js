@@ -400,7 +400,9 @@ function curves(parts, view, due) {
   const depths = due("position") || due("histogram") ? figures.acceptanceByDepth(counted) : [],
     theory = theories.overlay(counted, view.plainRounds, depths, stalls.notStalled);
   if (due("position")) {
-    const summary = `Acceptance rate by depth, given that all earlier drafts were accepted: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "no drafts tested yet"}${theory ? `. ${theories.words(theory)}` : ""}`;
+    const rates = depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ");
+    const theoryText = theory ? `. ${theories.words(theory)}` : "";
+    const summary = `Acceptance rate by depth, given that all earlier drafts were accepted: ${rates || "no drafts tested yet"}${theoryText}`;
     bars.render(parts.position, {
       bars: depths.map((d) => ({
         label: `${d.depth}`,
@@ -504,7 +506,8 @@ function treeNote(round, hidden) {
   if (tentative.isPlacing(round)) return tentative.words(round);
   const probeText = probes.words(round), more = probeText ? ` · ${probeText}` : "";
   if (n === 0) return `no drafts: plain decoding${more}`;
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
+  const hiddenText = hidden ? ` · ${hidden} hidden by the q threshold` : "";
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hiddenText}${more}`;
 }
 
 /** Return the title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) =>

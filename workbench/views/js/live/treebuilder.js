@@ -29,7 +29,8 @@ export function brief(round, node, f) {
   const record = builderRecord(round, node);
   if (!record) return "";
   const values = [record.before, record.after].filter((v) => v !== null).map((v) => figure(v, f));
-  return `added by ${record.rule.name}${values.length ? `, score ${values.join(" → ")}` : ""}`;
+  const score = values.length ? `, score ${values.join(" → ")}` : "";
+  return `added by ${record.rule.name}${score}`;
 }
 
 /** Return details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given

@@ -23,7 +23,7 @@ const RANKS = [
   ["rank 3 or later", 3, Infinity, "--wb-bonus"],
 ];
 const LOST = [
-  ["lower than the recorded ranks", "beyond", "--wb-rejected"],
+  ["lower than all recorded ranks", "beyond", "--wb-rejected"],
   ["ranking not recorded", "unknown", "--wb-pending"],
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
@@ -59,8 +59,9 @@ export function widthWords(widths, rescues) {
     tests = rescues.reduce((sum, entry) => sum + entry.tested, 0),
     unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
   const taus = widths.map((w) => `${w.tau.toFixed(2)} at width ${w.width}`).join(", ");
-  const lost = unknown ? `; ${unknown === 1 ? "one test without a recorded ranking counts" : `${unknown} tests without a recorded ranking count`} as failed` : "";
-  return `The draft of rank 2 was the target's token in ${saved} of ${tests} tests. Estimated τ of a tree, from the acceptance rate at each depth: ${taus}${lost}.`;
+  const unranked = unknown === 1 ? "One test without a recorded ranking counts" : `${unknown} tests without a recorded ranking count`;
+  const lost = unknown ? ` ${unranked} as failed.` : "";
+  return `The draft of rank 2 was the target's token in ${saved} of ${tests} tests. Estimated τ of a tree, from the acceptance rate at each depth: ${taus}.${lost}`;
 }
 
 /** Return the measured error of predictions, each with its key and a name, as sentences to append. Pure.
@@ -88,7 +89,7 @@ export async function open(page) {
       others: [...plain, ...state.others],
       pairs: repeats.ratiosOf(page.pairs, page.run),
     })
-    .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
+    .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that the app is still running." } }));
   if (answer.error) return void kit.write(state.status, `${answer.error.message} ${answer.error.remedy ?? ""}`);
   kit.write(state.status, "");
   state.body.hidden = false;
@@ -236,7 +237,8 @@ export function theoryWords(t) {
         `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: a draft was accepted at ${share(b.accepted)} of ${b.places} positions; the maximum for any exact rule is ${share(b.bound)}`,
     )
     .join("; ");
-  return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
+  const transport = bound ? ` Optimal transport, ${bound}.` : "";
+  return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${transport}`;
 }
 
 const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
@@ -298,7 +300,7 @@ function drawSteps(state, b) {
   plot(
     state,
     "steps",
-    `${steps} times plain decoding.`,
+    `Speed relative to plain decoding, by counted effects: ${steps}.`,
     ["counted effects", "speed relative to plain decoding"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
@@ -339,7 +341,8 @@ function drawLengths(state, lengths) {
   if (!lengths)
     return plot(state, "lengths", "No drafts in this run.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
   const { fixed, oracle, recorded } = lengths,
-    lengthText = `Tokens per second by maximum draft length: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
+    byLength = fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", "),
+    lengthText = `Tokens per second by maximum draft length: ${byLength}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
   const rows = [...fixed, oracle, recorded].map((a) => [
     a.name,
     two(a.tau),
@@ -386,7 +389,7 @@ function drawLengths(state, lengths) {
         line: { color: css("--wb-mute"), width: 1.3, dash },
       })),
       annotations: [
-        [oracle, "exactly the accepted length", "bottom"],
+        [oracle, "draft length equal to the accepted length", "bottom"],
         [recorded, "as recorded", "top"],
       ].map(([a, text, yanchor]) => ({
         xref: "paper",

@@ -34,7 +34,7 @@ test("ranks are counted by depth, and kinds that never occur are left out", () =
       ["rank 1", [3, 1]],
       ["rank 2", [1, 0]],
       ["rank 3 or later", [1, 0]],
-      ["lower than the recorded ranks", [1, 0]],
+      ["lower than all recorded ranks", [1, 0]],
       ["ranking not recorded", [0, 2]],
     ],
   );
@@ -50,13 +50,13 @@ test("the sentence about the tree's width states unknown values", () => {
       ],
       rescues,
     ),
-    "The draft of rank 2 was the target's token in 1 of 9 tests. Estimated τ of a tree, from the acceptance rate at each depth: 1.50 at width 1, 1.75 at width 2; 2 tests without a recorded ranking count as failed.",
+    "The draft of rank 2 was the target's token in 1 of 9 tests. Estimated τ of a tree, from the acceptance rate at each depth: 1.50 at width 1, 1.75 at width 2. 2 tests without a recorded ranking count as failed.",
   );
   const one = [{ depth: 1, tested: 4, ranks: { 1: 3 }, beyond: 0, unknown: 1 }],
     none = [{ depth: 1, tested: 3, ranks: { 1: 3 }, beyond: 0, unknown: 0 }];
   assert.match(
     widthWords([{ width: 1, tau: 1.75 }], one),
-    /1\.75 at width 1; one test without a recorded ranking counts as failed\.$/,
+    /1\.75 at width 1\. One test without a recorded ranking counts as failed\.$/,
   );
   assert.match(widthWords([{ width: 1, tau: 2 }], none), /2\.00 at width 1\.$/);
   assert.equal(widthWords([], []), "No drafts in this run.");

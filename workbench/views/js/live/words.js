@@ -34,8 +34,8 @@ const REASONS = {
   cancelled: "cancelled",
   error: "ended with an error",
   limit: "stopped: server limit reached",
-  lease: "stopped: its page was closed",
-  memory: "stopped: its trace exceeded the memory limit",
+  lease: "stopped: the page of the run was closed",
+  memory: "stopped: the trace exceeded the memory limit",
 };
 
 function ended(run) {

@@ -128,5 +128,5 @@ test("a run that ended because its page was closed was not cancelled by the user
     status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
   assert.match(message("cancelled"), /^cancelled/);
   for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(message(reason), /by you/);
-  assert.match(message("lease"), /^stopped: its page was closed/);
+  assert.match(message("lease"), /^stopped: the page of the run was closed/);
 });

@@ -4,7 +4,7 @@ import * as kit from "./kit.js";
 import { h } from "./kit.js";
 
 const MOST_NAMED = 6;
-const NO_ANSWER = { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." };
+const NO_ANSWER = { message: "The app did not answer.", remedy: "Check that the app is still running, then reload the page." };
 
 /** Call the backend. @returns {Promise<any>} its answer; `{error}` if it refused or did not answer */
 export async function call({ call: send }, name, request = {}) {

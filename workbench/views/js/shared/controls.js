@@ -45,7 +45,7 @@ const MAIN_PARAM = "depth";
 /** Prompt presets that are visible before "more" is pressed. */
 const FIRST_CHIPS = 5;
 const AUTOMATIC =
-  "Measures plain decoding of the same prompt after each run with new settings, so that its speed-up is known. A new run ends the measurement.";
+  "Measures plain decoding of the same prompt after each run with new settings, so that the run's speed-up is known. A new run ends the measurement.";
 
 export const PROMISES = {
   exact: "exact: same distribution as the target alone",

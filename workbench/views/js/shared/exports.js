@@ -461,7 +461,7 @@ export function ofRun({
     html(await host.sources(), { trace, definitions: definitions(), lexicon: lexicon() });
   const keep = {
     text: "Keep",
-    about: "save on this machine, for the Gallery and `workbench runs`",
+    about: "save the run on this machine, for the Gallery and `workbench runs`",
     act: (run) => saveRun(run, host, onKept, baseline()),
     off: () => (keeps ? "" : "not available in a public app: save a file instead"),
   };
@@ -476,7 +476,7 @@ export function ofRun({
       ...(host.call ? [keep] : []),
       {
         text: "JSON Lines",
-        about: "every round; can be opened here again",
+        about: "all rounds, in a file that this page can open again",
         act: file(named("jsonl"), "application/jsonl", jsonLines),
       },
       {
@@ -489,12 +489,12 @@ export function ofRun({
       },
       {
         text: "Chrome trace",
-        about: "the wall clock, for Perfetto",
+        about: "time of each phase, as a trace for Perfetto",
         act: file(named("json", "Chrome trace"), "application/json", (run) => JSON.stringify(chromeTrace(run))),
       },
       {
         text: "HTML replay",
-        about: "one file that plays offline",
+        about: "one HTML file that replays the run offline",
         act: file(named("html", "HTML replay"), "text/html", replay),
       },
     ],

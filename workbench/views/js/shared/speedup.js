@@ -88,7 +88,7 @@ export function figure({ mine, plain, none, measured = null, stalled = "" }) {
     value: `${own.toFixed(2)}×`,
     unit: "",
     label: ["one run", stalled].filter(Boolean).join(", "),
-    worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; a single pair is not enough for a verdict`,
+    worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one pair of runs is not enough for a verdict`,
   };
 }
 

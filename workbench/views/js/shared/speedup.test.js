@@ -54,7 +54,7 @@ test("the key figure is labelled “one run”, with the number of stalled round
     value: "0.50×",
     unit: "",
     label: "one run",
-    worked: "300.0 / 600.0 tokens per second; a single pair is not enough for a verdict",
+    worked: "300.0 / 600.0 tokens per second; one pair of runs is not enough for a verdict",
   });
   assert.equal(figure({ ...known, stalled: "3 rounds stalled" }).label, "one run, 3 rounds stalled");
   assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");

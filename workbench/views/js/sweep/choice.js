@@ -124,13 +124,13 @@ export function plan(choice, catalogue) {
     names = read.map((axis) => axis.name);
   const cells = read.reduce((n, axis) => n * axis.values.length, 1);
   const problem = !read.length
-    ? "No axis is chosen."
+    ? "No axis is chosen: choose a parameter and its values."
     : new Set(names).size < names.length
-      ? "Both axes vary the same setting."
+      ? "Both axes vary the same parameter."
       : read.find((axis) => axis.problem)
         ? `${read.find((axis) => axis.problem).name}: ${read.find((axis) => axis.problem).problem}`
         : cells > catalogue.most
-          ? `${cells} cells; the limit is ${catalogue.most}.`
+          ? `The sweep has ${cells} cells; the limit is ${catalogue.most}.`
           : "";
   return { axes: read, cells, problem };
 }

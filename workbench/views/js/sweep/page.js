@@ -84,7 +84,7 @@ function wire(page, on, click) {
   });
   click("codeCopy", async () => {
     const done = await copying.put(page.sweep?.code ?? "");
-    kit.write(parts.codeNote, done ? "copied" : "select the text to copy it");
+    kit.write(parts.codeNote, done ? "copied" : "select the text of the command to copy it");
   });
 }
 
@@ -93,7 +93,7 @@ function press(page, button) {
     jobs.stop(
       page,
       "sweep",
-      "Check that it is still running; finished cells are kept, and Measure continues with the rest.",
+      "Check that the app is still running; finished cells are kept, and Measure continues with the rest.",
     );
   else if ((button === "measure" || button === "anew") && !page.channel) measure(page, button === "anew");
   page.draw();

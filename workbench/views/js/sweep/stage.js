@@ -148,9 +148,10 @@ export function draw(page) {
       ? `${sweepgrid.words(page.metric, range.low)} to ${sweepgrid.words(page.metric, range.high)}`
       : "",
   );
+  const before = sweep.kept ? `, ${sweep.kept} measured before` : "";
   kit.write(
     parts.heatNote,
-    `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} measured before` : ""} · mean (geometric for speeds), 95 % confidence interval, n`,
+    `${sweep.done} of ${sweep.total} cells${before} · mean (geometric for speeds), 95 % confidence interval, n`,
   );
   failures(parts.failed, [...cells.values()]);
   kit.write(parts.code, sweep.code ?? "");

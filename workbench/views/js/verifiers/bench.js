@@ -220,7 +220,8 @@ function extras({ parts, state, chains, lenient }) {
     lineOf({ title: "block", values: block }, ["accepted", "circle"], k),
     lineOf({ title: "token by token", values: token }, ["rejected", "cross"], k),
   ];
-  const summary = `One draft per position, ${k === 1 ? "one position" : `${k} positions`} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
+  const positions = k === 1 ? "one position" : `${k} positions`;
+  const summary = `One draft per position, ${positions} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
   overK(parts.chains, k, along, chart.levels(ticks, 0, acceptanceWords), summary, 210);
   kit.write(parts.chainWords, summary);
   table(parts, "chains", summary, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));

@@ -25,12 +25,12 @@ export function render(el, data) {
       title: "none accepted: residual",
       distributions: [round.residual, null],
       at: round.token,
-      texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
+      texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft, which counts as accepted" : "from the residual"],
       mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
     });
   else
     rows.push({
-      title: "residual if none had been accepted", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
+      title: "residual distribution if no draft had been accepted", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
     });
   while (list.childElementCount < rows.length) list.append(row());
   [...list.children].forEach((item, i) => {

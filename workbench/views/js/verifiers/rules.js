@@ -96,7 +96,7 @@ export const RULES = {
   "optimal-two": {
     title: "Optimal choice of two drafts",
     paper: "after Hu et al. 2025, arXiv:2502.18779, and Khisti et al. 2024, arXiv:2410.18234",
-    says: "One of the first two drafts is selected by weights, and tested with the distribution r of the selection.",
+    says: "One of the first two drafts is chosen at random with optimised weights, and tested with the distribution r of the chosen draft.",
     exact: ["independent", "without"],
     ready: (p, q, n, sampling) => {
       const { w, r } = n > 1 ? weights(p, q, sampling) : { w: q, r: q }, rest = residual(p, r);
@@ -119,7 +119,7 @@ export const RULES = {
   "greedy-draft": {
     title: "Greedy draft",
     paper: "Hu et al. 2025, arXiv:2502.18779",
-    says: "Only the last draft is tested, with q without the others (q̃); if it is rejected, y ~ (p − q̃)₊ may equal one of them.",
+    says: "Only the last draft is tested, with q̃, which is q without the other drafts. If it is rejected, y ~ (p − q̃)₊ may equal one of the other drafts.",
     exact: ["without", "head"],
     ready: (p, q) => (drafts) => {
       const last = drafts.length - 1, by = without(q, drafts.slice(0, last)), token = drafts[last];

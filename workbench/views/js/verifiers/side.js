@@ -20,7 +20,7 @@ export function render(el, data) {
   pressed(ui.rules, (chip) => {
     const fits = sound(chip.dataset.value, state.way, state.k);
     chip.classList.toggle("is-off", !fits);
-    chip.title = fits ? RULES[chip.dataset.value].says : "not exact for these drafts: choose it to see the error";
+    chip.title = fits ? RULES[chip.dataset.value].says : "not exact for these drafts: choose the rule to see the error";
     chip.setAttribute("aria-label", `${RULES[chip.dataset.value].title}${fits ? "" : ", not exact for these drafts"}`);
     return chip.dataset.value === state.rule;
   });

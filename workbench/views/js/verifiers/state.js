@@ -111,7 +111,7 @@ function parseProbs(text) {
 /** Return a caveat about p and q taken from a run. Pure. */
 export function caveat(state) {
   return state.words.includes(OTHERS)
-    ? `“${OTHERS}” is one token for all that the trace does not list, so acceptance rates are upper estimates. Drafts are sampled as in the run.`
+    ? `“${OTHERS}” stands for all tokens that the trace does not list, so acceptance rates are upper estimates. Drafts are sampled as in the run.`
     : "";
 }
 

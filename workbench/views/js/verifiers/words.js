@@ -34,7 +34,8 @@ export function prices(found, prices, { k }) {
     const { accepted, error } = prices[id][k - 1], more = accepted - found[exact][k - 1];
     return `${title}: ${more < -5e-4 ? "loses" : "gains"} ΔA ${figure(Math.abs(more))} at TV distance ${figure(error)}`;
   });
-  return `Approximate rules (dashed, ≈) with ${k === 1 ? "one draft" : `${k} independent drafts`}, compared with SpecInfer’s exact rule: ${each.join("; ")}. Not shown, because they need more than p and q: nearest (token embeddings), judge (hidden states), reflective (a second forward pass of the target), entropy-adaptive (earlier tokens). “As drafted” always accepts one draft, at TV distance TV(p, q).`;
+  const drafts = k === 1 ? "one draft" : `${k} independent drafts`;
+  return `Approximate rules (dashed, ≈) with ${drafts}, compared with SpecInfer’s exact rule: ${each.join("; ")}. Not shown, because they need more than p and q: nearest (token embeddings), judge (hidden states), reflective (a second forward pass of the target), entropy-adaptive (earlier tokens). “As drafted” always accepts one draft, at TV distance TV(p, q).`;
 }
 
 /** Describe the error of an unsound combination; "" for a sound one. */
@@ -51,7 +52,7 @@ export function unsound({ p, q }, { k, way: sampling, rule }) {
 
 /** Describe the sampled rounds. */
 export function sampledWords(p, { counts, accepted }, rounds) {
-  if (!rounds) return "No rounds sampled yet. Outline: p.";
+  if (!rounds) return "No rounds sampled yet. The outline shows p.";
   const shares = counts.map((x) => x / rounds);
   return `${rounds.toLocaleString("en")} rounds: TV from p ${distance(shares, p).toFixed(4)}; the same number of samples from p would give about ${noise(p, rounds).toFixed(4)}. Share of accepted drafts: ${(accepted / rounds).toFixed(3)}.`;
 }

@@ -17,7 +17,7 @@ export const KEYS = [
 ];
 export const WORDS = [
   ["vision token", "one position of the image in the target's sequence: one patch"],
-  ["picture words", "words of the text that need the image; all others are other words"],
+  ["picture words", "words of the text that need the image; all other words are “other words”"],
   ["needs the image", "the target's probability of the token falls by 0.2 or more when the image is blanked"],
   [
     "depends on",
@@ -30,9 +30,9 @@ export const WORDS = [
     "vision-target",
     "the bundled toy model: it describes six shapes, eight colours and numbers in a few words; asked about a missing object, it invents an answer",
   ],
-  ["accepted", "tested and part of the text"],
+  ["accepted", "a draft token that was tested and is now part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
-  ["rejected", "tested and not part of the text"],
+  ["rejected", "a draft token that was tested and is not part of the text"],
   ["discarded", "drafted, not tested"],
   ["τ", "tokens emitted per verification"],
 ];

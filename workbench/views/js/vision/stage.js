@@ -305,7 +305,8 @@ function curve(parts, view) {
   );
   const marks = view.marks,
     changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
-  const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; overall ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
+  const other = second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; overall ${percent(mine.at(-1)?.cumulative)}`;
+  const summary = `Acceptance rate over ${rounds.length} rounds, in the last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${other}${changes}`;
   lines.render(parts.curve, {
     ...stage.roundAxis(parts.curve, Math.max(rounds.length, second?.rounds.length ?? 0), view.shown?.round ?? 0),
     series,

@@ -315,7 +315,9 @@ function patchText(page, { trace, seen }, maps, patch, model) {
     all = maps[model] ?? maps.target;
   if (!all) return `${there}. Its words are available after the run has ended.`;
   const words = d.wordsOnPatch(trace.rounds, all, patch);
-  return `${there}: ${words.length ? `${maps[model] ? `the ${model}'s` : "the target's"} words with high weight on it: ${words.map((w) => w.text).join(", ")}` : "no word has high weight on it"}.`;
+  if (!words.length) return `${there}: no word has high weight on this patch.`;
+  const whose = maps[model] ? model : "target";
+  return `${there}: words of the ${whose} with high weight on this patch: ${words.map((w) => w.text).join(", ")}.`;
 }
 
 function node(rounds, at) {
