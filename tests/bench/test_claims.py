@@ -185,7 +185,7 @@ def test_missing_requirements_of_a_column_follow_from_files_alone(
     known = {c.name: c for c in claims.claims()}
     assert known["prompt-lookup/main"].missing_requirement("smollm2") == ""
     assert known["msd/main"].missing_requirement("smollm2") == "a method for images"
-    assert known["draft-tree/main"].missing_requirement("smollm2") == "no draft model for smollm2 yet"
+    assert known["draft-tree/main"].missing_requirement("smollm2") == "there is no draft model for smollm2 yet"
     assert known["medusa/main"].missing_requirement("smollm2") == "no medusa heads for smollm2 yet"
     assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
     (tmp_path / "heads").mkdir()

@@ -69,7 +69,7 @@ def test_shares_are_relative_to_the_forward_and_slow_rules_are_named(monkeypatch
     assert share(row, unlike) is None, "this vocabulary was not measured"
     over = f"over {report['nodes']} tokens"
     assert f"a target (64 tokens) {over} takes 0.0 ms here. More than 5% of it: `{row['verifier']}`" in page(report)
-    assert page(report).count("No rule takes more than 5%") == 1
+    assert page(report).count("No verifier takes more than 5%") == 1
     assert f"another (50 tokens) {over} takes 1000.0 ms here. Rules were not measured" in page(report)
     assert "of a slow one" in table(report)
     assert "of a target" not in table(report | {"forwards": []})

@@ -108,6 +108,6 @@ def test_an_unused_empty_or_invalid_key_is_refused(workbench: Command) -> None:
         result = workbench(*command, "--api-key", SECRET)
         assert (result.status, "give one with --connect" in result.err, SECRET in result.err) == (2, True, False)
         result = workbench(*command, "--connect", "http://x", "--api-key", " ")
-        assert (result.status, "the key is empty" in result.err) == (2, True)
+        assert (result.status, "the API key is empty" in result.err) == (2, True)
     result = workbench("methods", "--connect", "http://x", "--api-key", "schlüssel")
     assert "characters that cannot be sent" in result.err

@@ -95,7 +95,7 @@ def test_the_prompts_of_the_last_saved_runs_of_the_target_are_measured(
         (["recommend", "--last", "2", "--prompts", "x"], "--prompts or --last, not both"),
         (["recommend", "--method", "sufix"], "Did you mean 'suffix'"),
         (["recommend", "--minutes", "0"], "--minutes"),
-        (["recommend", "--report"], "only --kinds has a board"),
+        (["recommend", "--report"], "results are saved on a board only with --kinds"),
         (["recommend", "--kinds", "--last", "2"], "the workloads have their own prompts"),
         (["recommend", "--kinds", "--method", "sufix"], "Did you mean 'suffix'"),
         (["datastore", "show", "nowhere"], "is not a datastore"),

@@ -318,7 +318,7 @@ def test_longrope_context_ends_where_its_factors_change_with_a_note() -> None:
     ids = torch.tensor([prompt])
     out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
     assert out[0].tolist() == prompt + trace.token_ids
-    with pytest.raises(ModelError, match="cannot generate up to 33 tokens here: after 32 tokens"):
+    with pytest.raises(ModelError, match="cannot generate texts of up to 33 tokens: after 32 tokens"):
         model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=33, do_sample=False)
 
 

@@ -50,7 +50,10 @@ def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]
         if run["question"] is not None:
             methods[run["contender"]][run["question"]].append(run)
     if not methods:
-        raise WorkbenchError("No prompt of this suite is a numbered question.", "Use a suite such as spec-bench.")
+        raise WorkbenchError(
+            "Spec-Bench's answer files need numbered questions, and this suite has none.",
+            "Use a suite such as spec-bench.",
+        )
     model = str(report.settings.get("target") or "model")
     paths = []
     for method, questions in methods.items():

@@ -164,7 +164,7 @@ def _fitting(
         if len(ids) > limit:
             return None
         if progress is not None:
-            progress(len(finished), n_answers, "answers before follow-up messages")
+            progress(len(finished), n_answers, "generating the answers that precede follow-up messages")
         finished.append(prompt.name)
         request = Request(ids, registry.get(BASELINE).with_params(), plan.sampling, plan.max_new_tokens, plan.seed)
         return engine.generate(request).text.strip()
@@ -187,7 +187,7 @@ def _fitting(
     encoded = [(prompt, prompt.encode(models.tokenizer)) for prompt in turns]
     too_long += Counter(prompt.group for prompt, ids in encoded if len(ids) > limit)
     encoded = [(prompt, ids) for prompt, ids in encoded if len(ids) <= limit]
-    why = f"longer than the {limit} tokens that the context leaves"
+    why = f"longer than the {limit} tokens that the target's context leaves for a prompt"
     left_out = {f"{group}, {why}": n for group, n in too_long.items()}
     return [prompt for prompt, _ in encoded], [ids for _, ids in encoded], left_out
 
@@ -220,7 +220,7 @@ def bench_forced_acceptance(
         )
         contenders = _contenders(level_models, [method], plan)
         samples, is_complete = measure(contenders, ids, plan.repeats, progress)
-        name = f"acceptance {level:g} (reached on these texts: {reached:.2f})"
+        name = f"acceptance rate {level:g} (reached on these texts: {reached:.2f})"
         return name, build_rows(samples, contenders, plan.sampling.greedy), is_complete
 
     study = Study[float, tuple[str, list[BenchRow], bool]](list(levels), in_turn(measure_level))

@@ -37,13 +37,15 @@ the drafter; they do count in draft utilisation. Every figure is computed from t
 
 
 def docs(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if a generated part is out of date.")
+    ] = False,
     bench: Annotated[
         list[Path] | None,
-        typer.Option(help="Put this report of `workbench bench --out FILE.md` on the speed board; repeatable."),
+        typer.Option(help="Add this report of `workbench bench --out FILE.md` to the speed board; repeatable."),
     ] = None,
     readme: Annotated[Path, typer.Option(help="File whose marked parts are generated.")] = Path("README.md"),
-    boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
+    boards: Annotated[Path, typer.Option(help="Folder of the results boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
     """Regenerate parts of the README, boards, claim keys and prompts (for developers)."""
@@ -65,7 +67,10 @@ def docs(
     for source, content in sources:
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
-                raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
+                raise WorkbenchError(
+                    f"{source.FILE.name} is out of date: the code it is generated from has changed.",
+                    "Run `workbench docs`.",
+                )
             write_atomically(source.FILE, content.encode())
     files = {
         readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(method_info.methods()))

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Show this method in full.", autocompletion=complete.methods)
+        str | None,
+        typer.Argument(
+            help="Method to show with all its parameters, requirements and sources.", autocompletion=complete.methods
+        ),
     ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
@@ -121,7 +124,9 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
         sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
         print(f"{sign} {row['name']:<{width}}  {row['promise']:<12}  {harmless(words)}")
     runs = sum(row["available"] for row in rows)
-    print(f"\n{runs} of {len(rows)} can run on {target}. `workbench methods NAME` shows one in full.")
+    print(
+        f"\n{runs} of {len(rows)} methods can run on {target}. `workbench methods NAME` shows all facts about a method."
+    )
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:

@@ -13,8 +13,8 @@ from workbench.core.errors import WorkbenchError
 
 def site(
     out: Annotated[Path, typer.Option(help="Folder for the site; its content is replaced.")] = Path("dist/site"),
-    again: Annotated[bool, typer.Option(help="Execute all notebooks, not only those that changed.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Notebooks executed in parallel.")] = 2,
+    again: Annotated[bool, typer.Option(help="Execute all notebooks, not only the changed ones.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of notebooks executed in parallel.")] = 2,
     debug: Debug = False,
 ) -> None:
     """Build the static site: executed notebooks, methods from the registry, API reference (for developers)."""

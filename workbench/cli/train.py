@@ -24,7 +24,7 @@ def train(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Model to train for, same as --set target=…: a name, folder or Hub id.",
+            help="Model to train heads or drafters for, same as --set target=…: a name, folder or Hub id.",
             autocompletion=complete.targets,
         ),
     ] = None,

@@ -198,8 +198,9 @@ class RoundState:
             return
         if self.has_invalid_token is not None and bool(self.has_invalid_token):
             raise WorkbenchError(
-                f"{type(self.sequence.drafter).__name__} drafted or probed a token id that the target does not have.",
-                f"Use numbers from 0 to {target.vocab_size - 1}.",
+                f"The drafter {type(self.sequence.drafter).__name__} used a token id outside the target's "
+                f"vocabulary, in a draft or a probe.",
+                f"Use token ids from 0 to {target.vocab_size - 1}.",
             )
         raise NumericalError(
             "The target returned NaN instead of probabilities.",
@@ -343,7 +344,9 @@ class VerificationInput:
         if len(tree) == 0 and probes is None:
             return Segment(sequence.cache_slot, root)
         if len(tree) >= SCRATCH:
-            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+            raise CapacityError(
+                f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1} nodes per round."
+            )
         tokens = torch.cat([root, tree.tokens])
         states = None if self.exits is None else self.exits.states
         if probes is None and tree.fanout <= 1:
@@ -432,7 +435,8 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
             )
         if len(probes) > room or probes.max_depth > farthest:
             sequence.add_warning(
-                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
+                f"In some rounds the KV cache had no room for the {len(probes)} probe tokens of "
+                f"{probes.source or part}."
             )
             continue
         accepted[part] = probes
